@@ -41,7 +41,7 @@ def run(torch: RuntimeContext[CclAllReduceParams]) -> str:
     tensors: list[Tensor] = []
     world_size = torch.topology.num_sips
     torch.multiprocessing.spawn(_rank, args=(torch, tensors), nprocs=world_size)
-    ran = next(each.algorithm for each in torch.traces if each.name == "all_reduce")
+    ran = next(trace.algorithm for trace in torch.traces if trace.name == "all_reduce")
     config = torch.distributed.algorithm
     over_pes = ran == config.name and (config.module in OVER_PES or config.validator == "row_per_cube")
     values = [float(rank + 1) for rank in range(world_size) for _ in range(tensors[0].shape[0] if over_pes else 1)]

@@ -40,9 +40,9 @@ def run(torch: RuntimeContext[IpcqAllReduceParams]) -> str:
     n_elem = p.n_elem or plan.config.n_elem or DEFAULT_ELEMENTS
     args = algorithm.args_for(torch.topology, n_elem=n_elem, dtype=p.dtype)
     pes = sorted(pe for members in plan.rank_pes for pe in members)
-    made = [_make_contributions(torch, plan, pes, sip, n_elem) for sip in sorted({pe[0] for pe in pes})]
-    torch.launch("allreduce", algorithm.kernel, [each.tensor for each in made], *args)
-    line = compare_contributions(torch, plan.config.name, plan.world_size, made)
+    contributions = [_make_contributions(torch, plan, pes, sip, n_elem) for sip in sorted({pe[0] for pe in pes})]
+    torch.launch("allreduce", algorithm.kernel, [contribution.tensor for contribution in contributions], *args)
+    line = compare_contributions(torch, plan.config.name, plan.world_size, contributions)
     torch.uninstall_ipcq(plan)
     return line
 
@@ -51,15 +51,15 @@ def _make_contributions(
     torch: RuntimeContext[IpcqAllReduceParams], plan: IpcqPlan, pes: list[PeCoord], sip: int, n_elem: int
 ) -> Contribution:
     """Make a row for each participating PE of a SIP."""
-    own = [pe for pe in pes if pe[0] == sip]
-    rows, policy = spread_rows(own)
-    if rows != len(own):
+    sip_pes = [pe for pe in pes if pe[0] == sip]
+    rows, policy = spread_rows(sip_pes)
+    if rows != len(sip_pes):
         raise InputError(
-            f"world_size={plan.world_size}: {len(own)} PEs of SIP {sip} take part, which do not fill complete cubes; "
+            f"world_size={plan.world_size}: {len(sip_pes)} PEs of SIP {sip} take part and do not fill complete cubes; "
             f"use up to {torch.topology.pes_per_cube} ranks or a multiple of that number"
         )
     torch.ahbm.set_device(sip)
     tensor = torch.empty(rows, n_elem, dtype=torch.params.dtype, dp=policy, name=f"t{sip}")
-    for row, pe in enumerate(own):
+    for row, pe in enumerate(sip_pes):
         tensor[row] = pes.index(pe) + 1
     return Contribution(tensor, reduce_values(plan.config.reduce_op, [float(i + 1) for i in range(len(pes))]))

@@ -24,7 +24,7 @@ Extents: TypeAlias = tuple[PositiveInt, PositiveInt, PositiveInt]
 class GemmEvaluationParams(ConfigModel):
     """The products of the evaluation, and the folder of its results."""
 
-    shapes: tuple[Extents, ...] = Field(default=tuple((each.m, each.k, each.n) for each in SHAPES), min_length=1)
+    shapes: tuple[Extents, ...] = Field(default=tuple((shape.m, shape.k, shape.n) for shape in SHAPES), min_length=1)
     """Products, as (m, k, n)."""
     dtype: FloatName = "f16"
     """Type of the operands."""

@@ -97,7 +97,7 @@ def make_mlp_weights(torch: RuntimeContext[Any], hidden: int, ffn: int, dtype: s
 def compute_mlp(x: Array, weights: MlpWeights) -> Array:
     """Compute the MLP on one device, in f64."""
     w_up, b_up, w_down, b_down = (
-        each.astype(np.float64) for each in (weights.w_up, weights.b_up, weights.w_down, weights.b_down)
+        weight.astype(np.float64) for weight in (weights.w_up, weights.b_up, weights.w_down, weights.b_down)
     )
     return np.asarray(compute_gelu(x.astype(np.float64) @ w_up + b_up) @ w_down + b_down)
 
@@ -122,9 +122,9 @@ def check_ranks(
     torch: RuntimeContext[Any], results: list[Tensor], expected: Callable[[], Array], dtype: FloatName
 ) -> None:
     """Check that the first result is close to ``expected``, and that all results are bitwise equal."""
-    first, *others = results
+    first, *remaining = results
     torch.testing.assert_close(first, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype], name="rank 0")
-    for rank, other in enumerate(others, 1):
+    for rank, other in enumerate(remaining, 1):
         torch.testing.assert_close(other, first, rtol=0, atol=0, name=f"rank {rank} beside rank 0")
 
 
@@ -190,11 +190,11 @@ def compare_contributions(
     """Compare. Return ``NAME (ws=N): K OK`` with K correct rows, or a line about the first wrong tensor."""
     head, right = f"{name} (ws={world_size})", 0
     failed: list[Contribution] = []
-    for each in contributions:
-        found = torch.testing.assert_close(each.tensor, each.all_of_it)
-        if found is not None and not found.passed:
-            failed.append(each)
-        right += each.tensor.shape[0]
+    for contribution in contributions:
+        verdict = torch.testing.assert_close(contribution.tensor, contribution.all_of_it)
+        if verdict is not None and not verdict.passed:
+            failed.append(contribution)
+        right += contribution.tensor.shape[0]
     if not torch.testing.verify:
         return f"{head}: timing only"
     if failed:

@@ -50,11 +50,11 @@ def pages(
 ) -> tuple[int, ...]:
     """Return the numbers of the pages that an array at ``va`` touches, without duplicates, in access order."""
     run, dims = runs(shape, itemsize, strides)
-    found: dict[int, None] = {}
+    numbers: dict[int, None] = {}
     for steps in itertools.product(*(range(n) for n, _ in dims)):
         start = va + sum(i * s for i, (_, s) in zip(steps, dims, strict=True))
-        found.update(dict.fromkeys(range(start // page_bytes, (start + run - 1) // page_bytes + 1)))
-    return tuple(found)
+        numbers.update(dict.fromkeys(range(start // page_bytes, (start + run - 1) // page_bytes + 1)))
+    return tuple(numbers)
 
 
 def plan(
@@ -83,7 +83,7 @@ def gather(places: tuple[tuple[str, Segment], ...]) -> tuple[Target, ...]:
     pieces: dict[str, list[Segment]] = {}
     for node, piece in places:
         pieces.setdefault(node, []).append(piece)
-    return tuple([(node, access) for node, each in pieces.items() for access in _group(each)])
+    return tuple([(node, access) for node, node_pieces in pieces.items() for access in _group(node_pieces)])
 
 
 def _block(places: tuple[tuple[str, Segment], ...], start: int, run: int, rows: int, stride: int) -> Iterator[Target]:

@@ -159,11 +159,11 @@ class Addressing:
         segments: list[Segment] = []
         for va, nbytes in ref.runs:
             segments += ((NOWHERE, nbytes),) if va == NOWHERE else self._physical(va, nbytes)
-        there = tuple([each for each in segments if each[0] != NOWHERE])
-        spaces = {self._addresses.place_of(pa).space for pa, _ in there}
+        mapped = tuple([segment for segment in segments if segment[0] != NOWHERE])
+        spaces = {self._addresses.place_of(pa).space for pa, _ in mapped}
         if len(spaces) > 1:
             raise KernelError(f"the runs of a list must be in one type of memory, not {' and '.join(sorted(spaces))}")
-        targets = gather(self._addresses.by_node(there))
+        targets = gather(self._addresses.by_node(mapped))
         self._parts.dma.check_reach(node for node, _ in targets)
         touched = tuple(footprint_of(access) for _, access in targets) if self._most_rows else ()
         reads_or_writes = AccessFootprint(reads=touched) if loading else AccessFootprint(writes=touched)
@@ -177,12 +177,12 @@ class Addressing:
         product = None
         if command.params.block is not None:
             refs = (*command.reads_of_memory, command.out)
-            found = {
+            nodes = {
                 ref: tuple(dict.fromkeys(node for node, _ in self._addresses.by_node(ranges)))
                 for ref, ranges in zip(refs, segments, strict=True)
             }
-            product = self._parts.scheduler.product_of(command, found)
-        touched = AccessFootprint(tuple(each for _, touched in sources for each in touched), written)
+            product = self._parts.scheduler.product_of(command, nodes)
+        touched = AccessFootprint(tuple(footprint for _, touched in sources for footprint in touched), written)
         return Streams(segments, touched, product)
 
     def _locate_stream(self, ref: MemoryRef) -> tuple[tuple[Segment, ...], Footprints]:

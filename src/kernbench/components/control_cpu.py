@@ -84,5 +84,7 @@ class ControlCpu(ThinkingPart):
     def reset(self) -> None:
         """Reset, but keep the orders that have not been abandoned."""
         given_up = self.machine.given_up
-        self.gatherings = {each: found for each, found in self.gatherings.items() if each not in given_up}
+        self.gatherings = {
+            request_id: gathering for request_id, gathering in self.gatherings.items() if request_id not in given_up
+        }
         super().reset()

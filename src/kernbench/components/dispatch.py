@@ -264,8 +264,8 @@ class Dispatcher:
         if not reading:
             self._recorder.when_done(op, self._when_written)
         reads, writes = (len(targets), 0) if reading else (0, len(targets))
-        what = Recorded(command, (work.segments,))
-        begun = partial(self._open_record, op, self.parts.dma.node.id, what, reads, writes)
+        recorded = Recorded(command, (work.segments,))
+        begun = partial(self._open_record, op, self.parts.dma.node.id, recorded, reads, writes)
         descriptor = op, reading, targets, begun, partial(self._retire_dma, command, op)
         start = self.parts.dma.start
         if work.pages:
@@ -313,11 +313,11 @@ class Dispatcher:
         scheduler.submit(op, command, begun, partial(self._retire_composite, command, op), cause, STORED, steps)
 
     def _composite_begun(
-        self, op: int, component: str, what: Recorded, serial: int, start_ps: int, cause: Cause
+        self, op: int, component: str, recorded: Recorded, serial: int, start_ps: int, cause: Cause
     ) -> Row:
         if self._order is not None:
             self._order.note_start(serial, -1)
-        return self._open_record(op, component, what, 0, 0, start_ps, cause)
+        return self._open_record(op, component, recorded, 0, 0, start_ps, cause)
 
     def _start_dot(self, command: Command, _: None, cause: Cause) -> None:
         op = self.machine.next_op()
@@ -366,10 +366,12 @@ class Dispatcher:
         self.board.complete(command, cause[0])
 
     def _open_record(
-        self, op: int, component: str, what: Dispatched, reads: int, writes: int, start_ps: int, cause: Cause
+        self, op: int, component: str, recorded: Dispatched, reads: int, writes: int, start_ps: int, cause: Cause
     ) -> Row:
         """Open the row of operation ``op``, which its engine begins."""
-        return self._recorder.started(OpStarted(op, component, what, start_ps, reads, writes, self._request_id), cause)
+        return self._recorder.started(
+            OpStarted(op, component, recorded, start_ps, reads, writes, self._request_id), cause
+        )
 
     def on_message(self, command: Command, slot: Slot | Exception | None, row: Row) -> None:
         """Complete a posted receive, whose message ended with ``row``. ``slot`` is an exception for a bad message."""

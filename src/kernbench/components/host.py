@@ -144,14 +144,14 @@ class Host(ThinkingPart):
 
     def _check_targets(self, msg: HostMsg, targets: Targets) -> None:
         """Check that there are target PEs and that the machine has all of them. Raises UnsupportedError otherwise."""
-        spec, what = self.machine.spec, f"{type(msg).__name__} {msg.name!r}"
+        spec, subject = self.machine.spec, f"{type(msg).__name__} {msg.name!r}"
         if not targets:
-            raise UnsupportedError(f"{what} has no target PE")
+            raise UnsupportedError(f"{subject} has no target PE")
         size = spec.num_sips, spec.cubes_per_sip, spec.pes_per_cube
-        for pe in ((sip, each.cube, max(each.pes)) for sip, cubes in targets.items() for each in cubes):
+        for pe in ((sip, cube.cube, max(cube.pes)) for sip, cubes in targets.items() for cube in cubes):
             if any(at >= n for at, n in zip(pe, size, strict=True)):
                 available = "{} SIPs of {} cubes of {} PEs".format(*size)
-                raise UnsupportedError(f"{what} targets {pe_name(pe)}: there are {available}")
+                raise UnsupportedError(f"{subject} targets {pe_name(pe)}: there are {available}")
 
     def _pes_of(self, msg: MmuMapMsg | MmuUnmapMsg) -> Targets:
         if not isinstance(msg.target_pe, str):
@@ -200,8 +200,8 @@ class Host(ThinkingPart):
 
     def _begin(self, msg: MemoryWriteMsg | MemoryReadMsg, *, reads: int, writes: int) -> int:
         op = self.machine.next_op()
-        what = Recorded(msg, (((msg.pa, msg.nbytes),),))
-        started = OpStarted(op, self.node.id, what, self.clock.time, reads, writes, -1)
+        recorded = Recorded(msg, (((msg.pa, msg.nbytes),),))
+        started = OpStarted(op, self.node.id, recorded, self.clock.time, reads, writes, -1)
         self.machine.begin_op(started, self.machine.log.cause_of(msg.request_id))
         return op
 
@@ -234,7 +234,11 @@ class Host(ThinkingPart):
 
     def reset(self) -> None:
         """Reset, but keep the orders that have not been abandoned."""
-        self._ordered = {each: found for each, found in self._ordered.items() if each not in self.machine.given_up}
+        self._ordered = {
+            request_id: ordered
+            for request_id, ordered in self._ordered.items()
+            if request_id not in self.machine.given_up
+        }
         super().reset()
 
 

@@ -145,7 +145,9 @@ class MCpu(ControlCpu):
     def reset(self) -> None:
         """Reset, but keep the barriers of orders that have not been abandoned."""
         given_up = self.machine.given_up
-        self._meetings = {each: found for each, found in self._meetings.items() if each not in given_up}
+        self._meetings = {
+            request_id: meeting for request_id, meeting in self._meetings.items() if request_id not in given_up
+        }
         super().reset()
 
     def blocked(self) -> tuple[str, ...]:

@@ -60,11 +60,11 @@ class Memory(ThinkingPart):
         """
         if self.rate_key is None:
             return None
-        found: object = dict(self.node.attrs).get(self.rate_key)
-        if not isinstance(found, int | float) or found <= 0:
+        rate: object = dict(self.node.attrs).get(self.rate_key)
+        if not isinstance(rate, int | float) or rate <= 0:
             keys = ", ".join(dict(self.node.attrs))
             raise UnsupportedError(f"{self.node.impl}: rate_key is {self.rate_key!r}, no rate among its attrs: {keys}")
-        return float(found)
+        return float(rate)
 
     @property
     def serves_as_built(self) -> bool:

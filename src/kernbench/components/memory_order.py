@@ -52,14 +52,14 @@ def tcm_meets(a: Command, b: Command) -> bool:
     return _meet(a.writes, b.reads + b.writes) or _meet(a.reads, b.writes)
 
 
-def _meet(some: Iterable[Operand], others: Iterable[Operand]) -> bool:
-    taken = [extent for each in others if each.space == "tcm" for extent in bounds(each)]
+def _meet(operands: Iterable[Operand], opposing: Iterable[Operand]) -> bool:
+    extents = [extent for operand in opposing if operand.space == "tcm" for extent in bounds(operand)]
     return any(
         low < end and start < high
-        for each in some
-        if each.space == "tcm"
-        for low, high in bounds(each)
-        for start, end in taken
+        for operand in operands
+        if operand.space == "tcm"
+        for low, high in bounds(operand)
+        for start, end in extents
     )
 
 
@@ -133,29 +133,29 @@ def footprint_of(access: Access) -> Footprint:
 
 def _join(segments: tuple[Segment, ...]) -> list[Segment]:
     """Join segments that are adjacent in memory."""
-    found = [segments[0]]
+    joined = [segments[0]]
     for pa, nbytes in segments[1:]:
-        start, length = found[-1]
+        start, length = joined[-1]
         if start + length == pa:
-            found[-1] = start, length + nbytes
+            joined[-1] = start, length + nbytes
         else:
-            found.append((pa, nbytes))
-    return found
+            joined.append((pa, nbytes))
+    return joined
 
 
 def _locate(segments: list[Segment], low: int, high: int) -> list[tuple[int, int]]:
     """Return the memory ranges of bytes ``low`` to ``high`` of the concatenated segments."""
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     base = 0
     for pa, nbytes in segments:
         end = base + nbytes
         if low < end:
             start = low if low > base else base
-            found.append((pa + start - base, pa + (high if high < end else end) - base))
+            ranges.append((pa + start - base, pa + (high if high < end else end) - base))
             if high <= end:
                 break
         base = end
-    return found
+    return ranges
 
 
 def overlap_kind(a: Footprint, b: Footprint) -> Sharing:
@@ -178,8 +178,8 @@ def overlap_kind(a: Footprint, b: Footprint) -> Sharing:
         first, last = -(-low // stride), high // stride
         return "bytes" if first <= last and first <= count and last >= 0 else ""
     search = _SumSearch(sorted(counts.items(), reverse=True))
-    found = search.hits(0, low, high)
-    return "range" if search.gave_up else "bytes" if found else ""
+    overlaps = search.hits(0, low, high)
+    return "range" if search.gave_up else "bytes" if overlaps else ""
 
 
 class _SumSearch:
@@ -271,13 +271,13 @@ class RangeIndex(Generic[T]):
 
     def find(self, low: int, high: int) -> list[T]:
         """Return the items that cover a byte of ``[low, high)``."""
-        found: list[T] = []
+        matches: list[T] = []
         for bits, (lows, items) in self._by_bits.items():
             first = bisect_left(lows, low + 2 - (1 << bits))  # among ranges shorter than 2 ** bits
             for end, item in items[first : bisect_left(lows, high, first)]:
                 if end > low:
-                    found.append(item)
-        return found
+                    matches.append(item)
+        return matches
 
 
 _AccessIndex: TypeAlias = RangeIndex[tuple[PendingAccess, Footprint]]
@@ -299,12 +299,12 @@ class PendingAccesses:
 
     def conflicts(self, touched: AccessFootprint) -> dict[PendingAccess, Sharing]:
         """Return the accesses that a command which touches these bytes must not overtake, and the overlaps."""
-        found: dict[PendingAccess, Sharing] = {}
+        conflicts: dict[PendingAccess, Sharing] = {}
         if not self._writes.is_empty:
-            _compare((*touched.reads, *touched.writes), self._writes, found)
+            _compare((*touched.reads, *touched.writes), self._writes, conflicts)
         if touched.writes and not self._reads.is_empty:
-            _compare(touched.writes, self._reads, found)
-        return found
+            _compare(touched.writes, self._reads, conflicts)
+        return conflicts
 
     def add(self, command: Command, touched: AccessFootprint) -> None:
         """Add the accesses of ``command``, which is issued."""
@@ -329,14 +329,14 @@ class PendingAccesses:
         return accesses
 
 
-def _compare(mine: Footprints, index: _AccessIndex, found: dict[PendingAccess, Sharing]) -> None:
+def _compare(footprints: Footprints, index: _AccessIndex, conflicts: dict[PendingAccess, Sharing]) -> None:
     """Enter the accesses that share bytes with ``mine``, and how. An exact overlap is never replaced by a range."""
-    for footprint in mine:
+    for footprint in footprints:
         for access, other in index.find(footprint.low, footprint.high):
-            if found.get(access) != "bytes":
+            if conflicts.get(access) != "bytes":
                 how = overlap_kind(other, footprint)
                 if how:
-                    found[access] = how
+                    conflicts[access] = how
 
 
 class MemoryOrder:
@@ -387,7 +387,7 @@ class ProgramOrder(MemoryOrder):
             self._accesses.add(command, touched)
             self._board.at_end[command.serial] = self._on_end
         elif names_tcm(command):
-            under_way = [each for each, _ in self._board.under_way.values() if each.serial < command.serial]
+            under_way = [pending for pending, _ in self._board.under_way.values() if pending.serial < command.serial]
             self._named[command.serial] = command
             self._board.at_end[command.serial] = self._on_end
             return self._wait_in_tcm(command, under_way)
@@ -402,8 +402,12 @@ class ProgramOrder(MemoryOrder):
         earlier.waiting.append((command, how))
         return 1
 
-    def _wait_in_tcm(self, command: Command, others: Iterable[Command]) -> int:
-        met = [each for each in others if each.serial not in command.after and tcm_meets(each, command)]
+    def _wait_in_tcm(self, command: Command, earlier: Iterable[Command]) -> int:
+        met = [
+            candidate
+            for candidate in earlier
+            if candidate.serial not in command.after and tcm_meets(candidate, command)
+        ]
         for other in met:
             self._waiting_in_tcm.setdefault(other.serial, []).append(command)
             self._board.at_end[other.serial] = self._on_end
@@ -471,22 +475,22 @@ class Overlap:
     def tell(self, on_inversion: OnInversion) -> None:
         """Report the common bytes of both, one of which writes. Report nothing if only their ranges overlap."""
         first, second = self.earlier.touched, self.later.touched
-        for some, writes, others, overwrites in (
+        for first_bytes, writes, second_bytes, overwrites in (
             (first.writes, True, second.reads, False),
             (first.writes, True, second.writes, True),
             (first.reads, False, second.writes, True),
         ):
-            address, nbytes = _find_common(some, others)
+            address, nbytes = _find_common(first_bytes, second_bytes)
             if nbytes:
                 on_inversion(self.earlier.report(writes), self.later.report(overwrites), address, nbytes)
                 return
 
 
-def _find_common(some: Footprints, others: Footprints) -> tuple[int, int]:
-    if not some or not others:
+def _find_common(first: Footprints, second: Footprints) -> tuple[int, int]:
+    if not first or not second:
         return 0, 0
-    mine, theirs = (ByteRuns.of_boxes((x.low, x.run, x.steps) for x in given) for given in (some, others))
-    return mine.common(theirs)
+    first_runs, second_runs = (ByteRuns.of_boxes((x.low, x.run, x.steps) for x in boxes) for boxes in (first, second))
+    return first_runs.common(second_runs)
 
 
 class OrderWatch(MemoryOrder):
@@ -506,7 +510,7 @@ class OrderWatch(MemoryOrder):
         if touched is not NOTHING:
             self._board.at_end[command.serial] = self._on_end
             watched = self._watched[command.serial] = WatchedCommand(command, touched)
-            for serial in sorted({each.command.serial for each in self._accesses.conflicts(touched)}):
+            for serial in sorted({access.command.serial for access in self._accesses.conflicts(touched)}):
                 overlap = Overlap(self._watched[serial], watched)
                 overlap.earlier.overlaps.append(overlap)
                 watched.overlaps.append(overlap)

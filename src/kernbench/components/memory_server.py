@@ -239,10 +239,10 @@ class _Piece(Job):
 
     __slots__ = ("_bank", "_clock", "_cuts", "_offset", "_whole", "following")
 
-    def __init__(self, clock: Clock, whole: Job, bank: MemoryServer, offset: int, packets: int) -> None:
-        super().__init__(packets, whole.pace)
+    def __init__(self, clock: Clock, job: Job, bank: MemoryServer, offset: int, packets: int) -> None:
+        super().__init__(packets, job.pace)
         self._clock = clock
-        self._whole = whole
+        self._whole = job
         self._bank = bank
         self._offset = offset
         self._cuts = 0
@@ -398,10 +398,10 @@ class Responder(Answering):
         """Take delivered data."""
         access, write_ps = message.access, self.write_ps
         server = self._write_server or self.writes.banks_of(access)
-        whole = write_ps(access)
-        busy = server.work_since(transfer.head_ps, whole)
-        if busy < whole and self.machine.observation is not None:
-            self.observe_turn(message, server, server.free_at - (whole - busy), server.free_at)
+        total_ps = write_ps(access)
+        busy = server.work_since(transfer.head_ps, total_ps)
+        if busy < total_ps and self.machine.observation is not None:
+            self.observe_turn(message, server, server.free_at - (total_ps - busy), server.free_at)
         if busy == 0:
             if self.access_ps:
                 self.clock.call_at(self.clock.time + self.access_ps, self._commit, message)
@@ -415,8 +415,8 @@ class Responder(Answering):
         """Commit ``job``, whose packets are served at ``when``, unless its grant is cut before then."""
         self.clock.call_at(when + self.access_ps, self._commit_uncut, (job, job.cuts))
 
-    def _commit_uncut(self, what: tuple[_WriteJob, int]) -> None:
-        job, cuts = what
+    def _commit_uncut(self, promise: tuple[_WriteJob, int]) -> None:
+        job, cuts = promise
         if job.cuts == cuts:
             self._commit(job.message)
 

@@ -95,7 +95,7 @@ class StageRows:
     def __init__(self, clock: Clock, log: Log, components: Sequence[str]) -> None:
         self.clock = clock
         self.log = log
-        self.parts = np.array([log.part(each) for each in components], np.int64)
+        self.parts = np.array([log.part(component) for component in components], np.int64)
         self.what = log.intern("stage")
 
 
@@ -150,8 +150,8 @@ class Passage:
         """Return the number of past events. An event due now counts only if it is known to have happened."""
         clock, events = self._stages.clock, self.timetable.events
         after = clock.time - self.start_ps
-        found = bisect_right(events, after) if clock.has_come(clock.time, NEVER) else bisect_left(events, after)
-        self._n_fired = max(self._n_fired, found)
+        count = bisect_right(events, after) if clock.has_come(clock.time, NEVER) else bisect_left(events, after)
+        self._n_fired = max(self._n_fired, count)
         return self._n_fired
 
     def note_fired(self, number: int) -> None:
@@ -262,35 +262,37 @@ class Passages:
 
     def begin(self, plan: Any, source: Iterable[Tile], tiles: TileList, cause: Cause, *, is_last: bool) -> None:
         """Let tiles enter the pipeline after ``cause``, as soon as it has room. ``is_last``: report their end."""
-        found, due = self._timetables.idle, 0
+        state, due = self._timetables.idle, 0
         before: tuple[tuple[Passage, int], ...] = ()
         if self.current is not None:
-            found, seen = self._look(self.current)
-            before = tuple([self.current.origin(each.tile) for each in seen])
+            state, tokens = self._look(self.current)
+            before = tuple([self.current.origin(token.tile) for token in tokens])
             due = int(self.current.events_by_now() == self._firing)  # the present event is the first of the new passage
-        timetable = self._timetables.find(found, tiles.shapes)
+        timetable = self._timetables.find(state, tiles.shapes)
         passage = Passage(self._stages, plan, source, tiles, timetable, cause, before, is_last)
         self.current, self.is_full = passage, True
         self._under_way.append(passage)
         clock, start_ps = self._stages.clock, passage.start_ps
         clock.reserve(start_ps + timetable.events[-1])
-        for each in timetable.marks:
-            what = each.marks[-1].what
-            if each.number < due:
-                self._on_mark(passage, each.marks[0])  # the first tile is issued
-            elif (what is What.BEGIN and plan.row >= 0) or (what is What.LAST and not is_last and len(each.marks) == 1):
+        for event in timetable.marks:
+            last = event.marks[-1].what
+            if event.number < due:
+                self._on_mark(passage, event.marks[0])  # the first tile is issued
+            elif (last is What.BEGIN and plan.row >= 0) or (
+                last is What.LAST and not is_last and len(event.marks) == 1
+            ):
                 continue  # no component has to be notified
-            elif each.begin_ps < 0 or what is What.EXHAUSTED:
-                clock.call_at(start_ps + each.end_ps, self._fire, (passage, each))
+            elif event.begin_ps < 0 or last is What.EXHAUSTED:
+                clock.call_at(start_ps + event.end_ps, self._fire, (passage, event))
             else:
-                clock.call_at(start_ps + each.begin_ps, self._await, (passage, each))
+                clock.call_at(start_ps + event.begin_ps, self._await, (passage, event))
 
     def _look(self, passage: Passage) -> tuple[PipelineState, Sequence[Seen]]:
         """Return the state of the pipeline, and the tokens in it."""
         number = passage.events_by_now()
-        seen = passage.timetable.seen.get(number, ())
+        tokens = passage.timetable.seen.get(number, ())
         after = self._stages.clock.time - passage.start_ps
-        return self._timetables.state(passage.timetable, number, after), seen
+        return self._timetables.state(passage.timetable, number, after), tokens
 
     def _await(self, due: tuple[Passage, Marks]) -> None:
         """Reserve the place of an event in the order of its instant, now that its stage begins."""
@@ -322,8 +324,8 @@ class Passages:
     def write(self) -> None:
         """Write the rows that have begun."""
         under_way = self._under_way
-        for each in under_way:
-            each.write()
+        for passage in under_way:
+            passage.write()
         while under_way and under_way[0].is_written:
             under_way.pop(0).before = ()
 
@@ -332,13 +334,13 @@ class Passages:
         passage = self.current
         if passage is None:
             return self._timetables.idle, []
-        found, seen = self._look(passage)
+        state, tokens = self._look(passage)
         self.write()
         moved = []
-        for each in seen:
-            owner, number = passage.origin(each.tile)
-            moved.append(Moved(owner, number, NONE if each.stage == NONE else owner.row(number, each.stage)))
-            owner.give_away(number, each.to_pass)
+        for token in tokens:
+            owner, number = passage.origin(token.tile)
+            moved.append(Moved(owner, number, NONE if token.stage == NONE else owner.row(number, token.stage)))
+            owner.give_away(number, token.to_pass)
         self.current = None
         self._under_way.clear()
-        return found, moved
+        return state, moved

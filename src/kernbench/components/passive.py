@@ -82,14 +82,14 @@ class TransitPart(Component):
 
     def _ask_way(self, transfer: Transfer, hop: int) -> None:
         links = transfer.route.links
-        planned, *others = self.machine.ways(links[hop:])
+        planned, *alternatives = self.machine.ways(links[hop:])
         passed = {link.src for link in links[:hop]}
-        ways = (planned, *(way for way in others if passed.isdisjoint(way.nodes)))
-        found: object = self.forward(transfer, ways)
-        way = next((each for each in ways if each is found), None)
+        ways = (planned, *(way for way in alternatives if passed.isdisjoint(way.nodes)))
+        answer: object = self.forward(transfer, ways)
+        way = next((candidate for candidate in ways if candidate is answer), None)
         if way is None:
-            what = "None" if found is None else f"a {type(found).__name__}"
-            raise UnsupportedError(f"forward() returned {what}, which is not one of the {len(ways)} ways passed to it")
+            label = "None" if answer is None else f"a {type(answer).__name__}"
+            raise UnsupportedError(f"forward() returned {label}, which is not one of the {len(ways)} ways passed to it")
         if way is not planned:
             self.machine.network.redirect(transfer, hop, way.links)
 

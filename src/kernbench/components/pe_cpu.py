@@ -141,10 +141,10 @@ class PeCpu(SerialCpu):
 
     def abandon(self, request_ids: frozenset[int]) -> None:
         """End the kernels of these requests, running or queued. Their launches fail."""
-        launches = [each for each in self._orders if isinstance(each[0].order, LaunchOrder)]
-        for each in [each for each in launches if each[0].request_id in request_ids]:
-            self._orders.remove(each)
-            self._refuse(each[0])
+        launches = [pending for pending in self._orders if isinstance(pending[0].order, LaunchOrder)]
+        for queued in [queued for queued in launches if queued[0].request_id in request_ids]:
+            self._orders.remove(queued)
+            self._refuse(queued[0])
         for launch, program in tuple(self._programs.items()):
             if launch in request_ids:
                 self._at_barrier.discard(launch)

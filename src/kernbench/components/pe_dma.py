@@ -78,15 +78,15 @@ class DmaChannel:
         begin = self._ready_at if waits else begin
         self._ready_at = begin + self._setup_ps
         move = move or (self.initiator.read if reading else self.initiator.write)
-        mine = self._last = _Begun()
+        descriptor = self._last = _Begun()
 
         def set_up(_: object) -> None:
-            mine.row = begun(begin, (before.row, BY_SETUP) if waits else cause)
+            descriptor.row = begun(begin, (before.row, BY_SETUP) if waits else cause)
 
         def go(_: object) -> None:
             if reading:
                 set_up(None)
-            move(op, targets, lambda: done(mine.row))
+            move(op, targets, lambda: done(descriptor.row))
 
         if not reading:  # a write reads its source when the set-up begins: only then may listeners look at the source
             if waits:

@@ -151,10 +151,10 @@ class PeIpcq(QueuePart):
 
     def find_queue_at(self, pa: int) -> Queue | None:
         """Return the queue that receives at an address, or None."""
-        found = bisect_right(self._starts, pa) - 1
-        if found < 0:
+        index = bisect_right(self._starts, pa) - 1
+        if index < 0:
             return None
-        base, queue = self._rings[found]
+        base, queue = self._rings[index]
         return queue if pa < base + queue.n_slots * queue.slot_size else None
 
     def find_queue_into(self, rx_base_pa: int) -> Queue | None:
@@ -216,13 +216,13 @@ class PeIpcq(QueuePart):
     def receive_any(self, board: Scoreboard, nbytes: int, line: int, on_receive: OnReceive) -> Slot | None:
         """Return the next message of any queue, round-robin. Without one, return None; the first to arrive is taken."""
         queues = find_receivers(self.node.id, self.queues)
-        found = find_ready(queues, self._turn)
-        if found is None:
+        index = find_ready(queues, self._turn)
+        if index is None:
             self._any = AnyReceive(board, nbytes, line, on_receive)
             return None
-        self._turn = found + 1
-        queues[found].receiver = board
-        return queues[found].slot_of(queues[found].take(), nbytes)
+        self._turn = index + 1
+        queues[index].receiver = board
+        return queues[index].slot_of(queues[index].take(), nbytes)
 
     def cancel(self, board: Scoreboard) -> None:
         """Cancel the waits of a kernel: its receives get no message any more, and it waits for no slot."""
@@ -272,7 +272,7 @@ class PeIpcq(QueuePart):
 
         Messages of removed queues are included until there are new queues.
         """
-        return tuple(each for queue in self.queues.values() or self._removed for each in queue.pending_messages)
+        return tuple(message for queue in self.queues.values() or self._removed for message in queue.pending_messages)
 
     # After a failure.
 

@@ -43,10 +43,10 @@ class PeMath(Component):
 
     def operation_ps(self, nbytes: int) -> int:
         """Return the time of an operation in ps: ``startup_ns`` plus ``nbytes`` (widest operand) / ``bytes_per_ns``."""
-        found = self._operation_ps.get(nbytes)
-        if found is None:
-            found = self._operation_ps[nbytes] = self.machine.spec.pe.math.operation_ps(nbytes)
-        return found
+        duration = self._operation_ps.get(nbytes)
+        if duration is None:
+            duration = self._operation_ps[nbytes] = self.machine.spec.pe.math.operation_ps(nbytes)
+        return duration
 
     def submit(
         self,

@@ -104,7 +104,7 @@ class TileDma:
 
     def _move(
         self,
-        whole: PipelinedCommand,
+        command: PipelinedCommand,
         index: tuple[int, ...],
         window: OperandWindow,
         reading: bool,
@@ -113,23 +113,23 @@ class TileDma:
     ) -> None:
         machine = self._machine
         low, span = extent(window.shape, window.itemsize, window.strides)
-        found = self._mmu.table.segments(window.va + low, span)
-        segments = tuple((pa.encode(), nbytes) for pa, nbytes in found)
+        located = self._mmu.table.segments(window.va + low, span)
+        segments = tuple((pa.encode(), nbytes) for pa, nbytes in located)
         targets = plan(machine.addresses, segments, window.shape, window.itemsize, window.strides)
         op = machine.next_op()
-        begun = partial(self._open_row, op, TileMove(whole.op, window.name, index, reading), len(targets))
+        begun = partial(self._open_row, op, TileMove(command.op, window.name, index, reading), len(targets))
         descriptor = op, reading, targets, begun, partial(self._on_end, op, done)
         pages = self._mmu.pages(window.va, window.shape, window.itemsize, window.strides)
         if pages:
-            row, rows = whole.row, machine.log.rows
+            row, rows = command.row, machine.log.rows
             launch, line = rows[row + LAUNCH], rows[row + LINE]
             self._mmu.walk(pages, launch, line, cause, partial(self._dma.start, *descriptor))
         else:
             self._dma.start(*descriptor, cause)
 
-    def _open_row(self, op: int, what: TileMove, accesses: int, start_ps: int, cause: Cause) -> Row:
-        reads, writes = (accesses, 0) if what.reading else (0, accesses)
-        started = OpStarted(op, self._dma.node.id, what, start_ps, reads, writes, -1)
+    def _open_row(self, op: int, move: TileMove, accesses: int, start_ps: int, cause: Cause) -> Row:
+        reads, writes = (accesses, 0) if move.reading else (0, accesses)
+        started = OpStarted(op, self._dma.node.id, move, start_ps, reads, writes, -1)
         return self._machine.begin_op(started, cause)
 
     def _on_end(self, op: int, done: Callable[[Row], None], _: Row) -> None:
@@ -331,18 +331,18 @@ class PeScheduler(Component):
             return OperandReads()
         machine, gbs, latency_ps = self.machine, inf, 0
         for node in nodes[operand]:
-            there, back = machine.route(self._dma_id, node), machine.route(node, self._dma_id)
+            forth, back = machine.route(self._dma_id, node), machine.route(node, self._dma_id)
             gbs = min(gbs, back.bottleneck_gbs, self._rate_gbs(node))
-            way_ps = there.latency_ps(machine.header_bytes) + back.total_overhead_ps
+            way_ps = forth.latency_ps(machine.header_bytes) + back.total_overhead_ps
             latency_ps = max(latency_ps, machine.spec.pe.dma.setup_ps + way_ps + self._access_ps(node))
         step, pitch = sorted(map(abs, row_strides(operand)))
-        found = OperandReads(gbs, ps_to_ns(latency_ps), by_rows=abs(row_strides(operand)[1]) == step)
+        reads = OperandReads(gbs, ps_to_ns(latency_ps), by_rows=abs(row_strides(operand)[1]) == step)
         hbm = machine.spec.cube.hbm
         attrs = [machine.graph.node(node).attrs for node in nodes[operand]]
-        if hbm.banks is None or not any(isinstance(each, HbmCtrlAttrs) for each in attrs):
-            return found
+        if hbm.banks is None or not any(isinstance(memory, HbmCtrlAttrs) for memory in attrs):
+            return reads
         share = RAGGED_ROWS if pitch % hbm.banks.burst_bytes else SHORT_ROWS
-        return replace(found, stripe=hbm.round_bytes, piece_share=share)
+        return replace(reads, stripe=hbm.round_bytes, piece_share=share)
 
     def _access_ps(self, node: str) -> int:
         attrs, cube = self.machine.graph.node(node).attrs, self.machine.spec.cube
@@ -416,11 +416,11 @@ class PeScheduler(Component):
 
     def _tile_list(self, command: Command, source: DotTiles | StepTiles) -> TileList | None:
         """Return the list of tiles if they may run by a precomputed schedule, else None."""
-        known, key = self._tile_lists.known, source.key
-        if key not in known:
+        cached, key = self._tile_lists.known, source.key
+        if key not in cached:
             times = self._fetch_store.fetch_ps, self._gemm.tile_ps(command.a.dtype), self._fetch_store.store_ps
-            known[key] = self._tile_lists.make(command, source, times)
-        return known[key]
+            cached[key] = self._tile_lists.make(command, source, times)
+        return cached[key]
 
     def _on_mark(self, passage: Passage, mark: Mark) -> None:
         """Handle ``mark``: a scheduled tile ends in a stage."""
@@ -443,7 +443,7 @@ class PeScheduler(Component):
 
     def _resume_tokens(self) -> None:
         """Continue the scheduled tiles as tokens, by events."""
-        found, moved = self._passages.give_away()
+        state, moved = self._passages.give_away()
         tokens = []
         for passage, number, row in moved:
             tile = next(islice(passage.source, number, None))
@@ -454,7 +454,7 @@ class PeScheduler(Component):
         for passage in {id(each.passage): each.passage for each in moved}.values():
             passage.plan.inside -= passage.is_last
         self._in_flight -= len(tokens)
-        self._stages.resume(tokens, found)
+        self._stages.resume(tokens, state)
 
     def make_token(self, plan: PipelinedCommand, tile: Tile, cause: Cause) -> Token:
         """Make the token of a tile: its route, and its time in each timed stage. Both are read from the end."""
@@ -553,10 +553,10 @@ class _StageWriter:
     def open(self, token: Token, start: int) -> Row:
         """Open the row of a tile that begins."""
         rows, work, (after, by) = self._rows, token.work, token.cause
-        whole, row = work.plan.row, len(rows)
-        launch, line = rows[whole + LAUNCH], rows[whole + LINE]
-        what, tile = self._what, work.number
+        plan_row, row = work.plan.row, len(rows)
+        launch, line = rows[plan_row + LAUNCH], rows[plan_row + LINE]
+        label, tile = self._what, work.number
         rows.frombytes(
-            pack_row(self._part, self._kind, what, launch, line, tile, whole, start, -1, -1, -1, after, by, NONE)
+            pack_row(self._part, self._kind, label, launch, line, tile, plan_row, start, -1, -1, -1, after, by, NONE)
         )
         return row

@@ -166,12 +166,12 @@ class Queue(QueuePair):
         ipcq, peer = self.ipcq, self.peer
         machine, base = ipcq.machine, peer.rx_base_pa
         self._memory = "" if base is None else machine.addresses.memory_node(machine.addresses.decode(base))
-        found = self._peer_ipcq = ipcq.find_peer(peer.pe)
+        peer_ipcq = self._peer_ipcq = ipcq.find_peer(peer.pe)
         # A credit travels back along the route of the message.
         back = OPPOSITE_DIRECTION.get(peer.direction, "")
         via = back.removeprefix("global_") if back.startswith("global_") else None
         self._credit_ps = machine.sideband_ps(self._requester, pe_part(*peer.pe, "pe_dma"), ipcq.credit_bytes, via)
-        return found
+        return peer_ipcq
 
     def notify(self, kind: QueueEventKind, nbytes: int, sequence: int, row: Row, pa: int) -> None:
         """Notify the listeners of queue events."""
@@ -189,10 +189,10 @@ class Queue(QueuePair):
         """
         ipcq, array, at = self.ipcq, command.srcs[0], sequence % self.n_slots
         assert isinstance(array, Operand)
-        machine, clock, there = ipcq.machine, ipcq.clock, self._peer_slots[at]
-        if there is None or there[1].dtype is not array.dtype or there[1].shape != array.shape:
-            there = self._peer_slots[at] = self._fill_peer_slot(sequence, array)
-        access, filled = there
+        machine, clock, slot = ipcq.machine, ipcq.clock, self._peer_slots[at]
+        if slot is None or slot[1].dtype is not array.dtype or slot[1].shape != array.shape:
+            slot = self._peer_slots[at] = self._fill_peer_slot(sequence, array)
+        access, filled = slot
         op, nbytes = machine.next_op(), access.row_bytes
         row = machine.recorder.message(self._part, self._record_name, command, filled, clock.time, launch, cause)
         ready_ps, sent = self._channel.post(row, ipcq.delay_ps, self._peer_direction_id, launch, command.line)
@@ -218,17 +218,17 @@ class Queue(QueuePair):
         """Look up and store the port by which messages leave, and the route to the memory of the peer's ring."""
         self.connect()
         machine, port = self.ipcq.machine, self._channel.port
-        found = self.send_route = (port, machine.route(port.name, self._memory, self.via_port))
+        route = self.send_route = (port, machine.route(port.name, self._memory, self.via_port))
         target = machine.component(self._memory)
         self.deliver = target.write if isinstance(target, PeDma) else target.receive
-        return found
+        return route
 
     @property
     def has_in_flight(self) -> bool:
         """Return True when a message is in flight to the peer."""
         peer, base = self._peer_ipcq, self.peer.rx_base_pa
-        there = None if peer is None or base is None else peer.find_queue_at(base)
-        return there is not None and there.arrived < self.my_head
+        peer_queue = None if peer is None or base is None else peer.find_queue_at(base)
+        return peer_queue is not None and peer_queue.arrived < self.my_head
 
     # Events 4 and 5: a message arrives, and a kernel receives it.
 
@@ -273,10 +273,10 @@ class Queue(QueuePair):
 
     def slot_of(self, sequence: int, nbytes: int) -> Slot:
         """Return the slot of message ``sequence``, which has arrived. Raises KernelError if it has another size."""
-        found = self.find_slot(sequence, nbytes)
-        if isinstance(found, Exception):
-            raise found
-        return found
+        slot = self.find_slot(sequence, nbytes)
+        if isinstance(slot, Exception):
+            raise slot
+        return slot
 
     def find_slot(self, sequence: int, nbytes: int, *, notified: bool = False) -> Slot | KernelError:
         """Return the slot of message ``sequence``, which has arrived, or the error if it has another size.
@@ -332,10 +332,8 @@ class Queue(QueuePair):
             reverse.take_credit(credited, self.my_tail, NONE if board is None else board.now)
         hook = ipcq.machine.hooks.slot_released
         if hook.listeners:
-            there = self.peer
-            hook.emit(
-                SlotReleased(ipcq.coord, self.direction, sequence, clock.time, there.pe, there.direction, credited)
-            )
+            peer = self.peer
+            hook.emit(SlotReleased(ipcq.coord, self.direction, sequence, clock.time, peer.pe, peer.direction, credited))
 
     def find_reverse(self) -> Queue:
         """Return the queue of the peer whose messages arrive here. Credits find it by the address of the ring.
@@ -344,11 +342,11 @@ class Queue(QueuePair):
         """
         peer = self._peer_ipcq or self.connect()
         assert self.my_rx_base_pa is not None
-        found = peer.find_queue_into(self.my_rx_base_pa)
-        if found is None:
+        reverse = peer.find_queue_into(self.my_rx_base_pa)
+        if reverse is None:
             raise IpcqError(f"{peer.node.id}: a credit for the ring at {self.my_rx_base_pa:#x}, which no queue uses")
-        self._reverse_queue = found
-        return found
+        self._reverse_queue = reverse
+        return reverse
 
     def take_credit(self, when: int, tail: int, row: Row) -> None:
         """Receive a credit: at ``when`` the peer has freed every slot before ``tail``. ``row`` is its log row."""
@@ -411,12 +409,12 @@ class Queue(QueuePair):
         """Messages sent to this queue that no kernel has received, in order. They may still be in flight."""
         base = self.my_rx_base_pa
         sender = None if base is None else self.ipcq.find_peer(self.peer.pe).find_queue_into(base)
-        return [] if sender is None else [self._describe(each) for each in sender.list_sent(self.taken)]
+        return [] if sender is None else [self._describe(sent) for sent in sender.list_sent(self.taken)]
 
     def list_sent(self, sequence: int) -> list[Sent]:
         """Return the messages sent from number ``sequence`` on. The ring stores all unreceived messages."""
-        found = [(each, self._sent[each % self.n_slots]) for each in range(sequence, self.my_head)]
-        return [sent for each, sent in found if sent is not None and sent[0] == each]
+        numbered = [(number, self._sent[number % self.n_slots]) for number in range(sequence, self.my_head)]
+        return [sent for number, sent in numbered if sent is not None and sent[0] == number]
 
     def _describe(self, sent: Sent) -> UnreceivedMessage:
         log, peer, (_, row, nbytes) = self.ipcq.machine.log, self.peer, sent

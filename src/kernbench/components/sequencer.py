@@ -263,16 +263,16 @@ class Sequencer:
         if slot is not None:
             self.resume_program(slot)
 
-    def _on_message(self, found: Slot | Exception | None, row: Row) -> None:
+    def _on_message(self, slot: Slot | Exception | None, row: Row) -> None:
         """Take the awaited message, which arrived by ``row``. None: it arrived before its receive takes effect."""
         receive = self._receive_under_way
-        if found is None:
+        if slot is None:
             self._clock.at_place(receive.due_ps, receive.place, TAKE, self)
-        elif isinstance(found, Exception) or self._queue_waited.listeners:
-            self._deliver_message(self._request, receive.due_ps, found, row)
+        elif isinstance(slot, Exception) or self._queue_waited.listeners:
+            self._deliver_message(self._request, receive.due_ps, slot, row)
         else:
             self._board.now, self._by = row, BY_MESSAGE
-            self.resume_program(found)
+            self.resume_program(slot)
 
     def take_message(self) -> None:
         """Put a receive into effect whose message has already arrived."""
@@ -288,16 +288,16 @@ class Sequencer:
         else:
             self.resume_program(slot)
 
-    def _deliver_message(self, request: Any, since: int, found: Slot | Exception | None, row: Row) -> None:
+    def _deliver_message(self, request: Any, since: int, slot: Slot | Exception | None, row: Row) -> None:
         """Pass the awaited message to the kernel."""
         self.cause = row, By.MESSAGE
         if self._queue_waited.listeners:
-            direction = found.direction if isinstance(found, Slot) else request.direction or "any"
+            direction = slot.direction if isinstance(slot, Slot) else request.direction or "any"
             self._emit_waited("recv", direction, -1, request.line, since)
-        if isinstance(found, Exception):
-            self.fail(found)
+        if isinstance(slot, Exception):
+            self.fail(slot)
         else:
-            self.resume_program(found)
+            self.resume_program(slot)
 
     def _post(self) -> None:
         """Put the request into effect: the kernel continues with the slot of a message that may arrive later."""
@@ -324,11 +324,11 @@ class Sequencer:
             return
         self._board.now = self._issue
         try:
-            found = self.run.machine.values_of(request.array)
+            values = self.run.machine.values_of(request.array)
         except KernbenchError as fault:
             self.fail(fault)
         else:
-            self.resume_program(found)
+            self.resume_program(values)
 
     def fail(self, error: Exception) -> None:
         """Raise ``error`` from the call in which the kernel waits."""
@@ -432,9 +432,10 @@ class Sequencer:
         run.finish()
         now = self._clock.time
         report = PeReport(pe=run.coord, start_ps=self._start_ps, end_ps=now, late=self._late, error=error)
-        given = None if self._ipcq is None else self._ipcq.find_last_credit(self._board)
-        if given is not None and given[1][0] > now:  # report the end only when the queues have all their credits
-            queue, credit = given
+        last_credit = None if self._ipcq is None else self._ipcq.find_last_credit(self._board)
+        # The end is reported only when the queues have all their credits.
+        if last_credit is not None and last_credit[1][0] > now:
+            queue, credit = last_credit
             self.cause = queue.log_credit(credit), By.CREDIT
             self._clock.call_at(credit[0], partial(self._on_finish, self._launch_id), report)
         else:

@@ -213,12 +213,12 @@ class Seen(NamedTuple):
 class _Rehearsal:
     """The dry run: the stages work through ``shapes`` on a separate clock."""
 
-    def __init__(self, sizes: PipelineSizes, found: PipelineState, shapes: TileShapes) -> None:
+    def __init__(self, sizes: PipelineSizes, state: PipelineState, shapes: TileShapes) -> None:
         self._clock = clock = Clock()
         self._log = log = Log()
         self._shapes = shapes.tiles
         self._next = self._over = 0
-        self._free = sizes.tiles_in_flight - len(found.tokens)
+        self._free = sizes.tiles_in_flight - len(state.tokens)
         self._live: dict[int, Token] = {}
         self._ends: dict[int, tuple[int, Row]] = {}  # by stage: end and row of the token that it works on
         self._exhausted = False
@@ -241,15 +241,15 @@ class _Rehearsal:
         panels_end = Gate("panels_end", sizes.tiles_in_flight, self._release)
         self._stages = TileStages(sizes.issue_ps, issue, fetch, panels_end, gemm, store)
         self._given = log.open(_GIVEN, Kind.RAW, NONE, (NONE, By.NOTHING))
-        self._take_over(found)
+        self._take_over(state)
 
-    def _take_over(self, found: PipelineState) -> None:
-        n = len(found.tokens)
-        tokens = [self._token(number - n, each.shape) for number, each in enumerate(found.tokens)]
-        self._stages.resume(tokens, found)
-        waiting = [at for at, each in enumerate(found.tokens) if each.left_ps < 0]
-        for at in (*waiting, *found.working):  # in the order in which they began, like rows
-            token, left_ps = tokens[at], found.tokens[at].left_ps
+    def _take_over(self, state: PipelineState) -> None:
+        n = len(state.tokens)
+        tokens = [self._token(number - n, token_state.shape) for number, token_state in enumerate(state.tokens)]
+        self._stages.resume(tokens, state)
+        waiting = [at for at, token_state in enumerate(state.tokens) if token_state.left_ps < 0]
+        for at in (*waiting, *state.working):  # in the order in which they began, like rows
+            token, left_ps = tokens[at], state.tokens[at].left_ps
             stage = len(token.times) - token.to_spend - 1  # the last stage that it has begun
             if stage >= 0:
                 token.row = self._log.open(stage, Kind.RAW, NONE, (NONE, By.NOTHING), tile=token.work)
@@ -318,13 +318,13 @@ class _Rehearsal:
         if is_new and self._over == len(self._shapes):
             self._mark(What.LAST, token.row)
 
-    def _mark(self, what: What, row: Row, tile: int | None = None) -> None:
+    def _mark(self, kind: What, row: Row, tile: int | None = None) -> None:
         rows, number = self._log.rows, len(self.events) - 1
         if not self.marks or self.marks[-1].number != number:
             span = (self._begin_ps, self.events[-1]) if self.events else (NONE, 0)
             self.marks.append(Marks(number, *span, []))
         after = rows[row + TILE]
-        self.marks[-1].marks.append(Mark(what, after if tile is None else tile, after, rows[row + PART]))
+        self.marks[-1].marks.append(Mark(kind, after if tile is None else tile, after, rows[row + PART]))
         self.marks[-1].marks.sort()
 
     def table(self) -> Integers:
@@ -350,11 +350,11 @@ class Timetable:
         self.seen = played.seen
         self.states: dict[tuple[int, int], PipelineState] = {}
         table = played.table()
-        own = np.flatnonzero((table[:, TILE] >= 0) & (table[:, KIND] != Kind.RAW))
-        self.rows_before: list[int] = [*np.searchsorted(own, played.rows_before).tolist(), len(own)]
+        own_rows = np.flatnonzero((table[:, TILE] >= 0) & (table[:, KIND] != Kind.RAW))
+        self.rows_before: list[int] = [*np.searchsorted(own_rows, played.rows_before).tolist(), len(own_rows)]
         number = np.full(len(table), NONE)
-        number[own] = np.arange(len(own))
-        self._rows = table[own]
+        number[own_rows] = np.arange(len(own_rows))
+        self._rows = table[own_rows]
         causes = self._rows[:, CAUSE] // WIDTH
         self.externals = [
             External(at, int(table[causes[at], TILE]), int(table[causes[at], PART]), By(self._rows[at, BY]))
@@ -364,12 +364,12 @@ class Timetable:
         self._causes: list[int] = number[causes].tolist()
         self._rows[:, CAUSE] = number[causes] * WIDTH
         self.ends: list[int] = self._rows[:, END].tolist()
-        self.ended_by = [NONE] * len(own)
+        self.ended_by = [NONE] * len(own_rows)
         for event, row in enumerate(played.ended):
             if number[row // WIDTH] >= 0:
                 self.ended_by[number[row // WIDTH]] = event
         self._row_of: dict[tuple[int, int], int] = {}
-        for at, tile, stage in zip(range(len(own)), *self._rows[:, (TILE, PART)].T.tolist(), strict=True):
+        for at, tile, stage in zip(range(len(own_rows)), *self._rows[:, (TILE, PART)].T.tolist(), strict=True):
             self._row_of[tile, stage] = at
         self._rows_of: dict[TileList, Integers] = {}
         self._parts: dict[tuple[int, int], TablePart] = {}
@@ -380,25 +380,25 @@ class Timetable:
 
     def part(self, first: int, event: int) -> TablePart:
         """Return the exceptional rows among those from ``first`` up to those that have begun before ``event``."""
-        found = self._parts.get((first, event))
-        if found is None:
+        part = self._parts.get((first, event))
+        if part is None:
             last = self.rows_before[event]
-            found = self._parts[first, event] = TablePart(
+            part = self._parts[first, event] = TablePart(
                 [at for at in range(first, last) if self.ended_by[at] >= event],
                 [(at, self._causes[at]) for at in range(first, last) if 0 <= self._causes[at] < first],
-                [each for each in self.externals if first <= each.at < last],
+                [external for external in self.externals if first <= external.at < last],
             )
-        return found
+        return part
 
     def rows_of(self, tiles: TileList, stage_what: int) -> Integers:
         """Return the rows for these tiles. The component of each row is the index of its stage."""
-        found = self._rows_of.get(tiles)
-        if found is None:
-            found = self._rows_of[tiles] = self._rows.copy()
+        rows = self._rows_of.get(tiles)
+        if rows is None:
+            rows = self._rows_of[tiles] = self._rows.copy()
             tile, issues = self._rows[:, TILE], self._rows[:, PART] == _ISSUE
-            found[:, TILE] = tiles.numbers[tile]
-            found[:, WHAT] = np.where(issues, tiles.whats[tile], stage_what)
-        return found
+            rows[:, TILE] = tiles.numbers[tile]
+            rows[:, WHAT] = np.where(issues, tiles.whats[tile], stage_what)
+        return rows
 
 
 class Timetables:
@@ -417,28 +417,28 @@ class Timetables:
 
     def find(self, state: PipelineState, shapes: TileShapes) -> Timetable:
         """Return the schedule of tiles that enter a pipeline in ``state``."""
-        known = state.timetables.get(shapes)
-        if known is None:
-            known = state.timetables[shapes] = Timetable(self.sizes, state, shapes)
-        return known
+        timetable = state.timetables.get(shapes)
+        if timetable is None:
+            timetable = state.timetables[shapes] = Timetable(self.sizes, state, shapes)
+        return timetable
 
     def state(self, timetable: Timetable, number: int, at_ps: int) -> PipelineState:
         """Return the state before event ``number``, at ``at_ps``, when all tiles are in flight."""
-        seen = timetable.seen.get(number)
-        if seen is None:
+        entries = timetable.seen.get(number)
+        if entries is None:
             return self.idle
-        known = timetable.states.get((number, at_ps))
-        if known is None:
+        cached = timetable.states.get((number, at_ps))
+        if cached is None:
             shapes, before = timetable.shapes.tiles, timetable.found.tokens
             tokens = tuple(
                 TokenState(
-                    shapes[each.tile] if each.tile >= 0 else before[each.tile].shape,
-                    each.to_pass,
-                    each.end_ps - at_ps if each.end_ps >= 0 else WAITS,
+                    shapes[entry.tile] if entry.tile >= 0 else before[entry.tile].shape,
+                    entry.to_pass,
+                    entry.end_ps - at_ps if entry.end_ps >= 0 else WAITS,
                 )
-                for each in seen
+                for entry in entries
             )
-            working = [(each.end_ps, each.row, at) for at, each in enumerate(seen) if each.end_ps >= 0]
+            working = [(entry.end_ps, entry.row, at) for at, entry in enumerate(entries) if entry.end_ps >= 0]
             key = tokens, tuple([at for _, _, at in sorted(working)])
-            known = timetable.states[number, at_ps] = self._states.setdefault(key, PipelineState(*key))
-        return known
+            cached = timetable.states[number, at_ps] = self._states.setdefault(key, PipelineState(*key))
+        return cached

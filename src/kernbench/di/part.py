@@ -51,8 +51,8 @@ class PartAttrs(InnerAttrs):
 
     @model_serializer(mode="wrap")
     def _without_no_rate(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        found: dict[str, Any] = plain(self)
-        return {name: value for name, value in found.items() if name != "rate_gbs" or value is not None}
+        values: dict[str, Any] = plain(self)
+        return {name: value for name, value in values.items() if name != "rate_gbs" or value is not None}
 
 
 class Part:

@@ -42,12 +42,12 @@ class Registry:
         unknown kind, and InputError for a new kind that is builtin.
         """
         kinds = (kind,) if isinstance(kind, str) else kind
-        for each in kinds:
-            if not new and each not in KINDS:
+        for kind_name in kinds:
+            if not new and kind_name not in KINDS:
                 hint = "to register a new kind for cube.extra and pe.extra, pass new=True"
-                raise UnknownNameError("component kind", each, KINDS, hint)
-            if new and each in KINDS:
-                raise InputError(f"component {name!r}: {each} is a builtin kind, not a new one")
+                raise UnknownNameError("component kind", kind_name, KINDS, hint)
+            if new and kind_name in KINDS:
+                raise InputError(f"component {name!r}: {kind_name} is a builtin kind, not a new one")
 
         def enter(cls: type[P]) -> type[P]:
             self._enter(name, cls, kinds)
@@ -61,9 +61,9 @@ class Registry:
         Raises UnknownNameError for an unregistered name, InputError for a path that leads to no component.
         """
         self._load_group()
-        found = self._classes.get(impl)
-        if found is not None:
-            return found
+        cls = self._classes.get(impl)
+        if cls is not None:
+            return cls
         if "." not in impl or self._is_slip(impl):
             hint = "or a dotted path to a class of yours, like my_pkg.routers.SlowRouter"
             raise UnknownNameError("component", impl, self.known_impls(), hint)
@@ -87,13 +87,13 @@ class Registry:
     def known_kinds(self) -> tuple[str, ...]:
         """Return every kind of part of a machine, and the kinds that extra parts were registered for."""
         self._load_group()
-        own = {kind for kinds in self._kinds.values() for kind in kinds}
-        return (*KINDS, *sorted(own.difference(KINDS)))
+        registered = {kind for kinds in self._kinds.values() for kind in kinds}
+        return (*KINDS, *sorted(registered.difference(KINDS)))
 
     def _enter(self, name: str, cls: type[Part], kinds: tuple[str, ...]) -> None:
-        taken = self._classes.get(name)
-        if taken is not None:
-            raise InputError(f"two components are called {name!r}: {_show_path(taken)} and {_show_path(cls)}")
+        existing = self._classes.get(name)
+        if existing is not None:
+            raise InputError(f"two components are called {name!r}: {_show_path(existing)} and {_show_path(cls)}")
         self._classes[name] = cls
         self._kinds[cls] = (*self._kinds.get(cls, ()), *kinds)
 
@@ -115,12 +115,12 @@ def _show_path(cls: type) -> str:
 
 def _import_part(path: str) -> type[Part]:
     # Its Attrs are looked up when a machine is read, the class when it is built. Both must come from one module object.
-    found = import_attribute(path, f"component {path!r}", once=True)
-    if not isinstance(found, type):
-        raise InputError(f"component {path!r} is not a class, but {found!r}")
-    if not issubclass(found, Part):
+    cls = import_attribute(path, f"component {path!r}", once=True)
+    if not isinstance(cls, type):
+        raise InputError(f"component {path!r} is not a class, but {cls!r}")
+    if not issubclass(cls, Part):
         raise InputError(f"component {path!r} is not a component: derive it from {COMPONENT}")
-    return found
+    return cls
 
 
 REGISTRY = Registry(ENTRY_POINT_GROUP)

@@ -182,5 +182,5 @@ class TransformerBlock:
 
 
 def _free(*tensors: Tensor) -> None:
-    for each in tensors:
-        each.free()
+    for tensor in tensors:
+        tensor.free()

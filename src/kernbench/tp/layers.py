@@ -105,10 +105,10 @@ class ColumnParallelLinear(_SplitLinear):
         y = ops.linear(copy_to_tp_region(x, context), self.weight, self.bias, context, self.name)
         if not self.gather_output:
             return y
-        whole = gather_from_tp_region(y, context)
-        if whole is not y:
+        gathered = gather_from_tp_region(y, context)
+        if gathered is not y:
             y.free()
-        return whole
+        return gathered
 
     __call__ = forward
 
@@ -151,9 +151,9 @@ class RowParallelLinear(_SplitLinear):
 
 
 def _take_shard(full: Array, axis: int, group: TensorParallel) -> Array:
-    each = split_evenly(f"axis {axis} of an array of shape {full.shape}", full.shape[axis], group.world_size)
+    size = split_evenly(f"axis {axis} of an array of shape {full.shape}", full.shape[axis], group.world_size)
     index = [slice(None)] * full.ndim
-    index[axis] = slice(group.rank * each, (group.rank + 1) * each)
+    index[axis] = slice(group.rank * size, (group.rank + 1) * size)
     return np.asarray(full[tuple(index)])
 
 
@@ -199,9 +199,9 @@ class VocabParallelEmbedding:
 
     def load(self, weight: Array) -> None:
         """Load this rank's shard of the complete table (num_embeddings, embedding_dim). Raises SizeError otherwise."""
-        whole = self.num_embeddings, self.embedding_dim
-        if np.shape(weight) != whole:
-            raise SizeError(f"{self.name}.weight: the complete array must have shape {whole}, got {np.shape(weight)}")
+        shape = self.num_embeddings, self.embedding_dim
+        if np.shape(weight) != shape:
+            raise SizeError(f"{self.name}.weight: the complete array must have shape {shape}, got {np.shape(weight)}")
         self.weight.copy_(shard_of(weight, 0, self._group.torch))
 
     def forward(self, x: object) -> Tensor:

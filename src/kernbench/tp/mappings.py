@@ -52,7 +52,7 @@ def gather_from_tp_region(x: Tensor, torch: AnyContext | None = None) -> Tensor:
     blocks = context.empty(world * m, n, dtype=x.dtype, dp=PeGrid.of(x).rows(world * m), name=f"{x.name}.blocks")
     context.distributed.all_gather_into_tensor(blocks, rows)
     y = blocks_side_by_side(blocks, (*x.shape[:-1], world * n), context)
-    for each in (blocks, rows):
-        if each is not x:
-            each.free()
+    for tensor in (blocks, rows):
+        if tensor is not x:
+            tensor.free()
     return y

@@ -47,8 +47,8 @@ class PeGrid:
     @classmethod
     def of_policy(cls, dp: DPPolicy | None, topology: TopologySpec) -> PeGrid:
         """Return the grid on which a policy places tensors. Without a policy, all PEs."""
-        whole = cls.of_sip(topology)
-        return whole if dp is None else cls(dp.num_cubes or whole.cubes, dp.num_pes or whole.pes)
+        sip = cls.of_sip(topology)
+        return sip if dp is None else cls(dp.num_cubes or sip.cubes, dp.num_pes or sip.pes)
 
     @classmethod
     def of(cls, tensor: Tensor) -> PeGrid:
@@ -90,8 +90,8 @@ def weight_policy(columns: int, dp: DPPolicy | None, topology: TopologySpec) -> 
 
 def has_whole_rows(layout: TensorLayout) -> bool:
     """Return True if only the first axis is split, so that rows are consecutive in virtual addresses."""
-    whole = layout.whole.bounds[1:]
-    return all(view.window.bounds[1:] == whole for view in layout.views)
+    row_bounds = layout.whole.bounds[1:]
+    return all(view.window.bounds[1:] == row_bounds for view in layout.views)
 
 
 def row_table(layout: TensorLayout) -> tuple[int, ...]:
@@ -128,10 +128,10 @@ def as_rows(x: Tensor, torch: AnyContext) -> Tensor:
     """Return ``x`` itself if it is row-major in virtual addresses, else a row-major copy."""
     if has_whole_rows(x.layout):
         return x
-    made = rows_like(x, x.shape, PeGrid.of(x), torch, f"{x.name}.rows")
+    rows = rows_like(x, x.shape, PeGrid.of(x), torch, f"{x.name}.rows")
     row_bytes = x.shape[-1] * x.dtype.itemsize
-    torch.launch("to-rows", shards_to_rows, x, made, row_table(x.layout), row_bytes, x.dtype)
-    return made
+    torch.launch("to-rows", shards_to_rows, x, rows, row_table(x.layout), row_bytes, x.dtype)
+    return rows
 
 
 def rows_like(x: Tensor, shape: tuple[int, ...], grid: PeGrid, torch: AnyContext, name: str) -> Tensor:
@@ -201,10 +201,12 @@ def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, causal: bool, torch: 
 def part_of_columns(x: Tensor, part: int, parts: int, torch: AnyContext) -> Tensor:
     """Copy block ``part`` of the last axis, which is split into ``parts`` blocks."""
     (m, n), item = matrix_size(x), x.dtype.itemsize
-    each = n // parts
-    y = rows_like(x, (*x.shape[:-1], each), PeGrid.of(x), torch, f"{x.name}.part")
-    strides = (n * item, item), (each * item, item)
-    torch.launch("part", strided_copy, _require_rows(x), y, (m, each), *strides, x.dtype, src_offset=part * each * item)
+    width = n // parts
+    y = rows_like(x, (*x.shape[:-1], width), PeGrid.of(x), torch, f"{x.name}.part")
+    strides = (n * item, item), (width * item, item)
+    torch.launch(
+        "part", strided_copy, _require_rows(x), y, (m, width), *strides, x.dtype, src_offset=part * width * item
+    )
     return y
 
 

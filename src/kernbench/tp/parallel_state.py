@@ -111,13 +111,13 @@ def get_tensor_model_parallel_world_size(torch: AnyContext | None = None) -> int
 
 def parallel_state(torch: AnyContext | None = None) -> TensorParallel:
     """Return the tensor-parallel group of this rank. Raises RuntimeError before ``initialize_model_parallel``."""
-    found = _find_state(torch)
-    if found is None:
+    state = _find_state(torch)
+    if state is None:
         raise NotInitializedError(
             "tensor parallelism is not initialised on this rank: call "
             "initialize_model_parallel(torch.distributed.get_world_size(), torch=torch) first"
         )
-    return found
+    return state
 
 
 def _find_state(torch: AnyContext | None) -> TensorParallel | None:

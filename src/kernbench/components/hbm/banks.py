@@ -137,8 +137,8 @@ class SliceHistory:
     def __init__(self, channels: Sequence[SliceChannel], labels: Sequence[int], now_ps: int) -> None:
         self.turns: dict[Span, tuple[int, BankTime]] = {}
         self.channels, self.labels, self.now_ps = tuple(channels), tuple(labels), now_ps
-        self.asked = tuple([each.history.now_ps + each.behind_ps for each in channels])
-        self.settled_ps = max([each.history.settled_ps + each.behind_ps for each in channels])
+        self.asked = tuple([channel.history.now_ps + channel.behind_ps for channel in channels])
+        self.settled_ps = max([channel.history.settled_ps + channel.behind_ps for channel in channels])
 
 
 class KnownSweep(NamedTuple):
@@ -187,15 +187,15 @@ class Histories:
         idle = now - history.now_ps if now < history.settled_ps else -1
         # Runs are identified by object: a history keeps the runs of its step alive.
         key = history, idle, base, id(runs), write, refreshed
-        found = self._steps.get(key)
-        if found is None:
+        following = self._steps.get(key)
+        if following is None:
             self.served += 1
-            channel, given = history.take_channel(), (now, base, runs, write, refreshed)
-            found = ChannelHistory(channel, channel.serve(*given), history, given)
+            channel, arguments = history.take_channel(), (now, base, runs, write, refreshed)
+            following = ChannelHistory(channel, channel.serve(*arguments), history, arguments)
             if len(self._steps) == MOST_STEPS:
                 self._steps.clear()
-            self._steps[key] = found
-        return found
+            self._steps[key] = following
+        return following
 
 
 class Position(NamedTuple):
@@ -292,23 +292,23 @@ class BankedMemory:
     @property
     def done(self) -> tuple[int, ...]:
         """Return the sum of its channels' counters: ``Counters.done`` without the counters per PC."""
-        return tuple(map(sum, zip(*[each.done[:PER_PC] for each in self.at.history.channels], strict=True)))
+        return tuple(map(sum, zip(*[channel.done[:PER_PC] for channel in self.at.history.channels], strict=True)))
 
     @property
     def moved_bursts(self) -> int:
         """Return the bursts that have a time on a bus: all finished ones, except those that wait for a turnaround."""
-        return self.done[0] - sum(each.history.channel().returned_bursts for each in self.at.history.channels)
+        return self.done[0] - sum(channel.history.channel().returned_bursts for channel in self.at.history.channels)
 
     @property
     def pending_bursts(self) -> int:
         """Return the bursts of writes that are deferred."""
-        return sum(each.history.channel().pending_bursts for each in self.at.history.channels)
+        return sum(channel.history.channel().pending_bursts for channel in self.at.history.channels)
 
     @property
     def end_ps(self) -> int:
         """Return the time when the last byte on a bus is over, in ps."""
         history, began, _ = self.at
-        return self.clock.out(began + max([each.history.end_ps + each.behind_ps for each in history.channels]))
+        return self.clock.out(began + max([channel.history.end_ps + channel.behind_ps for channel in history.channels]))
 
     def serve(
         self, access: Access, write: bool, begin: int, end: int, now: int, until: int = FAR, least: int = 0
@@ -328,14 +328,14 @@ class BankedMemory:
         place, stride = access.pa - self._base, access.stride if access.rows > 1 else 0
         key = history, idle, place, access.row_bytes, access.rows, stride, write, begin, end, until, least, refreshed
         grants = self._histories.grants
-        known = grants.get(key)
-        if known is None:
+        cached = grants.get(key)
+        if cached is None:
             local = Access(place, access.row_bytes, access.rows, stride)
-            known = self._serve(history, here, local, write, (begin, end), (until + here, least), list(refreshed))
+            cached = self._serve(history, here, local, write, (begin, end), (until + here, least), list(refreshed))
             if len(grants) == MOST_STEPS:
                 grants.clear()
-            grants[key] = known
-        after, grant = known
+            grants[key] = cached
+        after, grant = cached
         began = bank_now - after.now_ps
         asked = tuple(
             [its + began if its >= after.now_ps else was for was, its in zip(asked, after.asked, strict=True)]
@@ -387,8 +387,8 @@ class BankedMemory:
                         its_now = over - behind_ps
                         if shift and its_now >= old.settled_ps and (closed or old.channel().has_uniform_banks):
                             shift = 0
-                        given = planner.relabelled(runs, shift) if shift else runs
-                        new = step(old, its_now, base - behind_rows, given, write, closed)
+                        labelled = planner.relabelled(runs, shift) if shift else runs
+                        new = step(old, its_now, base - behind_rows, labelled, write, closed)
                         by = over - new.now_ps
                         entered = new.entered_ps + by if new.entered_ps + by > entered else entered
                         sweep_first = new.first_ps + by if new.first_ps + by < sweep_first else sweep_first
@@ -432,33 +432,33 @@ class Sweeps:
         ``grant``: of the sweep before. At most ``most`` sweeps are skipped, none of which ends after ``until``.
         """
         layout, over, times, last = self._layout, grant.over_ps, 0, None
-        done = [each.done for each in channels]
+        done = [channel.done for channel in channels]
         if self._begun is not None:
             state, when, before = self._begun
-            made = tuple([tuple(map(sub, *each)) for each in zip(done, before, strict=True)])
+            increments = tuple([tuple(map(sub, *pair)) for pair in zip(done, before, strict=True)])
             if len(self._known) == MOST_SWEEPS:
                 self._known.clear()
                 self._marks.clear()
             took = over - when, grant.first_ps - when, grant.last_ps - when
-            self._known[state] = KnownSweep(tuple(channels), tuple(labels), row - 1, over, *took, made)
+            self._known[state] = KnownSweep(tuple(channels), tuple(labels), row - 1, over, *took, increments)
         first_ps, last_ps = FAR, 0
         state = self._state(channels, labels, over, row, layout.fold_of(row))
-        while times < most and (known := self._known.get(state)) and over + known.took <= until:
-            fold = layout.fold_of(row) ^ layout.fold_of(known.row)
+        while times < most and (sweep := self._known.get(state)) and over + sweep.took <= until:
+            fold = layout.fold_of(row) ^ layout.fold_of(sweep.row)
             high = fold // layout.banks_per_channel
-            done = [tuple(map(add, each, known.done[i ^ high])) for i, each in enumerate(done)]
-            first_ps, last_ps = min(first_ps, over + known.first), max(last_ps, over + known.last)
-            last, times, row, over = (known, fold), times + 1, row + 1, over + known.took
-            state = self._state(known.channels, known.labels, known.over, known.row + 1, fold ^ layout.fold_of(row))
+            done = [tuple(map(add, counters, sweep.done[i ^ high])) for i, counters in enumerate(done)]
+            first_ps, last_ps = min(first_ps, over + sweep.first), max(last_ps, over + sweep.last)
+            last, times, row, over = (sweep, fold), times + 1, row + 1, over + sweep.took
+            state = self._state(sweep.channels, sweep.labels, sweep.over, sweep.row + 1, fold ^ layout.fold_of(row))
         if last is not None:
-            known, fold = last
+            sweep, fold = last
             high, low = divmod(fold, layout.banks_per_channel)
-            ps, rows = over - known.over, row - known.row - 1
+            ps, rows = over - sweep.over, row - sweep.row - 1
             for i, did in enumerate(done):
-                its = known.channels[i ^ high]
+                its = sweep.channels[i ^ high]
                 more = tuple(map(sub, did, its.history.counters.done))
                 channels[i] = SliceChannel(its.history, its.behind_ps + ps, its.behind_rows + rows, more)
-                labels[i] = known.labels[i ^ high] ^ low
+                labels[i] = sweep.labels[i ^ high] ^ low
         self._begun = state, over, done
         return Grant(times, over, first_ps, last_ps)
 
@@ -467,7 +467,7 @@ class Sweeps:
     ) -> Hashable:
         """Return the state of channels at ``over``. Rows count from ``row``, banks are XORed with ``fold``."""
         high, low = divmod(fold, self._layout.banks_per_channel)
-        found = []
+        entries = []
         for i in range(len(channels)):
             (history, behind_ps, behind_rows, _), label = channels[i ^ high], labels[i ^ high] ^ low
             key = history, over - behind_ps, row - behind_rows, label
@@ -475,5 +475,5 @@ class Sweeps:
             if mark is None:
                 state = history.channel().state(over - behind_ps, row - behind_rows, label)
                 mark = self._states[key] = self._marks.setdefault(state, object())
-            found.append((label, mark))
-        return *self._kind, *found
+            entries.append((label, mark))
+        return *self._kind, *entries

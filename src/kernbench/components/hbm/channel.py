@@ -281,15 +281,15 @@ class Channel:
         """
         of, opened, last = self._of, 0, LONG_AGO
         place = max(0, (now - self._origin) // of.burst + 1)
-        ahead = [(taken >> place).bit_count() for taken in self._grid[: of.pcs]]  # commands that come after now
+        ahead = [(lane >> place).bit_count() for lane in self._grid[: of.pcs]]  # commands that come after now
         queued = sorted([entry for entry in self._leaving[write] if entry[0] > now], key=itemgetter(1))
         self._leaving[write].clear()
         self._held[write], before = 0, -1
         runs: list[RowRun] = []
         for _, number, n, bank, row, first in queued:
             # A run may have one separate entry for a single burst: the burst that opens the row.
-            others = runs.pop()[2] if number == before else 0
-            runs.append((bank, row, others + n))
+            preceding = runs.pop()[2] if number == before else 0
+            runs.append((bank, row, preceding + n))
             before = number
             begun = (now - first) // of.pace[write] + 1 if first <= now else 0
             ahead[of.places[bank][0]] -= max(0, n - begun)
@@ -314,7 +314,7 @@ class Channel:
             self._row_bus = min(self._row_bus, now)
             self._acts = [min(free, now + of.act) for free in self._acts]
             kept = (1 << place) - 1
-            self._grid = [taken & kept for taken in self._grid]
+            self._grid = [lane & kept for lane in self._grid]
             self._grid_end = min(self._grid_end, now + of.burst)
             self._ends = [min(end, now + (1 + n) * of.burst) for end, n in zip(self._ends, ahead, strict=True)]
             self.end_ps = now + (1 + max(ahead)) * of.burst
@@ -346,9 +346,9 @@ class Channel:
                 held -= gone
             held += n
             waits, newest, opens = n, True, 0
-            for each in all_rows[bank]:
-                if each[0] == row and at < each[3]:
-                    newest, ready = each[3] == FAR, each[2]
+            for open_row in all_rows[bank]:
+                if open_row[0] == row and at < open_row[3]:
+                    newest, ready = open_row[3] == FAR, open_row[2]
                     break
             else:
                 opens, ready = self._open(pc, bank, row, at, write)
@@ -368,11 +368,11 @@ class Channel:
                 if serial - other_at[stack] > room:
                     place = self._take_turn(pc, place, n)
             # The first place from ``start`` on at which all places of the run are free.
-            taken = (grid[pc] | grid[group]) >> place
-            if taken:
+            occupied = (grid[pc] | grid[group]) >> place
+            if occupied:
                 for by in fits:
-                    taken |= taken >> by
-                place += (~taken & (taken + 1)).bit_length() - 1
+                    occupied |= occupied >> by
+                place += (~occupied & (occupied + 1)).bit_length() - 1
             before = place - margin
             grid[pc] |= near_in_pc << before
             grid[group] |= near_in_group << before
@@ -387,8 +387,8 @@ class Channel:
                 heappush(leaving, (opens, serial, 1, bank, row, start))
             if waits:
                 # They leave one after another. Leaving together at half of the time has the same effect on later runs.
-                own = start + (n - waits) * pace
-                heappush(leaving, ((start + end) // 2, serial, waits, bank, row, own))
+                from_ps = start + (n - waits) * pace
+                heappush(leaving, ((start + end) // 2, serial, waits, bank, row, from_ps))
             ends[pc] = end if end > ends[pc] else ends[pc]
             first = start if start < first else first
             last = end if end > last else last
@@ -436,14 +436,14 @@ class Channel:
         """Drop most places of the grid that are over at ``now``. Return its begin."""
         over = (now - self._origin) // self._of.burst - self._of.margin
         self._origin += over * self._of.burst
-        self._grid[:] = [taken >> over for taken in self._grid]
+        self._grid[:] = [lane >> over for lane in self._grid]
         return self._origin
 
     def _take_turn(self, pc: int, place: int, n: int) -> int:
         """Take the first room for ``n`` bursts that are tCCD_R apart, alternating with the other stack."""
         room = self._of.turns[n]
-        while taken := self._grid[~pc] >> place & room:
-            place += taken.bit_length()
+        while occupied := self._grid[~pc] >> place & room:
+            place += occupied.bit_length()
         self._grid[~pc] |= room << place
         return place
 
@@ -451,12 +451,12 @@ class Channel:
 
     def copy(self) -> Channel:
         """Return a copy of the channel in the same state."""
-        made = copy(self)
+        channel = copy(self)
         for name in self.__slots__:
             value = getattr(self, name)
             if isinstance(value, list):
-                setattr(made, name, [each[:] if isinstance(each, list) else each for each in value])
-        return made
+                setattr(channel, name, [item[:] if isinstance(item, list) else item for item in value])
+        return channel
 
     def state(self, now: int, base: int, label: int) -> ChannelState:
         """Return the state that decides future runs: two equal states behave alike from ``now`` on.
@@ -477,8 +477,8 @@ class Channel:
         times = [*relabelled(self._ends, pc_label), *relabelled(self._acts, pc_label), *relabelled(self._next, label)]
         times += self._row_bus, self._bus_from, self._first, self._offered, self._grid_end, self.end_ps
         rows = [
-            tuple([(row - base, *map(ahead, its)) for row, *its in each if its[-1] > since])
-            for each in relabelled(self._rows, label)
+            tuple([(row - base, *map(ahead, its)) for row, *its in bank_rows if its[-1] > since])
+            for bank_rows in relabelled(self._rows, label)
         ]
         grid: list[int] = []
         if self._grid_end > since:
@@ -486,19 +486,19 @@ class Channel:
             in_pcs, in_groups, in_turn = self._grid[: of.pcs], self._grid[of.pcs : -of.pcs], self._grid[-of.pcs :]
             lanes = *relabelled(in_pcs, pc_label), *relabelled(in_groups, group_label), *relabelled(in_turn, pc_label)
             grid = [self._origin + over * of.burst - since, *[lane >> over for lane in lanes]]
-        used = [each if each < 0 else (each - of.pcs) ^ group_label for each in relabelled(self._used, stack_label)]
+        used = [group if group < 0 else (group - of.pcs) ^ group_label for group in relabelled(self._used, stack_label)]
         used_at = relabelled(self._used_at, stack_label) + relabelled(self._other_at, stack_label)
-        used += [max(each - self._serial, -of.queue - 1) for each in used_at]
-        left = [[each for each in these if each[0] > now] for these in self._leaving]
+        used += [max(mark - self._serial, -of.queue - 1) for mark in used_at]
+        left = [[entry for entry in these if entry[0] > now] for these in self._leaving]
         leaving = [
             sorted(
                 [
                     (when - now, last - self._serial, n, bank ^ label, row - base, first - now)
-                    for when, last, n, bank, row, first in each
+                    for when, last, n, bank, row, first in entries
                 ]
             )
-            for each in left
+            for entries in left
         ]
-        waiting = [[(bank ^ label, row - base, n) for bank, row, n in each] for each in self._waiting]
+        waiting = [[(bank ^ label, row - base, n) for bank, row, n in waits] for waits in self._waiting]
         drain = (now - self._drain[0], *self._drain[1:]) if now - self._drain[0] < of.settling[1] else NO_DRAIN
         return self._writing, drain, *map(tuple, (map(ahead, times), rows, grid, used, *leaving, *waiting))

@@ -102,8 +102,8 @@ class Planner:
             base = lowest - lowest % (size if size > layout.block_bytes else layout.block_bytes)
         else:
             base = 0 if layout.folds_rows else lowest - lowest % layout.sweep_bytes
-        found = self._kept(pa - base, row_bytes, stride, column, nbytes)
-        return base // layout.sweep_bytes, layout.bank_of(base), found
+        runs = self._kept(pa - base, row_bytes, stride, column, nbytes)
+        return base // layout.sweep_bytes, layout.bank_of(base), runs
 
     def _merge(self, pa: int, row_bytes: int, stride: int, column: int, nbytes: int) -> Parts:
         """Return the runs of bytes of rows, from ``column`` of the first row on. A burst shared by rows counts once."""
@@ -127,13 +127,13 @@ class Planner:
         runs: dict[int, list[RowRun]] = {}
         for (bank, row), n in counts.items():
             channel, place = divmod(bank, layout.banks_per_channel)
-            own = runs.setdefault(channel, [])
-            own += [(place, row, min(n - before, RUN_BURSTS)) for before in range(0, n, RUN_BURSTS)]
+            channel_runs = runs.setdefault(channel, [])
+            channel_runs += [(place, row, min(n - before, RUN_BURSTS)) for before in range(0, n, RUN_BURSTS)]
         channels: dict[tuple[RowRun, ...], list[tuple[int, int]]] = {}
-        for channel, each in runs.items():
-            label = each[0][0] if layout.labels else 0
-            channels.setdefault(self._label(each, label), []).append((channel, label))
-        return tuple((tuple(alike), each) for each, alike in channels.items())
+        for channel, quantum_runs in runs.items():
+            label = quantum_runs[0][0] if layout.labels else 0
+            channels.setdefault(self._label(quantum_runs, label), []).append((channel, label))
+        return tuple((tuple(alike), quantum_runs) for quantum_runs, alike in channels.items())
 
     def _label(self, runs: Iterable[RowRun], label: int) -> tuple[RowRun, ...]:
         """Return runs with other labels, sorted by label."""
