@@ -451,7 +451,7 @@ class PeScheduler(Component):
             token.row = row
             tokens.append(token)
             passage.plan.inside += 1
-        for passage in {id(each.passage): each.passage for each in moved}.values():
+        for passage in {id(token.passage): token.passage for token in moved}.values():
             passage.plan.inside -= passage.is_last
         self._in_flight -= len(tokens)
         self._stages.resume(tokens, state)
