@@ -142,5 +142,5 @@ def test_a_line_for_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ranks_that_fill_no_cube_are_refused() -> None:
-    with pytest.raises(Exception, match=r"world_size=12: 12 PEs of SIP 0 take part, which fill no whole cubes"):
+    with pytest.raises(Exception, match=r"world_size=12: 12 PEs of SIP 0 take part and do not fill complete cubes"):
         run("ipcq-allreduce", "bench.world_size=12")

@@ -454,7 +454,7 @@ def test_a_deadlock_names_who_waits_at_a_fence() -> None:
     with pytest.raises(IpcqDeadlock) as caught:
         launch(engine, never_comes, place(engine, np.zeros(4, np.float32)))
     text = f"waits for its stores and atomics to be in memory, at the fence of line {line + 2}"
-    assert f"{text}; under way: recv of line {line + 1}, store of line {line + 1}" in str(caught.value)
+    assert f"{text}; in flight: recv of line {line + 1}, store of line {line + 1}" in str(caught.value)
     with pytest.raises(IpcqDeadlock, match=text):
         run_kernel_in_mock(never_comes, 2, {0: {"E": 1}, 1: {"E": 0}}, [np.zeros(4, np.float32)] * 2)
 

@@ -179,8 +179,8 @@ class Empty(Memory):
         (Negative, "serve() is -1, must be a number of ns, at least 0"),
         (Raising, "ZeroDivisionError: "),
         (Number, "it yielded 5, which is no event to wait for"),
-        (Both, "serve() yields, and returns a value: a generator says by waiting how long it takes"),
-        (Empty, "NotImplementedError: Empty has no serve(access): it says how long an access takes"),
+        (Both, "serve() yields and returns a value; a generator must wait for its duration"),
+        (Empty, "NotImplementedError: Empty must define serve(access), the duration of an access"),
     ],
 )
 def test_what_is_wrong_names_part_time_and_line(cls: type, said: str) -> None:

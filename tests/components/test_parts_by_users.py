@@ -260,9 +260,7 @@ class TestThinking:
 
     def test_only_extra_parts_are_told_things(self, engine: Make) -> None:
         found = engine(Monitor, scratch(Monitor, "kind: monitor"))
-        with pytest.raises(
-            UnsupportedError, match=r"PartMsg: sip0\.cube0\.sram is no part of cube\.extra or pe\.extra"
-        ):
+        with pytest.raises(UnsupportedError, match=r"PartMsg: sip0\.cube0\.sram is not in cube\.extra or pe\.extra"):
             ask_ns(found, "sip0.cube0.sram")
 
 

@@ -461,7 +461,7 @@ def test_a_request_for_nobody_is_refused_where_it_is_submitted(
     engine = engine_with()
     kernel = KernelRef(name="nothing", function=nothing)
     with pytest.raises(
-        UnsupportedError, match=rf"is for sip{pe[0]}\.cube{pe[1]}\.pe{pe[2]}: there are 2 SIPs of 2 cubes of 2"
+        UnsupportedError, match=rf"targets sip{pe[0]}\.cube{pe[1]}\.pe{pe[2]}: there are 2 SIPs of 2 cubes of 2"
     ):
         engine.submit(KernelLaunchMsg(name="nowhere", kernel=kernel, args=(), targets=((0, 0, 0), pe)))
     assert engine.now == 0

@@ -215,10 +215,10 @@ class InWords(NocRouter):
 @pytest.mark.parametrize(
     ("cls", "said"),
     [
-        (Nowhere, "forward() returned None, which is none of the ways it was given (2)"),
-        (ItsOwnWay, "forward() returned a Way, which is none of the ways it was given (2)"),
+        (Nowhere, "forward() returned None, which is not one of the 2 ways passed to it"),
+        (ItsOwnWay, "forward() returned a Way, which is not one of the 2 ways passed to it"),
         (Raising, "IndexError: tuple index out of range"),
-        (Yielding, "forward() returned a generator, which is none of the ways it was given (2)"),
+        (Yielding, "forward() returned a generator, which is not one of the 2 ways passed to it"),
         (TooFew, "TypeError: TooFew.forward() takes 2 positional arguments but 3 were given"),
         (Backwards, "hold_ns() is -1.0, must be a number of ns, at least 0"),
         (Endless, "hold_ns() is nan, must be a number of ns, at least 0"),

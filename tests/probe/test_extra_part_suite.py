@@ -60,7 +60,7 @@ def test_it_is_kept(mine: ModuleType, cls: type, kind: str) -> None:
     [
         (AnyKey, "typed attributes", "its Attrs accepts unknown keys"),
         (Silent, "answers all requests", "sip0.cube0.checked: has not answered"),
-        (type("Unsaid", (Memory,), {}), "answers all requests", "Unsaid has no serve(access)"),
+        (type("Unsaid", (Memory,), {}), "answers all requests", "Unsaid must define serve(access)"),
         (type("Unsaid", (ThinkingPart,), {}), "is wired", "Unsaid has no run()"),
     ],
 )

@@ -63,12 +63,12 @@ def test_ids_on_the_machine_outside_of_the_vocabulary_are_zeros():
         (lambda torch: VocabParallelEmbedding(20, 12, dp=LAYOUTS["columns"], torch=torch), "row_wise or replicate"),
         (
             lambda torch: VocabParallelEmbedding(20, 8, torch=torch).load(TABLE),
-            r"shape \(20, 8\), the array \(20, 12\)",
+            r"shape \(20, 8\), got \(20, 12\)",
         ),
         (lambda torch: embedding(torch)([3, 20]), "id 20 is outside the vocabulary, 0..19"),
-        (lambda torch: embedding(torch)([0.5]), "ids are whole numbers"),
+        (lambda torch: embedding(torch)([0.5]), "ids must be integers"),
         (lambda torch: embedding(torch)([]), "at least one"),
-        (lambda torch: embedding(torch)(torch.zeros(4)), "ids on the machine are i32"),
+        (lambda torch: embedding(torch)(torch.zeros(4)), "ids on the machine must be i32"),
     ],
 )
 def test_errors(use, message):

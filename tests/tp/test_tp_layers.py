@@ -169,11 +169,11 @@ def test_a_layer_frees_what_it_does_not_hand_out():
         (lambda torch: ColumnParallelLinear(8, 33, torch=torch), "out_features=33 cannot be split evenly over 2 ranks"),
         (lambda torch: RowParallelLinear(33, 8, torch=torch), "in_features=33 cannot be split evenly over 2 ranks"),
         (lambda torch: RowParallelLinear(8, 0, torch=torch), "out_features=0"),
-        (lambda torch: ColumnParallelLinear(8, 8, torch=torch).load(W), r"shape \(8, 8\), the array \(24, 32\)"),
-        (lambda torch: ColumnParallelLinear(IN, OUT, torch=torch).load(W, B), "has no bias; leave it out"),
-        (lambda torch: RowParallelLinear(IN, OUT, True, torch=torch).load(W), "has a bias; give one"),
-        (lambda torch: ColumnParallelLinear(8, 8, torch=torch)(torch.zeros(2, 9, dtype="f16")), "has to be 8"),
-        (lambda torch: ColumnParallelLinear(8, 8, torch=torch)(torch.zeros(8, dtype="f16")), "two axes at least"),
+        (lambda torch: ColumnParallelLinear(8, 8, torch=torch).load(W), r"shape \(8, 8\), got \(24, 32\)"),
+        (lambda torch: ColumnParallelLinear(IN, OUT, torch=torch).load(W, B), "has no bias; omit it"),
+        (lambda torch: RowParallelLinear(IN, OUT, True, torch=torch).load(W), "has a bias; pass one"),
+        (lambda torch: ColumnParallelLinear(8, 8, torch=torch)(torch.zeros(2, 9, dtype="f16")), "must be 8"),
+        (lambda torch: ColumnParallelLinear(8, 8, torch=torch)(torch.zeros(8, dtype="f16")), "at least two axes"),
     ],
 )
 def test_sizes_that_do_not_fit(make, message):
@@ -187,8 +187,8 @@ def test_sizes_that_do_not_fit(make, message):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda torch: ColumnParallelLinear(8, 8, torch=torch)(torch.zeros(2, 8)), "f32, column.weight is f16"),
-        (lambda torch: RowParallelLinear(8, 8, dp=LAYOUTS["rows"], torch=torch), "not by row_wise"),
+        (lambda torch: ColumnParallelLinear(8, 8, torch=torch)(torch.zeros(2, 8)), "column.weight f16; use one type"),
+        (lambda torch: RowParallelLinear(8, 8, dp=LAYOUTS["rows"], torch=torch), "not row_wise"),
     ],
 )
 def test_other_errors(make, message):

@@ -74,12 +74,12 @@ def test_a_group_is_all_ranks(torch):
         assert isinstance(error, NotImplementedError)
         assert isinstance(error, RunError)
         assert "initialize_model_parallel(1): there are 2 ranks" in str(error)
-        assert "not supported. Give 2" in str(error)
+        assert "not supported. Pass 2" in str(error)
 
 
 @pytest.mark.parametrize("size", [0, -2, 1.5, "2"])
 def test_a_size_that_is_none(torch, size):
-    with pytest.raises(ValueError, match="a whole number of at least 1"):
+    with pytest.raises(ValueError, match="the size must be an integer of at least 1"):
         initialize_model_parallel(size)
 
 
@@ -93,7 +93,7 @@ def test_only_once(torch):
         initialize_model_parallel(1)
 
     program()
-    with pytest.raises(InputError, match="did so before"):
+    with pytest.raises(InputError, match="already called on this rank"):
         program()
     destroy_model_parallel()
     assert not model_parallel_is_initialized()
@@ -141,7 +141,7 @@ def test_ranks_may_say_again_what_the_program_has_said(torch):
     def program(rank):
         initialize_model_parallel(2)
         seen.append(get_tensor_model_parallel_rank())
-        with pytest.raises(InputError, match="did so before"):
+        with pytest.raises(InputError, match="already called on this rank"):
             initialize_model_parallel(2)
 
     torch.distributed.init_process_group("ahbm")

@@ -1,4 +1,4 @@
-"""The benches that ship with the package; importing it registers all of them."""
+"""The builtin benches. Importing the package registers all of them."""
 
 from kernbench.benches import (
     attention,

@@ -13,7 +13,7 @@ from kernbench.runtime_api.context import RuntimeContext
 
 
 class AttentionParams(ConfigModel):
-    """Queries (heads, lq, d), keys and values (heads, lk, d); heads are split over the PEs of ``cubes`` cubes."""
+    """Queries (heads, lq, d), keys and values (heads, lk, d). Heads are split over the PEs of ``cubes`` cubes."""
 
     heads: PositiveInt = 8
     """Heads, split over the PEs."""
@@ -24,9 +24,9 @@ class AttentionParams(ConfigModel):
     d: PositiveInt = 64
     """Features of a head."""
     cubes: PositiveInt = 1
-    """Cubes whose PEs take part."""
+    """Cubes whose PEs are used."""
     causal: bool = True
-    """Whether a query sees only the keys up to its own place."""
+    """Causal mask: a query sees only keys up to its own position."""
     dtype: FloatName = "f16"
     """Type of the operands."""
 

@@ -1,4 +1,4 @@
-"""One GEMM on one PE: the whole way from the host to a PE and back."""
+"""One GEMM on one PE: the complete path from the host to a PE and back."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class GemmParams(ConfigModel):
     dtype: FloatName = "f16"
     """Type of the operands."""
     streamed: bool = True
-    """Whether the tile scheduler does it; else blocks are loaded, multiplied and stored one after another."""
+    """Use the tile scheduler; else blocks are loaded, multiplied and stored one after another."""
     variant: Variant = "blocked"
-    """How operands come to the scheduler: both tile by tile (ref_ref), the left one (load_ref) or both (load_load)
+    """Delivery of operands to the scheduler: both tile by tile (ref_ref), the left one (load_ref) or both (load_load)
     staged before, or by panels."""
 
 

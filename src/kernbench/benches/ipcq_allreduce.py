@@ -1,4 +1,4 @@
-"""All-reduce on raw queues: one driver installs them and launches the algorithm's kernel."""
+"""All-reduce on raw queues: one program installs the queues and launches the algorithm's kernel."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ DEFAULT_ELEMENTS = 1024
 
 
 class IpcqAllReduceParams(ConfigModel):
-    """An all-reduce, and who takes part in it."""
+    """An all-reduce and its participants."""
 
     algorithm: str = "ring_allreduce_tcm"
     """Algorithm of ccl.yaml."""
     world_size: PositiveInt | None = 8
-    """PEs that take part, from the first on; null: as the algorithm says."""
+    """Number of participating PEs, from the first on; null: as in the algorithm."""
     n_elem: PositiveInt | None = None
-    """Elements of a PE; null: n_elem of ccl.yaml, else 1024."""
+    """Elements per PE; null: n_elem of ccl.yaml, else 1024."""
     dtype: FloatName = "f32"
     """Type of the elements."""
 
 
 @bench("ipcq-allreduce", "an all-reduce of ccl.yaml on raw queues, PEs or SIPs as ranks", params=IpcqAllReduceParams)
 def run(torch: RuntimeContext[IpcqAllReduceParams]) -> str:
-    """Reduce contributions: PE number i that takes part contributes i+1 to every element."""
+    """Reduce contributions: participant i contributes i+1 to every element."""
     p = torch.params
     plan = torch.install_ipcq(algorithm=p.algorithm, world_size_override=p.world_size)
     if plan.world_size > 1 and not plan.queues.edges:
-        raise InputError(f"algorithm {p.algorithm!r} has no queues of its own (topology none): try ccl-allreduce")
+        raise InputError(f"algorithm {p.algorithm!r} uses no queues (topology none): try ccl-allreduce")
     algorithm = load_algorithm(plan.config)
     n_elem = p.n_elem or plan.config.n_elem or DEFAULT_ELEMENTS
     args = algorithm.args_for(torch.topology, n_elem=n_elem, dtype=p.dtype)
     pes = sorted(pe for members in plan.rank_pes for pe in members)
-    made = [_make_contributions(torch, plan, pes, sip, n_elem) for sip in sorted({pe[0] for pe in pes})]
-    torch.launch("allreduce", algorithm.kernel, [each.tensor for each in made], *args)
-    line = compare_contributions(torch, plan.config.name, plan.world_size, made)
+    contributions = [_make_contributions(torch, plan, pes, sip, n_elem) for sip in sorted({pe[0] for pe in pes})]
+    torch.launch("allreduce", algorithm.kernel, [contribution.tensor for contribution in contributions], *args)
+    line = compare_contributions(torch, plan.config.name, plan.world_size, contributions)
     torch.uninstall_ipcq(plan)
     return line
 
@@ -50,16 +50,16 @@ def run(torch: RuntimeContext[IpcqAllReduceParams]) -> str:
 def _make_contributions(
     torch: RuntimeContext[IpcqAllReduceParams], plan: IpcqPlan, pes: list[PeCoord], sip: int, n_elem: int
 ) -> Contribution:
-    """Make a row for each PE of a SIP that takes part."""
-    own = [pe for pe in pes if pe[0] == sip]
-    rows, policy = spread_rows(own)
-    if rows != len(own):
+    """Make a row for each participating PE of a SIP."""
+    sip_pes = [pe for pe in pes if pe[0] == sip]
+    rows, policy = spread_rows(sip_pes)
+    if rows != len(sip_pes):
         raise InputError(
-            f"world_size={plan.world_size}: {len(own)} PEs of SIP {sip} take part, which fill no whole cubes; "
-            f"use up to {torch.topology.pes_per_cube} ranks or a multiple of that"
+            f"world_size={plan.world_size}: {len(sip_pes)} PEs of SIP {sip} take part and do not fill complete cubes; "
+            f"use up to {torch.topology.pes_per_cube} ranks or a multiple of that number"
         )
     torch.ahbm.set_device(sip)
     tensor = torch.empty(rows, n_elem, dtype=torch.params.dtype, dp=policy, name=f"t{sip}")
-    for row, pe in enumerate(own):
+    for row, pe in enumerate(sip_pes):
         tensor[row] = pes.index(pe) + 1
     return Contribution(tensor, reduce_values(plan.config.reduce_op, [float(i + 1) for i in range(len(pes))]))

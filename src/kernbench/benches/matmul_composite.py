@@ -1,4 +1,4 @@
-"""One GEMM by tile plan on one PE: shape, staging and epilogue as parameters."""
+"""One tiled GEMM on one PE, with shape, staging and epilogue as parameters."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class CompositeParams(ConfigModel):
     n: PositiveInt = 128
     """Columns of the result."""
     variant: Variant = "blocked"
-    """How operands come to the scheduler: both tile by tile (ref_ref), the left one (load_ref) or both (load_load)
+    """Delivery of operands to the scheduler: both tile by tile (ref_ref), the left one (load_ref) or both (load_load)
     staged before, or by panels."""
     epilogue: EpilogueName = "none"
-    """What is done to each tile of the result."""
+    """Operation on each tile of the result."""
     dtype: FloatName = "f16"
     """Type of the operands."""
 

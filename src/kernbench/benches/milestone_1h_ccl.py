@@ -1,4 +1,4 @@
-"""The evaluation of collectives: all-reduce over SIPs joined in several ways, verified, with results and figures."""
+"""The evaluation of collectives: verified all-reduces over several SIP topologies, with results and figures."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ WORKERS = 2
 
 
 class CclEvaluationParams(ConfigModel):
-    """The extent of the evaluation, and where its results are."""
+    """The extent of the evaluation, and the folder of its results."""
 
     sizes: tuple[PositiveInt, ...] = ()
-    """Bytes of contributions; none: the usual sizes."""
+    """Sizes of contributions in bytes; none: the usual sizes."""
     full: bool = False
-    """Whether there are more sizes, up to 1 MiB."""
+    """Include more sizes, up to 1 MiB."""
     rings: bool = True
-    """Whether the ring that others are compared with runs too."""
+    """Include the ring that others are compared with."""
     reference: str | None = None
     """CSV file (size_bytes, latency_ns) to compare with; null: none."""
     ccl: str | None = None
-    """File that configures collectives; null: ./ccl.yaml, else the packaged one."""
+    """File with the configuration of collectives; null: ./ccl.yaml, else the packaged one."""
     jobs: int = Field(default=WORKERS, ge=1, le=256)
-    """Processes."""
+    """Number of processes."""
     out: str = f"results/{NAME}"
     """Folder of results."""
     render_only: bool = False
-    """Whether only the figures are drawn again, from what is there."""
+    """Only redraw the figures from existing results."""
 
 
 @bench(
@@ -47,8 +47,8 @@ class CclEvaluationParams(ConfigModel):
     evaluation=True,
 )
 def run(torch: RuntimeContext[CclEvaluationParams]) -> Summary:
-    """Evaluate collectives on machines made of that of this run; numbers are always verified."""
-    # They draw, and to import that takes as long as to import all benches: only who evaluates shall wait for it.
+    """Evaluate collectives on machines derived from the machine of this run. Numbers are always verified."""
+    # They draw figures. Their import takes as long as that of all benches, so only an evaluation imports them.
     from kernbench.evaluation import ccl_fabrics, ccl_reference, ccl_report, ccl_rings, ccl_study  # noqa: PLC0415
 
     p = torch.params

@@ -1,4 +1,4 @@
-"""The GEMM evaluation: 8 shapes in 4 variants, each a simulation of its own, with results and figures."""
+"""The GEMM evaluation: 8 shapes in 4 variants, each in a separate simulation, with results and figures."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ Extents: TypeAlias = tuple[PositiveInt, PositiveInt, PositiveInt]
 
 
 class GemmEvaluationParams(ConfigModel):
-    """The products of the evaluation, and where its results are."""
+    """The products of the evaluation, and the folder of its results."""
 
-    shapes: tuple[Extents, ...] = Field(default=tuple((each.m, each.k, each.n) for each in SHAPES), min_length=1)
+    shapes: tuple[Extents, ...] = Field(default=tuple((shape.m, shape.k, shape.n) for shape in SHAPES), min_length=1)
     """Products, as (m, k, n)."""
     dtype: FloatName = "f16"
     """Type of the operands."""
     out: str = f"results/{NAME}"
     """Folder of results."""
     render_only: bool = False
-    """Whether only the figures are drawn again, from what is there."""
+    """Only redraw the figures from existing results."""
 
 
 @bench(
@@ -41,8 +41,8 @@ class GemmEvaluationParams(ConfigModel):
     evaluation=True,
 )
 def run(torch: RuntimeContext[GemmEvaluationParams]) -> Summary:
-    """Evaluate GEMMs on the machine of this run; numbers are always verified."""
-    # They draw, and to import that takes as long as to import all benches: only who evaluates shall wait for it.
+    """Evaluate GEMMs on the machine of this run. Numbers are always verified."""
+    # They draw figures. Their import takes as long as that of all benches, so only an evaluation imports them.
     from kernbench.evaluation import gemm_measure, gemm_report  # noqa: PLC0415
 
     p = torch.params

@@ -12,7 +12,7 @@ from kernbench.runtime_api.context import RuntimeContext
 
 
 class QkvParams(ConfigModel):
-    """``m`` tokens of ``width`` features, projected to ``head_dim`` features for each of Q, K and V."""
+    """A projection of ``m`` tokens with ``width`` features to ``head_dim`` features for each of Q, K and V."""
 
     m: PositiveInt = 128
     """Tokens."""

@@ -12,7 +12,7 @@ from kernbench.runtime_api.context import RuntimeContext
 
 
 class QkvMultiPeParams(ConfigModel):
-    """``m`` tokens of ``width`` features; GPT-3 has 12288."""
+    """A projection of ``m`` tokens with ``width`` features. GPT-3 has 12288."""
 
     m: PositiveInt = 32
     """Tokens."""
@@ -24,7 +24,7 @@ class QkvMultiPeParams(ConfigModel):
 
 @bench("qkv-gemm-multi-pe", "GPT-3-width QKV projection, weights column-sharded over a SIP", params=QkvMultiPeParams)
 def run(torch: RuntimeContext[QkvMultiPeParams]) -> None:
-    """Project X, which is on every PE; the weights and results are split by columns over all cubes and PEs."""
+    """Project X, which is replicated on every PE. Weights and results are split by columns over all cubes and PEs."""
     p = torch.params
     everywhere, by_column = DPPolicy("replicate", "replicate"), DPPolicy("column_wise", "column_wise")
     project(torch, p.m, p.width, p.width, p.dtype, inputs=everywhere, weights=by_column)

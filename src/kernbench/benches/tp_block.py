@@ -1,4 +1,4 @@
-"""A transformer block over all SIPs: heads of attention and the MLP split over ranks."""
+"""A transformer block over all SIPs: the heads of attention and the MLP are split over ranks."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from kernbench.tp.block import AttentionWeights, BlockWeights, TransformerBlock
 
 
 class TpBlockParams(ConfigModel):
-    """``tokens`` of ``hidden`` features, ``heads``, ``ffn`` features inside the MLP; GPT-2 has 768, 12 and 3072.
+    """A block for ``tokens`` of ``hidden`` features, with ``heads`` heads and ``ffn`` features inside the MLP.
 
-    Each SIP works with the PEs of its first ``cubes``.
+    GPT-2 has 768, 12 and 3072. Each SIP uses the PEs of its first ``cubes``.
     """
 
     tokens: PositiveInt = 32
@@ -41,16 +41,16 @@ class TpBlockParams(ConfigModel):
     ffn: PositiveInt = 512
     """Features inside the MLP."""
     causal: bool = True
-    """Whether a token sees only those up to its own place."""
+    """Causal mask: a token sees only tokens up to its own position."""
     cubes: PositiveInt = 1
-    """Cubes of each SIP whose PEs take part."""
+    """Cubes of each SIP whose PEs are used."""
     dtype: FloatName = "f16"
     """Type of the operands."""
 
 
 @bench("tp-block", "transformer block over all SIPs, two all-reduces", params=TpBlockParams)
 def run(torch: RuntimeContext[TpBlockParams]) -> None:
-    """Compute y = x + attention(norm(x)); y + mlp(norm(y)), the same on every rank."""
+    """Compute y = x + attention(norm(x)); y + mlp(norm(y)), equal on every rank."""
     p = torch.params
     x_host = make_normal_data(torch, (p.tokens, p.hidden), p.dtype, seed=1)
     weights = make_block_weights(torch, p.hidden, p.ffn, p.dtype)
@@ -60,7 +60,7 @@ def run(torch: RuntimeContext[TpBlockParams]) -> None:
         block = TransformerBlock(p.hidden, p.heads, p.ffn, p.causal, p.dtype, dp=dp, torch=torch)
         block.load(weights)
         x = torch.empty(p.tokens, p.hidden, dtype=p.dtype, dp=DPPolicy(num_cubes=p.cubes), name="x").copy_(x_host)
-        # Weights come to the SIPs one after the other; without this the first all-reduce would wait for the last.
+        # Weights arrive at the SIPs one after another. The barrier keeps their arrival out of the first all-reduce.
         torch.distributed.barrier()
         return block(x)
 
@@ -69,7 +69,7 @@ def run(torch: RuntimeContext[TpBlockParams]) -> None:
 
 
 def make_block_weights(torch: RuntimeContext[Any], hidden: int, ffn: int, dtype: str) -> BlockWeights:
-    """Make weights that keep values at about 1."""
+    """Make weights that keep activations at about 1."""
 
     def matrix(seed: int) -> Array:
         return make_normal_data(torch, (hidden, hidden), dtype, seed=seed, scale=hidden**-0.5)

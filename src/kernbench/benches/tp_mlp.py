@@ -1,4 +1,4 @@
-"""The MLP of Megatron-LM over all SIPs: columns of the first weight and rows of the second split over ranks."""
+"""The MLP of Megatron-LM over all SIPs: columns of the first weight and rows of the second are split over ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kernbench.tp.block import ParallelMLP
 
 
 class TpMlpParams(ConfigModel):
-    """``tokens`` of ``hidden`` features, ``ffn`` in between; each SIP works with the PEs of its first ``cubes``."""
+    """An MLP for ``tokens`` of ``hidden`` features, ``ffn`` in between. Each SIP uses PEs of its first ``cubes``."""
 
     tokens: PositiveInt = 32
     """Tokens."""
@@ -31,14 +31,14 @@ class TpMlpParams(ConfigModel):
     ffn: PositiveInt = 1024
     """Features in between."""
     cubes: PositiveInt = 1
-    """Cubes of each SIP whose PEs take part."""
+    """Cubes of each SIP whose PEs are used."""
     dtype: FloatName = "f16"
     """Type of the operands."""
 
 
 @bench("tp-mlp", "Megatron MLP over all SIPs, one all-reduce", params=TpMlpParams)
 def run(torch: RuntimeContext[TpMlpParams]) -> None:
-    """Compute y = gelu(x W_up + b_up) W_down + b_down, the same on every rank."""
+    """Compute y = gelu(x W_up + b_up) W_down + b_down, equal on every rank."""
     p = torch.params
     x_host = make_normal_data(torch, (p.tokens, p.hidden), p.dtype, seed=1)
     weights = make_mlp_weights(torch, p.hidden, p.ffn, p.dtype, seed=2)
@@ -47,7 +47,7 @@ def run(torch: RuntimeContext[TpMlpParams]) -> None:
         mlp = ParallelMLP(p.hidden, p.ffn, p.dtype, dp=over_cubes(p.cubes), torch=torch)
         mlp.load(weights)
         x = torch.empty(p.tokens, p.hidden, dtype=p.dtype, dp=DPPolicy(num_cubes=p.cubes), name="x").copy_(x_host)
-        # Weights come to the SIPs one after the other; without this the all-reduce would wait for the last.
+        # Weights arrive at the SIPs one after another. The barrier keeps their arrival out of the all-reduce.
         torch.distributed.barrier()
         return mlp(x)
 

@@ -1,4 +1,4 @@
-"""Every PE copies its part of a sharded tensor, found by ``base + program_id * stride``."""
+"""A copy of a sharded tensor: every PE finds its shard by ``base + program_id * stride``."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from kernbench.runtime_api.context import RuntimeContext
 
 
 class VaOffsetParams(ConfigModel):
-    """Each PE has ``rows_per_pe`` rows of ``columns`` elements."""
+    """A tensor with ``rows_per_pe`` rows of ``columns`` elements on each PE."""
 
     rows_per_pe: PositiveInt = 4
-    """Rows of a PE."""
+    """Rows per PE."""
     columns: PositiveInt = 256
-    """Elements of a row."""
+    """Elements per row."""
 
 
 @bench("va-offset-verify", "base + program_id * stride copies over a sharded tensor", params=VaOffsetParams)
 def run(torch: RuntimeContext[VaOffsetParams]) -> None:
-    """Copy rows; the copy is right only if every program's virtual addresses lead to its own shard."""
+    """Copy rows. The copy is correct only if every program's virtual addresses lead to its own shard."""
     p = torch.params
     shape = (p.rows_per_pe * torch.topology.pes_per_sip, p.columns)
     by_row = DPPolicy("row_wise", "row_wise")

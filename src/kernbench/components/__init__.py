@@ -1,4 +1,4 @@
-"""The builtin models of the machine's parts. Importing the package registers them all."""
+"""The builtin component models. Importing the package registers all of them."""
 
 from kernbench.components import (
     hbm_ctrl,

@@ -1,4 +1,4 @@
-"""From a DMA descriptor (an n-D array with byte strides) to accesses of the memories that hold its bytes."""
+"""Planning of DMA descriptors: from an n-D array with byte strides to accesses of the memories that store it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Dims = tuple[tuple[int, int], ...]
 
 
 def extent(shape: tuple[int, ...], itemsize: int, strides: tuple[int, ...] | None) -> tuple[int, int]:
-    """Return first byte and length of what an array spans, relative to its first element (negative strides: below)."""
+    """Return the first byte and length of an array's span, relative to its first element. Negative strides go below."""
     if strides is None:
         nbytes = itemsize
         for count in shape:
@@ -27,9 +27,9 @@ def extent(shape: tuple[int, ...], itemsize: int, strides: tuple[int, ...] | Non
 
 
 def runs(shape: tuple[int, ...], itemsize: int, strides: tuple[int, ...] | None) -> tuple[int, Dims]:
-    """Return the bytes that lie in one piece, and how often and how far apart such pieces repeat (longest steps first).
+    """Return the length of a contiguous run, and the (count, stride) of its repetitions, longest stride first.
 
-    Memory is walked in its own order, whatever the order of the axes: a transposed matrix is read by its rows.
+    Memory is walked in address order, whatever the order of the axes: a transposed matrix is read row by row.
     """
     if strides is None:
         return extent(shape, itemsize, None)[1], ()
@@ -41,20 +41,20 @@ def runs(shape: tuple[int, ...], itemsize: int, strides: tuple[int, ...] | None)
 
 
 def _step(dim: tuple[int, int]) -> float:
-    """Return how far an axis steps; repeats of the same bytes (stride 0) go outside all others."""
+    """Return the sort key of an axis, its stride. Repetitions of the same bytes (stride 0) are outermost."""
     return abs(dim[1]) or inf
 
 
 def pages(
     va: int, shape: tuple[int, ...], itemsize: int, strides: tuple[int, ...] | None, page_bytes: int
 ) -> tuple[int, ...]:
-    """Return the numbers of the pages that an array at ``va`` touches, each once, in the order of its accesses."""
+    """Return the numbers of the pages that an array at ``va`` touches, without duplicates, in access order."""
     run, dims = runs(shape, itemsize, strides)
-    found: dict[int, None] = {}
+    numbers: dict[int, None] = {}
     for steps in itertools.product(*(range(n) for n, _ in dims)):
         start = va + sum(i * s for i, (_, s) in zip(steps, dims, strict=True))
-        found.update(dict.fromkeys(range(start // page_bytes, (start + run - 1) // page_bytes + 1)))
-    return tuple(found)
+        numbers.update(dict.fromkeys(range(start // page_bytes, (start + run - 1) // page_bytes + 1)))
+    return tuple(numbers)
 
 
 def plan(
@@ -64,9 +64,9 @@ def plan(
     itemsize: int,
     strides: tuple[int, ...] | None,
 ) -> tuple[Target, ...]:
-    """Plan the accesses of an array whose extent lies in the physical ``segments``: in order, with the node of each."""
+    """Return the accesses of an array within the physical ``segments``, in order, each with its memory node."""
     places = addresses.by_node(segments)
-    if strides is None:  # in one piece
+    if strides is None:  # contiguous
         return tuple([(node, Access(pa, nbytes)) for node, (pa, nbytes) in places])
     run, dims = runs(shape, itemsize, strides)
     outer, (rows, stride) = dims[:-1], dims[-1] if dims else (1, 0)
@@ -79,19 +79,19 @@ def plan(
 
 
 def gather(places: tuple[tuple[str, Segment], ...]) -> tuple[Target, ...]:
-    """Gather pieces in any order into accesses, node by node; each has a request of its own."""
+    """Group pieces in any order into accesses, node by node. Each access becomes one request."""
     pieces: dict[str, list[Segment]] = {}
     for node, piece in places:
         pieces.setdefault(node, []).append(piece)
-    return tuple([(node, access) for node, each in pieces.items() for access in _group(each)])
+    return tuple([(node, access) for node, node_pieces in pieces.items() for access in _group(node_pieces)])
 
 
 def _block(places: tuple[tuple[str, Segment], ...], start: int, run: int, rows: int, stride: int) -> Iterator[Target]:
-    """Yield the rows of one 2-D block, cut where a place ends; rows of one shape in the same place stay together."""
+    """Yield the rows of one 2-D block, cut at the end of each place. Equal rows in one place form one access."""
     base = 0
     for node, (pa, nbytes) in places:
         end, near = base + nbytes, range(rows)
-        if stride > 0:  # the rows that begin before the place ends, and end after it begins
+        if stride > 0:  # the rows that begin before the end of the place and end after its begin
             near = range(max(0, (base - start - run) // stride + 1), min(rows, -((start - end) // stride)))
         if near:
             first, last = start + near[0] * stride, start + near[-1] * stride
@@ -106,7 +106,7 @@ def _block(places: tuple[tuple[str, Segment], ...], start: int, run: int, rows: 
 
 
 def _group(pieces: list[tuple[int, int]]) -> Iterator[Access]:
-    """Yield accesses for (address, nbytes) pieces: neighbours of one size and one distance are rows of one access."""
+    """Yield accesses for (address, nbytes) pieces. Neighbours of equal size and distance are the rows of one access."""
     i = 0
     while i < len(pieces):
         pa, nbytes = pieces[i]

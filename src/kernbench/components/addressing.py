@@ -1,4 +1,4 @@
-"""From the addresses of a kernel's commands to physical ranges, accesses of memories, and the bytes that they touch."""
+"""Translation of the addresses in a kernel's commands: to physical ranges, memory accesses and the bytes touched."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kernbench.triton_emu.tile_plans import BlockedProduct
 
 
 class PeParts:
-    """The parts of PE ``coord``."""
+    """The components of PE ``coord``."""
 
     def __init__(self, machine: Machine, coord: PeCoord) -> None:
         self._machine = machine
@@ -35,40 +35,40 @@ class PeParts:
 
     @cached_property
     def dma(self) -> PeDma:
-        """Return its DMA."""
+        """Return the DMA of the PE."""
         return self._machine.part(pe_part(*self._coord, "pe_dma"), PeDma)
 
     @cached_property
     def ipcq(self) -> PeIpcq:
-        """Return its queues."""
+        """Return the queues of the PE."""
         return self._machine.part(pe_part(*self._coord, "pe_ipcq"), PeIpcq)
 
     @cached_property
     def math(self) -> PeMath:
-        """Return its MATH engine."""
+        """Return the MATH engine of the PE."""
         return self._machine.part(pe_part(*self._coord, "pe_math"), PeMath)
 
     @cached_property
     def mmu(self) -> PeMmuPart:
-        """Return its MMU."""
+        """Return the MMU of the PE."""
         return self._machine.part(pe_part(*self._coord, "pe_mmu"), PeMmuPart)
 
     @cached_property
     def gemm_id(self) -> str:
-        """Return the node of its GEMM engine, which the scheduler drives."""
+        """Return the node of the GEMM engine, which the scheduler drives."""
         return pe_part(*self._coord, "pe_gemm")
 
     @cached_property
     def scheduler(self) -> PeScheduler:
-        """Return its tile scheduler."""
+        """Return the tile scheduler of the PE."""
         return self._machine.part(pe_part(*self._coord, "pe_scheduler"), PeScheduler)
 
 
 @value(eq=False, guarded=False)
 class Descriptor:
-    """A load or a store: its physical ranges, the accesses that they make, the bytes that it touches.
+    """A load or a store: its physical ranges, its memory accesses and the bytes that it touches.
 
-    ``pages``: what the TLB has to know.
+    ``pages`` are the pages that the TLB has to translate.
     """
 
     segments: tuple[Segment, ...]
@@ -79,9 +79,9 @@ class Descriptor:
 
 @value
 class Streams:
-    """The physical ranges of everything that a composite streams, and the bytes that it touches.
+    """The physical ranges of all operands that a composite streams, and the bytes that it touches.
 
-    ``product``: of one that is to go by blocks.
+    ``product`` is set for a product that is to run by blocks.
     """
 
     segments: tuple[tuple[Segment, ...], ...]
@@ -90,9 +90,9 @@ class Streams:
 
 
 class Addressing:
-    """The translation of a kernel's commands on the PE of ``parts``.
+    """The address translation of a kernel's commands, on the PE of ``parts``.
 
-    ``most_rows``: as ``footprints`` takes it, for the bytes that commands touch; 0: nobody wants to know these.
+    ``most_rows`` is the limit passed to ``footprints``. With 0, the bytes that commands touch are not computed.
     """
 
     __slots__ = ("_addresses", "_most_rows", "_parts")
@@ -103,7 +103,7 @@ class Addressing:
         self._most_rows = most_rows
 
     def of_descriptor(self, command: Command) -> Descriptor:
-        """Translate a load or a store. AddressFaultError for an address that nothing maps."""
+        """Translate a load or a store. Raises AddressFaultError for an unmapped address."""
         loading = command.op is LOAD
         ref = command.srcs[0] if loading else command.dst
         assert isinstance(ref, MemoryRef)
@@ -135,7 +135,7 @@ class Addressing:
         )
 
     def _of_one_piece(self, ref: MemoryRef, loading: bool) -> Descriptor:
-        """Translate an array whose elements lie side by side, as those of most do."""
+        """Translate a contiguous array, the most frequent case."""
         va, nbytes, mmu = ref.va, prod(ref.shape) * ref.dtype.itemsize, self._parts.mmu
         segments: tuple[Segment, ...] = ((va, nbytes),) if ref.physical else mmu.table.physical(va, nbytes)
         pages: Sequence[int] = ()
@@ -155,38 +155,38 @@ class Addressing:
         )
 
     def _of_runs(self, ref: MemoryRef, loading: bool) -> Descriptor:
-        """Translate a scatter-gather list: runs in one node of one length and distance are one access."""
+        """Translate a scatter-gather list. Runs of one node with equal length and distance become one access."""
         segments: list[Segment] = []
         for va, nbytes in ref.runs:
             segments += ((NOWHERE, nbytes),) if va == NOWHERE else self._physical(va, nbytes)
-        there = tuple([each for each in segments if each[0] != NOWHERE])
-        spaces = {self._addresses.place_of(pa).space for pa, _ in there}
+        mapped = tuple([segment for segment in segments if segment[0] != NOWHERE])
+        spaces = {self._addresses.place_of(pa).space for pa, _ in mapped}
         if len(spaces) > 1:
-            raise KernelError(f"a list of runs lies in one kind of memory, not in {' and '.join(sorted(spaces))}")
-        targets = gather(self._addresses.by_node(there))
+            raise KernelError(f"the runs of a list must be in one type of memory, not {' and '.join(sorted(spaces))}")
+        targets = gather(self._addresses.by_node(mapped))
         self._parts.dma.check_reach(node for node, _ in targets)
         touched = tuple(footprint_of(access) for _, access in targets) if self._most_rows else ()
         reads_or_writes = AccessFootprint(reads=touched) if loading else AccessFootprint(writes=touched)
         return Descriptor(tuple(segments), targets, reads_or_writes if touched else NOTHING)
 
     def of_composite(self, command: Command) -> Streams:
-        """Everything that a composite streams. AddressFaultError for what nothing maps,"""
+        """Translate the operands that a composite streams. Raises AddressFaultError for an unmapped address."""
         sources = [self._locate_stream(ref) for ref in command.reads_of_memory]
         target, written = self._locate_stream(command.out)
         segments = (*(ranges for ranges, _ in sources), target)
         product = None
         if command.params.block is not None:
             refs = (*command.reads_of_memory, command.out)
-            found = {
+            nodes = {
                 ref: tuple(dict.fromkeys(node for node, _ in self._addresses.by_node(ranges)))
                 for ref, ranges in zip(refs, segments, strict=True)
             }
-            product = self._parts.scheduler.product_of(command, found)
-        touched = AccessFootprint(tuple(each for _, touched in sources for each in touched), written)
+            product = self._parts.scheduler.product_of(command, nodes)
+        touched = AccessFootprint(tuple(footprint for _, touched in sources for footprint in touched), written)
         return Streams(segments, touched, product)
 
     def _locate_stream(self, ref: MemoryRef) -> tuple[tuple[Segment, ...], Footprints]:
-        """Translate an operand that stays in memory; return its physical segments and the bytes it touches."""
+        """Translate an operand that stays in memory. Return its physical segments and the bytes it touches."""
         itemsize = ref.dtype.itemsize
         low, span = extent(ref.shape, itemsize, ref.strides)
         segments = self._physical(ref.va + low, span)

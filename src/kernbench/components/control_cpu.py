@@ -1,4 +1,4 @@
-"""CPUs that hand orders on to several parts below them and gather their answers: io_cpu and m_cpu."""
+"""CPUs that forward orders to several components below them and gather the answers: io_cpu and m_cpu."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernbench.topology.graph import Node
 
 @state
 class Gathering:
-    """An order under way: how many answers are missing, and what came back so far."""
+    """An order in flight: the number of missing answers, and the answers so far."""
 
     order: SipOrder | CubeOrder
     left: int
@@ -24,7 +24,7 @@ class Gathering:
 
 
 class ControlCpu(ThinkingPart):
-    """Handles messages one after another, each for ``handling_ns``."""
+    """A CPU that handles messages one after another, each for ``handling_ns``."""
 
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
@@ -33,11 +33,11 @@ class ControlCpu(ThinkingPart):
 
     @property
     def handles_serially(self) -> bool:
-        """Return True: its overhead is its own time, not the link's."""
+        """Return True: the overhead occupies the CPU, not the link."""
         return True
 
     def run(self) -> Behaviour:
-        """Take messages in the order they arrive; act on one when its time is over."""
+        """Take messages in arrival order. Act on each when its handling time is over."""
         while True:
             message = yield self.inbox.get()
             handling_ns = self.handling_ns(message)
@@ -46,19 +46,19 @@ class ControlCpu(ThinkingPart):
             self.handle(message)
 
     def handling_ns(self, message: object) -> float:
-        """Return how long the CPU is busy with a message before it acts on it: ``overhead_ns``."""
+        """Return how long the CPU is busy with a message before it acts on it, in ns: ``overhead_ns``."""
         return self._handling_ns
 
     def handle(self, message: object) -> None:
-        """Act on a message: send what follows from it, all at once. UnsupportedError for one that is not for it."""
+        """Act on a message: send all resulting messages at once. Raises UnsupportedError for an unknown type."""
         raise UnsupportedError(f"{self.node.id} cannot take a {type(message).__name__}")
 
     def gather(self, order: SipOrder | CubeOrder, expected: int) -> None:
-        """Expect ``expected`` reports on an order that is handed on."""
+        """Expect ``expected`` reports on a forwarded order."""
         self.gatherings[order.request_id] = Gathering(order, expected)
 
     def collect(self, report: Report) -> None:
-        """Take a report from below; the last one makes the answer."""
+        """Collect a report from below. The last report completes the answer."""
         gathering = self.gatherings[report.request_id]
         gathering.pes += report.pes
         gathering.error = gathering.error or report.error
@@ -68,13 +68,13 @@ class ControlCpu(ThinkingPart):
             self.answer(gathering.order, pes=tuple(gathering.pes), error=gathering.error)
 
     def failures(self) -> tuple[tuple[int, PeReport], ...]:
-        """Return the failures gathered of requests whose other PEs have not answered."""
+        """Return the collected failures of requests that still wait for other PEs."""
         return tuple(
             (request_id, pe) for request_id, g in self.gatherings.items() for pe in g.pes if pe.error is not None
         )
 
     def standing(self, delivery: Delivery) -> str:
-        """Return how many answers an order waits for that was handed on."""
+        """Return the number of missing answers to a forwarded order, as text."""
         order = delivery.message
         gathering = self.gatherings.get(order.request_id) if isinstance(order, SipOrder | CubeOrder) else None
         if gathering is None:
@@ -82,7 +82,9 @@ class ControlCpu(ThinkingPart):
         return f"waits for {gathering.left} answers to request {gathering.order.request_id}"
 
     def reset(self) -> None:
-        """Begin anew; orders that are not given up stand."""
+        """Reset, but keep the orders that have not been abandoned."""
         given_up = self.machine.given_up
-        self.gatherings = {each: found for each, found in self.gatherings.items() if each not in given_up}
+        self.gatherings = {
+            request_id: gathering for request_id, gathering in self.gatherings.items() if request_id not in given_up
+        }
         super().reset()

@@ -1,9 +1,10 @@
-"""The dispatcher of a PE: the commands of one run of a kernel, from issue to their end.
+"""The dispatcher of a PE: it carries out the commands of one kernel run, from issue to completion.
 
-A command that the sequencer issues is prepared (its addresses become accesses, ``PREPARED_BY``) and entered: it waits
-in the scoreboard for the commands whose results it uses, and for earlier accesses to its bytes (``memory_order``). Then
-it starts (``STARTED_BY``) on its engine, which opens its row; at the end its row is closed, and the scoreboard lets
-others go. The dispatcher also holds what the kernel has of its PE: the program, its scratch, its accumulators.
+The sequencer issues a command. The dispatcher prepares it: ``PREPARED_BY`` turns its addresses into accesses. The
+command then enters the scoreboard, where it waits for the commands whose results it uses. It also waits for earlier
+accesses to the same bytes (``memory_order``). ``STARTED_BY`` starts it on its engine, which opens its log row. At its
+end the row is closed and the scoreboard releases the commands that waited for it. The dispatcher also holds the
+resources of the kernel on its PE: the program, the scratch and the accumulators.
 """
 
 from __future__ import annotations
@@ -47,23 +48,23 @@ from kernbench.triton_emu.tile_plans import STORED, AccumulatorUse, BlockLimits,
 
 
 class Accumulators:
-    """The accumulators of a matrix unit while a kernel runs: ``capacity`` bytes, for whole results.
+    """The accumulators of a matrix unit while a kernel runs: ``capacity`` bytes, for complete results.
 
-    A dot takes the place of the result that it adds to. If its own result does not stay, the place is free as the dot
-    begins: the tiles of dots pass the unit in their order, so that those of another come behind its own. So do those of
-    a product by blocks, whose sums have what is ``free`` when it begins.
+    A dot replaces the result that it adds to. If the result of the dot does not stay, its place is free as soon as the
+    dot begins. This is safe because the tiles of dots pass the unit in order: the tiles of the next dot come later. A
+    product by blocks also comes later, and its sums get the bytes that are ``free`` when it begins.
     """
 
     __slots__ = ("_results", "free")
 
     def __init__(self, capacity: int) -> None:
         self.free = capacity
-        self._results: set[int] = set()  # by the addresses that the results have in TCM
+        self._results: set[int] = set()  # the TCM addresses of the results
 
     def enter(self, dot: Command, only_accumulated: bool) -> AccumulatorUse:
-        """Enter ``dot``, which begins; return where its accumulator lies, and its result.
+        """Enter ``dot``, which begins. Return the use of accumulators for its input sum and its result.
 
-        ``only_accumulated``: the result is for one dot alone, which adds to it.
+        ``only_accumulated``: a single dot uses the result, and adds to it.
         """
         acc, result = dot.acc, dot.result
         is_here = acc is not None and acc.address in self._results
@@ -78,15 +79,16 @@ class Accumulators:
 
 
 QueueClaim: TypeAlias = tuple[Queue, int]
-"""The queue that a message goes by, and its number there"""
+"""The queue of a message, and the number of the message in it"""
 Dispatched: TypeAlias = Recorded | Command
 
 
 class Dispatcher:
-    """Carries out what the kernel of ``order`` issues on PE ``coord``; a sequencer drives it.
+    """The dispatcher of the kernel of ``order`` on PE ``coord``, driven by a sequencer.
 
-    ``resume(answer)`` runs the kernel to its next request, None when it has returned. With a ``failure`` the kernel is
-    to get that instead of an answer, by ``throw``, where it waits.
+    ``resume(answer)`` runs the kernel to its next request and returns the request, or None when the kernel has
+    returned. If ``failure`` is set, the sequencer calls ``throw`` instead, which raises the failure in the kernel where
+    it waits.
     """
 
     __slots__ = (
@@ -128,7 +130,7 @@ class Dispatcher:
         self.coord = coord
         self.launch = launch = order.launch
         self._plans: dict[int, Any] = {}
-        self._names_tcm = False  # whether commands have named addresses in the TCM: others may meet these
+        self._names_tcm = False  # whether commands have named TCM addresses, which other commands may also access
         self._accumulators = Accumulators(machine.spec.pe.gemm.acc_bytes)
         self._math: PeMath | None = None
         self._math_part = NONE
@@ -155,7 +157,7 @@ class Dispatcher:
         self._order = self._make_order()
         most_rows = 0 if self._order is None else self._order.most_rows
         self._addressing = Addressing(machine.addresses, parts, most_rows=most_rows)
-        # Made once: a method is bound anew wherever it is handed on.
+        # Stored once: each look-up of a method on an object binds it anew.
         self._when_begun, self._when_ended, self._when_done = self._math_begun, self._math_ended, self.board.complete
         self._when_written = self.board.note_written
 
@@ -178,7 +180,7 @@ class Dispatcher:
         )
 
     def _make_order(self) -> MemoryOrder | None:
-        """Make what keeps the order of accesses to the same bytes, or watches it; None when nobody wants to know."""
+        """Make the object that enforces or watches the order of accesses to the same bytes, or None if unneeded."""
         recorder = self.machine.recorder
         if self.machine.spec.pe.dma.ordering == "program":
             return ProgramOrder(recorder, self.board, self.board.release)
@@ -189,17 +191,17 @@ class Dispatcher:
         )
 
     def throw(self) -> KernelRequest | None:
-        """Run the kernel as ``resume`` does, but give it ``failure`` where it waits."""
+        """Run the kernel as ``resume`` does, but raise ``failure`` in it where it waits."""
         failure = self.take_failure()
         assert failure is not None
         return self._kernel.throw(failure)
 
     def fail_next(self, error: Exception) -> None:
-        """Give the program ``error`` at its next request."""
+        """Raise ``error`` in the program at its next request."""
         self.failure = error
 
     def take_failure(self) -> Exception | None:
-        """Return and forget what the program was to fail with at its next request."""
+        """Return and clear the failure that is to be raised at the program's next request."""
         failure, self.failure = self.failure, None
         return failure
 
@@ -208,11 +210,11 @@ class Dispatcher:
         self._kernel.close()
 
     def finish(self) -> None:
-        """Give the scratch back; nothing is under way any more."""
+        """Free the scratch. No command is in flight any more."""
         self._allocator.free_tcm(self._region, self._region_bytes)
 
     def issue_send(self, command: Command, queue: Queue, sequence: int, cause: Cause) -> None:
-        """Enter a message that goes by ``queue``, as number ``sequence``."""
+        """Enter a message, number ``sequence`` of ``queue``."""
         order, source = self._order, command.srcs[0]
         if source.__class__ is Operand and source.by_address:
             self._names_tcm = True
@@ -223,7 +225,7 @@ class Dispatcher:
             self._plans[command.serial] = (queue, sequence)
 
     def issue(self, command: Any, cause: Cause) -> None:
-        """Enter a command that has been issued; an address that nothing maps is the program's failure at this line."""
+        """Enter an issued command. An unmapped address becomes a failure of the program at this line."""
         op, order, touched, waits = command.op, self._order, NOTHING, 0
         prepare = _PREPARED_BY.get(op)
         work: Descriptor | Streams | None = None
@@ -232,7 +234,7 @@ class Dispatcher:
                 work = prepare(self._addressing, command)
             except Exception as fault:
                 self.board.withdraw(command.serial)
-                self.fail_next(fault)  # it is the kernel's, at the line of its call
+                self.fail_next(fault)  # raised in the kernel, at the line of the call
                 return
             touched = work.touched
             if op in MEMORY_WRITERS:
@@ -262,8 +264,8 @@ class Dispatcher:
         if not reading:
             self._recorder.when_done(op, self._when_written)
         reads, writes = (len(targets), 0) if reading else (0, len(targets))
-        what = Recorded(command, (work.segments,))
-        begun = partial(self._open_record, op, self.parts.dma.node.id, what, reads, writes)
+        recorded = Recorded(command, (work.segments,))
+        begun = partial(self._open_record, op, self.parts.dma.node.id, recorded, reads, writes)
         descriptor = op, reading, targets, begun, partial(self._retire_dma, command, op)
         start = self.parts.dma.start
         if work.pages:
@@ -287,7 +289,7 @@ class Dispatcher:
         dma.start(op, False, targets, begun, partial(self._retire_dma, command, op), cause, change)
 
     def _start_empty(self, command: Command, cause: Cause) -> None:
-        """Start a descriptor without a valid element: it moves nothing; a load sets ``other``, an atomic finds 0."""
+        """Start a descriptor without a valid element: it moves nothing; a load sets ``other``, an atomic returns 0."""
         if command.op is not LOAD:
             self.board.note_written(cause[0])
         fill = fill_of(command)
@@ -311,11 +313,11 @@ class Dispatcher:
         scheduler.submit(op, command, begun, partial(self._retire_composite, command, op), cause, STORED, steps)
 
     def _composite_begun(
-        self, op: int, component: str, what: Recorded, serial: int, start_ps: int, cause: Cause
+        self, op: int, component: str, recorded: Recorded, serial: int, start_ps: int, cause: Cause
     ) -> Row:
         if self._order is not None:
             self._order.note_start(serial, -1)
-        return self._open_record(op, component, what, 0, 0, start_ps, cause)
+        return self._open_record(op, component, recorded, 0, 0, start_ps, cause)
 
     def _start_dot(self, command: Command, _: None, cause: Cause) -> None:
         op = self.machine.next_op()
@@ -324,7 +326,7 @@ class Dispatcher:
         self.parts.scheduler.submit(op, command, begun, partial(self._retire_tiled, command, op), cause, use)
 
     def _only_accumulated(self, dot: Command) -> bool:
-        """Return True when one command alone uses the result of ``dot``: an issued dot that adds to it."""
+        """Return True when only one command uses the result of ``dot``: an issued dot that adds to it."""
         users = self.board.waiters(dot.serial)
         if len(users) != 1 or users[0].op is not DOT or users[0].acc is not dot.dst:
             return False
@@ -349,7 +351,7 @@ class Dispatcher:
         self.board.complete(operation.work, operation.row)
 
     def _retire_copy(self, operation: MathOperation) -> None:
-        """Retire the copy of a message to an address in the TCM that the kernel named."""
+        """Retire the copy of a message to a TCM address that the kernel named."""
         self.board.note_written(operation.row)
         self._math_ended(operation)
 
@@ -364,15 +366,17 @@ class Dispatcher:
         self.board.complete(command, cause[0])
 
     def _open_record(
-        self, op: int, component: str, what: Dispatched, reads: int, writes: int, start_ps: int, cause: Cause
+        self, op: int, component: str, recorded: Dispatched, reads: int, writes: int, start_ps: int, cause: Cause
     ) -> Row:
-        """Open the row of operation ``op``: its engine begins it."""
-        return self._recorder.started(OpStarted(op, component, what, start_ps, reads, writes, self._request_id), cause)
+        """Open the row of operation ``op``, which its engine begins."""
+        return self._recorder.started(
+            OpStarted(op, component, recorded, start_ps, reads, writes, self._request_id), cause
+        )
 
-    def on_message(self, command: Command, found: Slot | Exception | None, row: Row) -> None:
-        """Take the message of a posted receive, which ended with ``row``; ``found``: what is wrong with it."""
-        if isinstance(found, Exception):
-            self.fail_next(found)
+    def on_message(self, command: Command, slot: Slot | Exception | None, row: Row) -> None:
+        """Complete a posted receive, whose message ended with ``row``. ``slot`` is an exception for a bad message."""
+        if isinstance(slot, Exception):
+            self.fail_next(slot)
             row = NONE
         self.board.complete(command, row)
 
@@ -388,10 +392,10 @@ class Dispatcher:
         self.board.complete(command, row)
 
     def _start(self, command: Command, cause: Cause) -> None:
-        """Start ``command``: all that it waited for is done."""
+        """Start ``command``: all commands that it waited for are done."""
         _STARTED_BY[command.op](self, command, self._plans.pop(command.serial, None), cause)
 
-    # By the opcode of a command: what is found out when it is issued (addresses), and what starts it later.
+    # By opcode: the function that translates a command's addresses at issue, and the function that starts it.
     PREPARED_BY: ClassVar[dict[Opcode, Callable[[Addressing, Command], Descriptor | Streams]]] = {
         Opcode.LOAD: Addressing.of_descriptor,
         Opcode.STORE: Addressing.of_descriptor,
@@ -412,15 +416,15 @@ class Dispatcher:
     }
 
     def place(self, line: int) -> str:
-        """Return what errors call a line of the kernel, or a step of the schedule."""
+        """Return the name of a line of the kernel, or of a step of the schedule, for error messages."""
         return self._kernel.place(line)
 
     def under_way(self, asked_for: object) -> str:
-        """Say for a deadlock report: the commands that are not done, without what the kernel has only ``asked_for``."""
+        """Describe the commands that are not done, for a deadlock report, except the request ``asked_for``."""
         pending = [command for command, _ in self.board.under_way.values() if command is not asked_for]
         return ", ".join(f"{OPCODE_WORDS[command.op]} of {self.place(command.line)}" for command in pending[:4])
 
 
-# Found in the module, once for all PEs: through an object the class would be searched for every command.
+# Looked up once in the module: a look-up through the object would search the class for every command.
 _PREPARED_BY = Dispatcher.PREPARED_BY
 _STARTED_BY = Dispatcher.STARTED_BY

@@ -1,4 +1,4 @@
-"""An HBM slice."""
+"""The HBM controller."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernbench.topology.hbm_spec import HbmCtrlAttrs
 
 @register("builtin.hbm_ctrl", kind="hbm_ctrl")
 class HbmCtrl(Memory):
-    """The controller of one slice: its banks or, under ``timing: ideal``, its pseudo-channels; accesses in turn."""
+    """The controller of one HBM slice: its banks or, with ``timing: ideal``, its pseudo-channels, round-robin."""
 
     Attrs = HbmCtrlAttrs
 

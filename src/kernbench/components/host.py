@@ -1,4 +1,4 @@
-"""The host: bulk transfers by its DMA, orders to the SIPs' control path."""
+"""The host: it moves data by its DMA, and sends orders along the control path of the SIPs."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ from kernbench.topology.graph import Node
 from kernbench.transport import Transfer
 
 Targets: TypeAlias = Mapping[int, tuple[CubeTargets, ...]]
-"""The PEs that an order is for, by SIP"""
+"""The target PEs of an order, by SIP"""
 
 
 @value
 class _Copy:
-    """A request to move bytes, with the memories that have them."""
+    """A request to copy bytes, with the memories that store them."""
 
     msg: MemoryWriteMsg | MemoryReadMsg
     targets: tuple[Target, ...]
@@ -60,7 +60,7 @@ class _Copy:
 
 @value
 class _Fill:
-    """A request to fill memory, how many memories that is, and the M_CPU that does it."""
+    """A request to fill memory, the number of memories that it covers, and the M_CPU that does it."""
 
     msg: MemoryWriteMsg
     pattern: bytes
@@ -71,7 +71,7 @@ class _Fill:
 
 @value
 class _PendingOrder:
-    """A request that is an order to SIPs."""
+    """A request that becomes an order to SIPs."""
 
     msg: HostMsg
     order: Order
@@ -81,7 +81,7 @@ class _PendingOrder:
 
 @value
 class _Asking:
-    """A request to an extra part."""
+    """A request to an extra component."""
 
     msg: PartMsg
     done: Done
@@ -89,7 +89,7 @@ class _Asking:
 
 @state
 class _Ordered:
-    """An order given to one or several SIPs, or to an extra part; ``op``: the operation that it is, of a fill."""
+    """An order in flight to one or several SIPs, or to an extra component. ``op`` is the operation of a fill."""
 
     left: int
     done: Done
@@ -100,7 +100,7 @@ class _Ordered:
 
 @register("builtin.host", kind="host")
 class Host(ThinkingPart):
-    """Serves the requests of host programs, in the order they are submitted."""
+    """The host. It serves the requests of host programs in the order of submission."""
 
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
@@ -108,7 +108,7 @@ class Host(ThinkingPart):
         self._ordered: dict[int, _Ordered] = {}
 
     def accept(self, msg: HostMsg, done: Done) -> None:
-        """Check a request, and put it into the inbox."""
+        """Check a request and put it into the inbox."""
         match msg:
             case MemoryWriteMsg(pattern=None) | MemoryReadMsg():
                 places = self.machine.addresses.by_node(((msg.pa, msg.nbytes),))
@@ -139,19 +139,19 @@ class Host(ThinkingPart):
 
     def _accept_asking(self, msg: PartMsg, done: Done) -> None:
         if not self.machine.graph.node(msg.part).is_extra:
-            raise UnsupportedError(f"PartMsg: {msg.part} is no part of cube.extra or pe.extra")
+            raise UnsupportedError(f"PartMsg: {msg.part} is not in cube.extra or pe.extra")
         self.inbox.deliver(_Asking(msg, done))
 
     def _check_targets(self, msg: HostMsg, targets: Targets) -> None:
-        """Raise UnsupportedError for no PE, and for one that the machine does not have."""
-        spec, what = self.machine.spec, f"{type(msg).__name__} {msg.name!r}"
+        """Check that there are target PEs and that the machine has all of them. Raises UnsupportedError otherwise."""
+        spec, subject = self.machine.spec, f"{type(msg).__name__} {msg.name!r}"
         if not targets:
-            raise UnsupportedError(f"{what} has no target PE")
+            raise UnsupportedError(f"{subject} has no target PE")
         size = spec.num_sips, spec.cubes_per_sip, spec.pes_per_cube
-        for pe in ((sip, each.cube, max(each.pes)) for sip, cubes in targets.items() for each in cubes):
+        for pe in ((sip, cube.cube, max(cube.pes)) for sip, cubes in targets.items() for cube in cubes):
             if any(at >= n for at, n in zip(pe, size, strict=True)):
-                there_are = "{} SIPs of {} cubes of {} PEs".format(*size)
-                raise UnsupportedError(f"{what} is for {pe_name(pe)}: there are {there_are}")
+                available = "{} SIPs of {} cubes of {} PEs".format(*size)
+                raise UnsupportedError(f"{subject} targets {pe_name(pe)}: there are {available}")
 
     def _pes_of(self, msg: MmuMapMsg | MmuUnmapMsg) -> Targets:
         if not isinstance(msg.target_pe, str):
@@ -161,20 +161,20 @@ class Host(ThinkingPart):
         return {msg.sip: tuple(CubeTargets(cube=c, pes=everyone) for c in range(spec.cubes_per_sip))}
 
     def receive(self, message: object, transfer: Transfer) -> None:
-        """Hand its DMA the answers to it; put everything else into the inbox."""
+        """Pass replies to the DMA. Put all other messages into the inbox."""
         if isinstance(message, ReadReply | WriteAck):
             self._dma.on_answer(message)
         else:
             super().receive(message, transfer)
 
     def run(self) -> Behaviour:
-        """Begin requests, and gather the reports of the SIPs, as they come."""
+        """Begin requests, and gather the reports of the SIPs, in arrival order."""
         while True:
             message = yield self.inbox.get()
             self.handle(message)
 
     def handle(self, message: object) -> None:
-        """Act on a request that was accepted, or a report. UnsupportedError for what is not for the host."""
+        """Act on an accepted request or a report. Raises UnsupportedError for any other message."""
         match message:
             case _Copy():
                 self._move(message)
@@ -200,8 +200,8 @@ class Host(ThinkingPart):
 
     def _begin(self, msg: MemoryWriteMsg | MemoryReadMsg, *, reads: int, writes: int) -> int:
         op = self.machine.next_op()
-        what = Recorded(msg, (((msg.pa, msg.nbytes),),))
-        started = OpStarted(op, self.node.id, what, self.clock.time, reads, writes, -1)
+        recorded = Recorded(msg, (((msg.pa, msg.nbytes),),))
+        started = OpStarted(op, self.node.id, recorded, self.clock.time, reads, writes, -1)
         self.machine.begin_op(started, self.machine.log.cause_of(msg.request_id))
         return op
 
@@ -233,8 +233,12 @@ class Host(ThinkingPart):
             ordered.done(Outcome(ordered.error, tuple(sorted(ordered.reports, key=lambda r: r.pe)), row))
 
     def reset(self) -> None:
-        """Begin anew; orders that are not given up stand."""
-        self._ordered = {each: found for each, found in self._ordered.items() if each not in self.machine.given_up}
+        """Reset, but keep the orders that have not been abandoned."""
+        self._ordered = {
+            request_id: ordered
+            for request_id, ordered in self._ordered.items()
+            if request_id not in self.machine.given_up
+        }
         super().reset()
 
 

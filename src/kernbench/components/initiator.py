@@ -1,4 +1,4 @@
-"""The asking side of reads and writes: DMAs and the host send requests and gather the answers of one operation."""
+"""The requesting side of reads and writes. DMAs and the host send requests and gather the replies per operation."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from kernbench.engine.part import Component
 
 Target = tuple[str, Access]
-"""The node of a memory and what is accessed there."""
+"""The node of a memory, and the access to it"""
 
 
 @state
 class _Pending:
-    """An operation whose answers are awaited."""
+    """An operation that waits for replies."""
 
     left: int
     done: Callable[[], object]
 
 
 class Initiator:
-    """Reads and writes on behalf of ``component``, from its port ``channel``."""
+    """The requester of reads and writes for ``component``, from its port ``channel``."""
 
     def __init__(self, component: Component, channel: str) -> None:
         self.component = component
@@ -35,18 +35,18 @@ class Initiator:
 
     @property
     def waiting(self) -> int:
-        """Return the number of operations under way."""
+        """Return the number of operations in flight."""
         return len(self._pending)
 
     def read(self, op: int, targets: Sequence[Target], done: Callable[[], object]) -> None:
-        """Ask for all of ``targets``; call ``done`` when the last byte of the last one is here."""
+        """Request all of ``targets``. Call ``done`` when the last byte of the last target has arrived."""
         self._pending[op] = _Pending(len(targets), done)
         me, machine = self.component.node.id, self.machine
         for part, (node, access) in enumerate(targets):
             machine.send(me, node, machine.header_bytes, ReadRequest(op, part, me, access), self.channel)
 
     def write(self, op: int, targets: Sequence[Target], done: Callable[[], object]) -> None:
-        """Send data for all of ``targets``; call ``done`` when the last acknowledgement is here."""
+        """Send data for all of ``targets``. Call ``done`` when the last acknowledgement has arrived."""
         self._pending[op] = _Pending(len(targets), done)
         me = self.component.node.id
         for part, (node, access) in enumerate(targets):
@@ -56,7 +56,7 @@ class Initiator:
     def change(
         self, op: int, targets: Sequence[Target], done: Callable[[], None], *, operands: int, answers: bool
     ) -> None:
-        """Send ``operands`` arrays to combine with all of ``targets``; ``answers``: acknowledgements bring bytes."""
+        """Send ``operands`` arrays to combine with all of ``targets``. ``answers``: acknowledgements return bytes."""
         self._pending[op] = _Pending(len(targets), done)
         me = self.component.node.id
         for part, (node, access) in enumerate(targets):
@@ -64,11 +64,11 @@ class Initiator:
             self.machine.send(me, node, operands * access.nbytes, message, self.channel)
 
     def on_answer(self, reply: ReadReply | WriteAck) -> None:
-        """Take an answer. UnsupportedError when nobody asked."""
+        """Process a reply. Raises UnsupportedError for an operation without a request."""
         pending = self._pending.get(reply.op)
         if pending is None:
             raise UnsupportedError(
-                f"{self.component.node.id} got an answer to operation {reply.op}, which it never began"
+                f"{self.component.node.id} got a reply to operation {reply.op}, which it did not start"
             )
         pending.left -= 1
         if not pending.left:

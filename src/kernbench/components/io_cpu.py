@@ -1,4 +1,4 @@
-"""The CPU of an IO chiplet: it hands orders to the cubes and sets the common start of a launch."""
+"""The CPU of an IO chiplet: it forwards orders to the cubes and sets the common start of a launch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernbench.messages.control import CubeOrder, CubeTargets, LaunchOrder, Repo
 
 @register("builtin.io_cpu", kind="io_cpu")
 class IoCpu(ControlCpu):
-    """Fans orders out per cube, stamps launches with ``target_start``, gathers the answers."""
+    """The IO_CPU. It fans orders out per cube, stamps launches with ``target_start``, and gathers the answers."""
 
     def handle(self, message: object) -> None:
         """Act on an order from the host, or on a cube's report."""
@@ -45,10 +45,10 @@ class IoCpu(ControlCpu):
         return self.node.sip
 
     def _common_start(self, message: SipOrder) -> int:
-        """Return the earliest time by which every PE of the SIP can have the order.
+        """Return the earliest time by which every PE of the SIP can have the order, in ps.
 
-        Each order waits for those sent before it on the slowest link they share, and the M_CPU handles it before it
-        goes on; on an idle fabric nothing else delays it.
+        Each order waits for earlier orders on the slowest link they share. The M_CPU handles it before forwarding it.
+        On an idle fabric there is no other delay.
         """
         latest = 0
         for i, target in enumerate(message.targets):

@@ -1,4 +1,4 @@
-"""The management CPU of a cube: orders to its PEs, barriers between them, and fills by its own DMA."""
+"""The management CPU of a cube: it sends orders to the PEs, runs their barriers and fills memory by its own DMA."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from kernbench.transport import Transfer
 
 @state
 class Meeting:
-    """A barrier of one launch: who takes part, who has come, who will never come."""
+    """A barrier of one launch: the participants, those that have arrived, and those that have failed."""
 
     mates: frozenset[int]
     here: list[int] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Meeting:
 
 @register("builtin.m_cpu", kind="m_cpu")
 class MCpu(ControlCpu):
-    """Fans orders out to PEs, gathers their reports, and fills memory with its DMA channels."""
+    """The M_CPU. It fans orders out to PEs, gathers their reports, and fills memory with its DMA channels."""
 
     Attrs = MCpuAttrs
 
@@ -51,11 +51,11 @@ class MCpu(ControlCpu):
         self.channels = simpy.Resource(self.env, n_channels)
         self._idle_dmas = deque(Initiator(self, f"dma{i}") for i in range(n_channels))
         self._dma_of: dict[int, Initiator] = {}
-        self._filled: Row = NONE  # by the channel that came free last
+        self._filled: Row = NONE  # by the channel that became free last
         self._meetings: dict[int, Meeting] = {}
 
     def receive(self, message: object, transfer: Transfer) -> None:
-        """Hand its DMA the answers to it, which do not occupy the CPU; everything else does."""
+        """Pass replies to the DMA, which do not occupy the CPU. Queue all other messages."""
         if isinstance(message, WriteAck | ReadReply):
             self._dma_of[message.op].on_answer(message)
         else:
@@ -94,7 +94,7 @@ class MCpu(ControlCpu):
         return pe_part(*self.node.cube_coord, pe, "pe_cpu")
 
     def _fill(self, message: CubeOrder, order: FillOrder) -> Behaviour:
-        """Write the pattern over the range by a channel of the DMA."""
+        """Write the pattern over the range, by one channel of the DMA."""
         log = self.machine.log
         with self.channels.request() as turn:
             waits = not turn.triggered
@@ -118,7 +118,7 @@ class MCpu(ControlCpu):
         self._settle(message.request_id, meeting)
 
     def _mark_failed(self, report: Report) -> None:
-        """Note that PEs have failed: nobody need wait for them at a barrier."""
+        """Record the PEs that have failed, so that no PE waits for them at a barrier."""
         failed = [p for p in report.pes if p.error is not None]
         if not failed:
             return
@@ -132,7 +132,7 @@ class MCpu(ControlCpu):
         if meeting.gone:
             pe = min(meeting.gone)
             name = cube_part(*self.node.cube_coord, f"pe{pe}")
-            error = KernelError(f"barrier: {name} never comes, its kernel failed: {meeting.gone[pe]}")
+            error = KernelError(f"barrier: {name} cannot arrive, its kernel failed: {meeting.gone[pe]}")
         elif meeting.mates != frozenset(meeting.here):
             return
         for pe in meeting.here:
@@ -143,13 +143,15 @@ class MCpu(ControlCpu):
             del self._meetings[request_id]
 
     def reset(self) -> None:
-        """Begin anew; barriers of orders that are not given up stand."""
+        """Reset, but keep the barriers of orders that have not been abandoned."""
         given_up = self.machine.given_up
-        self._meetings = {each: found for each, found in self._meetings.items() if each not in given_up}
+        self._meetings = {
+            request_id: meeting for request_id, meeting in self._meetings.items() if request_id not in given_up
+        }
         super().reset()
 
     def blocked(self) -> tuple[str, ...]:
-        """Return the reports that are missing, and the PEs that others wait for at a barrier."""
+        """Return the missing reports, and the PEs that are missing at each barrier."""
         waits = [
             f"barrier of request {request_id} waits for PEs {sorted(m.mates - set(m.here))}"
             for request_id, m in self._meetings.items()

@@ -1,4 +1,4 @@
-"""The base class of memories. The builtin ones have servers; a user's class says what an access takes: ``serve``."""
+"""The base class of memories. Builtin memories have servers. A user's class defines ``serve``, the access time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kernbench.transport import Transfer
 class MemoryAccess:
     """``rows`` runs of ``row_bytes``, the first at address ``pa``, ``stride`` bytes apart, for the part ``requester``.
 
-    ``write``: its bytes have come; else they are to be read.
+    ``write``: True for a write, whose bytes have arrived; False for a read.
     """
 
     pa: int
@@ -30,45 +30,45 @@ class MemoryAccess:
 
     @property
     def nbytes(self) -> int:
-        """Return its bytes in all."""
+        """Return the total bytes."""
         return self.rows * self.row_bytes
 
 
 class Memory(ThinkingPart):
-    """A part that answers reads and writes.
+    """A component that answers reads and writes.
 
-    A class that overrides ``serve`` is asked for each access: for a read when its request has come, for a write when
-    its last byte has. When the access is over, the bytes leave by the part's one port (answers one after another), or
-    the acknowledgement does. Accesses do not wait for each other, unless ``serve`` makes them.
+    ``serve``, if overridden, is called for each access: for a read when its request has arrived, for a write when its
+    last byte has arrived. When a read is over, its bytes leave by the part's only port, one reply after another. When a
+    write is over, the acknowledgement leaves. Accesses do not wait for each other, unless ``serve`` makes them wait.
 
-    ``rate_key`` names the attribute that is its bandwidth in GB/s: then reports have a bound for it. What ``serve``
-    waits for a ``simpy.Resource`` counts as queue in them.
+    ``rate_key`` names the attribute that holds the bandwidth in GB/s; reports then include a bound for it. The time for
+    which ``serve`` waits for a ``simpy.Resource`` counts as queueing in reports.
     """
 
     rate_key: ClassVar[str | None] = None
     _responder: Answering | None = None  # of a builtin memory
 
     def serve(self, access: MemoryAccess) -> float | Behaviour:
-        """Return how long ``access`` takes, in ns; or a generator that waits, as ``run`` of a part that thinks does."""
-        raise NotImplementedError(f"{type(self).__name__} has no serve(access): it says how long an access takes")
+        """Return the duration of ``access`` in ns, or a generator that waits, like ``run`` of a thinking part."""
+        raise NotImplementedError(f"{type(self).__name__} must define serve(access), the duration of an access")
 
     @property
     def serves_gbs(self) -> float | None:
-        """The bandwidth that ``rate_key`` names; None where none is named.
+        """The bandwidth that ``rate_key`` names, in GB/s, or None if it names none.
 
         Raises UnsupportedError for a key that ``attrs`` does not have, or that is no rate.
         """
         if self.rate_key is None:
             return None
-        found: object = dict(self.node.attrs).get(self.rate_key)
-        if not isinstance(found, int | float) or found <= 0:
+        rate: object = dict(self.node.attrs).get(self.rate_key)
+        if not isinstance(rate, int | float) or rate <= 0:
             keys = ", ".join(dict(self.node.attrs))
             raise UnsupportedError(f"{self.node.impl}: rate_key is {self.rate_key!r}, no rate among its attrs: {keys}")
-        return float(found)
+        return float(rate)
 
     @property
     def serves_as_built(self) -> bool:
-        """Return True when no class of a user's says what is done with accesses."""
+        """Return True if no user's class overrides the handling of accesses."""
         cls = type(self)
         return cls.serve is Memory.serve and cls.run is Memory.run
 
@@ -87,7 +87,7 @@ class Memory(ThinkingPart):
             self._responder.take(message, transfer)
 
     def run(self) -> Behaviour:
-        """Serve what comes, each access by a process of its own."""
+        """Serve each request in a separate process."""
         while True:
             request = yield self.inbox.get()
             self.process(self._serve_request(request))
@@ -99,7 +99,7 @@ class Memory(ThinkingPart):
         if not isinstance(time, Generator):
             yield self.wait_ns(sound_ns("serve()", time))
         elif (yield from time) is not None:
-            raise UnsupportedError("serve() yields, and returns a value: a generator says by waiting how long it takes")
+            raise UnsupportedError("serve() yields and returns a value; a generator must wait for its duration")
         observation = self.machine.observation
         if observation is not None:
             observation.turn(request, (request.op, request.part), begin_ps + self.queued_ps, self.clock.time)

@@ -1,17 +1,17 @@
-"""The order of a kernel's accesses to the same bytes: the later command starts when the earlier access is done.
+"""The order of a kernel's accesses to the same bytes: a later command starts when the earlier access is done.
 
-Of two accesses to overlapping bytes one of which writes, the earlier is done when it is in memory (``t_commit`` of
-its record) or when it has read (``t_read``). A composite, which does both tile by tile, is done when it ends. In the
-TCM handles keep commands apart. Where a kernel names an address itself (``Operand.by_address``), its bytes are compared
-with those of all commands under way, which are done when they end.
+The order matters for two accesses to overlapping bytes, at least one of which writes. The earlier access is done when
+it is in memory (``t_commit`` of its record) or when it has read (``t_read``). A composite reads and writes tile by
+tile, so it is done when it ends. In the TCM, handles keep commands apart. If a kernel names a TCM address itself
+(``Operand.by_address``), its bytes are compared with those of all commands in flight. These are done when they end.
 
-On a machine that lets accesses overtake each other (``pe.dma.ordering: relaxed``) ``OrderWatch`` tells the sanitizer
-of accesses that took place in another order than the program's. A load takes place when it has read, a store when it
-is in memory, a composite from its start to its end: accesses that take place at once are races, and are not reported
-here.
+On a machine with ``pe.dma.ordering: relaxed`` accesses may overtake each other. ``OrderWatch`` then notifies the
+sanitizer of accesses that took place in another order than that of the program. A load takes place when it has read,
+a store when it is in memory, a composite from its start to its end. Accesses that take place at the same time are
+races, which this module does not report.
 
-From top to bottom: the bytes of the TCM that commands touch; the bytes in memory (``Footprint``) and their overlaps;
-an index of ranges; accesses under way; the two orders.
+Sections, from top to bottom: bytes in the TCM, bytes in memory (``Footprint``) and their overlaps, an index of ranges,
+accesses in flight, the two orders.
 """
 
 from __future__ import annotations
@@ -41,40 +41,40 @@ T = TypeVar("T")
 
 
 def names_tcm(command: Command) -> bool:
-    """Return True for a command on a TCM address that the kernel named: a send's source, a receive's copy."""
+    """Return True if a command uses a TCM address that the kernel named: a send's source, or a receive's copy."""
     if command.op is MATH:
         return command.result.by_address
     return command.op is SEND and command.array.by_address
 
 
 def tcm_meets(a: Command, b: Command) -> bool:
-    """Return True when both touch the same bytes of the TCM and one of them writes."""
+    """Return True if both commands touch the same bytes of the TCM and one of them writes."""
     return _meet(a.writes, b.reads + b.writes) or _meet(a.reads, b.writes)
 
 
-def _meet(some: Iterable[Operand], others: Iterable[Operand]) -> bool:
-    taken = [extent for each in others if each.space == "tcm" for extent in bounds(each)]
+def _meet(operands: Iterable[Operand], opposing: Iterable[Operand]) -> bool:
+    extents = [extent for operand in opposing if operand.space == "tcm" for extent in bounds(operand)]
     return any(
         low < end and start < high
-        for each in some
-        if each.space == "tcm"
-        for low, high in bounds(each)
-        for start, end in taken
+        for operand in operands
+        if operand.space == "tcm"
+        for low, high in bounds(operand)
+        for start, end in extents
     )
 
 
 MOST_ROWS = 64
-"""Beyond so many rows two boxes are compared by the ranges that enclose them."""
+"""The row limit above which two boxes are compared by their enclosing ranges"""
 ALL_ROWS = inf
-"""For ``footprints``: as many rows as there are."""
+"""A limit for ``footprints`` that admits any number of rows"""
 
 
 @state(eq=False)
 class Footprint:
     """Runs of ``run`` bytes within ``[low, high)``, the first at ``low``.
 
-    ``steps``: how often runs repeat and how many bytes apart, the longest first. ``exact``: False for a range that
-    only encloses what is touched.
+    ``steps``: (repetitions, distance in bytes) of the runs, the longest distance first. ``exact``: False for a range
+    that only encloses the touched bytes.
     """
 
     low: int
@@ -89,7 +89,7 @@ Footprints: TypeAlias = tuple[Footprint, ...]
 
 @value(eq=False, guarded=False)
 class AccessFootprint:
-    """The bytes in memory that a command reads, and those that it writes."""
+    """The bytes in memory that a command reads, and the bytes that it writes."""
 
     reads: Footprints = ()
     writes: Footprints = ()
@@ -105,9 +105,10 @@ def footprints(
     strides: tuple[int, ...] | None,
     most_rows: float = MOST_ROWS,
 ) -> Footprints:
-    """Return the bytes of an array whose extent lies in the physical ``segments``, in this order.
+    """Return the bytes of an array whose extent is in the physical ``segments``, in this order.
 
-    Where segments cut the array, its footprints are its rows; of more than ``most_rows``, the ranges that enclose them.
+    If segments cut the array, its footprints are its rows. With more than ``most_rows`` rows, they are enclosing
+    ranges.
     """
     run, dims = (0, ()) if strides is None else runs(shape, itemsize, strides)
     steps = tuple((n, abs(s)) for n, s in dims if s) if dims else ()
@@ -124,69 +125,69 @@ def footprints(
 
 
 def footprint_of(access: Access) -> Footprint:
-    """Return the bytes of one access."""
+    """Return the footprint of one access."""
     reach = (access.rows - 1) * access.stride
     low, high = access.pa + min(reach, 0), access.pa + max(reach, 0) + access.row_bytes
     return Footprint(low, high, access.row_bytes, ((access.rows, abs(access.stride)),) if reach else ())
 
 
 def _join(segments: tuple[Segment, ...]) -> list[Segment]:
-    """Join segments that follow each other in memory."""
-    found = [segments[0]]
+    """Join segments that are adjacent in memory."""
+    joined = [segments[0]]
     for pa, nbytes in segments[1:]:
-        start, length = found[-1]
+        start, length = joined[-1]
         if start + length == pa:
-            found[-1] = start, length + nbytes
+            joined[-1] = start, length + nbytes
         else:
-            found.append((pa, nbytes))
-    return found
+            joined.append((pa, nbytes))
+    return joined
 
 
 def _locate(segments: list[Segment], low: int, high: int) -> list[tuple[int, int]]:
-    """Return the ranges of memory that hold bytes ``low`` to ``high`` of all segments put together."""
-    found: list[tuple[int, int]] = []
+    """Return the memory ranges of bytes ``low`` to ``high`` of the concatenated segments."""
+    ranges: list[tuple[int, int]] = []
     base = 0
     for pa, nbytes in segments:
         end = base + nbytes
         if low < end:
             start = low if low > base else base
-            found.append((pa + start - base, pa + (high if high < end else end) - base))
+            ranges.append((pa + start - base, pa + (high if high < end else end) - base))
             if high <= end:
                 break
         base = end
-    return found
+    return ranges
 
 
 def overlap_kind(a: Footprint, b: Footprint) -> Sharing:
-    """Return what two footprints have in common: nothing, bytes, or a range that may be more than their bytes."""
+    """Return the overlap of two footprints: none, common bytes, or a common range that may exceed their bytes."""
     if a.low >= b.high or b.low >= a.high:
         return ""
     if not (a.exact and b.exact):
         return "range"
     if not (a.steps or b.steps):
         return "bytes"
-    # Rows meet when that of ``a`` begins less than ``b.run`` behind, or ``a.run`` before, that of ``b``. With the
-    # steps of ``b`` counted from its last row, the distance is a sum of whole steps, each from 0 up to its count.
+    # Rows overlap if the row of ``a`` begins less than ``b.run`` behind, or ``a.run`` before, the row of ``b``.
+    # With the steps of ``b`` counted from its last row, the distance is a sum of strides, each 0 to its count times.
     counts: dict[int, int] = {}
     for n, stride in (*a.steps, *b.steps):
         counts[stride] = counts.get(stride, 0) + n - 1
     low = b.low - a.low - a.run + 1 + (b.high - b.low - b.run)
     high = low + a.run + b.run - 2
-    if len(counts) == 1:  # what nearly all have that meet at all
+    if len(counts) == 1:  # the case of nearly all overlaps
         ((stride, count),) = counts.items()
         first, last = -(-low // stride), high // stride
         return "bytes" if first <= last and first <= count and last >= 0 else ""
     search = _SumSearch(sorted(counts.items(), reverse=True))
-    found = search.hits(0, low, high)
-    return "range" if search.gave_up else "bytes" if found else ""
+    overlaps = search.hits(0, low, high)
+    return "range" if search.gave_up else "bytes" if overlaps else ""
 
 
 class _SumSearch:
-    """Look for a sum of k * stride, with k from 0 to the count of each stride, within a range."""
+    """A search for a sum of k * stride within a range, with k from 0 to the count of each stride."""
 
     def __init__(self, counts: list[tuple[int, int]]) -> None:
         self._counts = counts
-        self._spans = [0] * (len(counts) + 1)  # what the strides from one on add up to at most
+        self._spans = [0] * (len(counts) + 1)  # the largest sum of the strides from an index on
         for i in reversed(range(len(counts))):
             self._spans[i] = self._spans[i + 1] + counts[i][0] * counts[i][1]
         self._tries = 0
@@ -197,7 +198,7 @@ class _SumSearch:
         return self._tries > MOST_ROWS
 
     def hits(self, i: int, low: int, high: int) -> bool:
-        """Return True when a sum of the strides from ``i`` on lies in ``[low, high]``."""
+        """Return True if a sum of the strides from index ``i`` on is in ``[low, high]``."""
         span = self._spans[i]
         if high < 0 or low > span:
             return False
@@ -217,10 +218,10 @@ class _SumSearch:
 
 @state(eq=False)
 class PendingAccess:
-    """The bytes in memory that ``command`` reads, or those that it writes.
+    """The bytes in memory that ``command`` reads, or the bytes that it writes.
 
-    ``op``: the DMA's operation that does it; -1 before that has begun, and for a composite, which is done when it ends.
-    ``waiting``: later commands that must not overtake it, and how their bytes were compared.
+    ``op``: the DMA operation of the access. It is -1 before the operation has begun, and for a composite, which is done
+    when it ends. ``waiting``: later commands that must not overtake it, and how their bytes were compared.
     """
 
     command: Command
@@ -231,21 +232,21 @@ class PendingAccess:
 
 
 class RangeIndex(Generic[T]):
-    """An index of items by the address range that they take, made for thousands of items side by side.
+    """An index of items by the address range that they cover, for thousands of disjoint items.
 
-    Ranges whose lengths have the same number of bits are sorted together by where they begin, so a search goes back by
-    one length only. ``ExtentIndex`` of the replay searches whole clusters, which is slow where many ranges touch.
+    Ranges whose lengths have the same number of bits are sorted together by their start, so a search goes back by one
+    length only. ``ExtentIndex`` of the replay searches complete clusters, which is slow if many ranges touch.
     """
 
     __slots__ = ("_by_bits", "is_empty")
 
     def __init__(self) -> None:
         self.is_empty = True
-        # By the bits of the length: where ranges begin; where each ends, with its item.
+        # By the bit length of the range length: the starts of ranges, and the end and item of each.
         self._by_bits: dict[int, tuple[list[int], list[tuple[int, T]]]] = {}
 
     def add(self, low: int, high: int, item: T) -> None:
-        """Enter ``item``, which takes ``[low, high)``: at least one byte."""
+        """Enter ``item``, which covers ``[low, high)``: at least one byte."""
         bits = (high - low).bit_length()
         group = self._by_bits.get(bits)
         if group is None:
@@ -257,7 +258,7 @@ class RangeIndex(Generic[T]):
         items.insert(at, (high, item))
 
     def discard(self, low: int, high: int, item: T) -> None:
-        """Remove what ``add`` entered: of those that begin there, as a rule the first, which is the last in order."""
+        """Remove the entry of ``add``. Usually it is the last entry with this start."""
         bits, entered = (high - low).bit_length(), (high, item)
         lows, items = self._by_bits[bits]
         at = bisect_right(lows, low) - 1
@@ -269,21 +270,21 @@ class RangeIndex(Generic[T]):
             self.is_empty = not self._by_bits
 
     def find(self, low: int, high: int) -> list[T]:
-        """Return the items that take a byte of ``[low, high)``."""
-        found: list[T] = []
+        """Return the items that cover a byte of ``[low, high)``."""
+        matches: list[T] = []
         for bits, (lows, items) in self._by_bits.items():
-            first = bisect_left(lows, low + 2 - (1 << bits))  # of what is shorter than 2 ** bits
+            first = bisect_left(lows, low + 2 - (1 << bits))  # among ranges shorter than 2 ** bits
             for end, item in items[first : bisect_left(lows, high, first)]:
                 if end > low:
-                    found.append(item)
-        return found
+                    matches.append(item)
+        return matches
 
 
 _AccessIndex: TypeAlias = RangeIndex[tuple[PendingAccess, Footprint]]
 
 
 class PendingAccesses:
-    """The accesses of the commands that have been issued and have not ended, by the addresses that they touch."""
+    """The accesses of commands that are issued and have not ended, indexed by the addresses that they touch."""
 
     __slots__ = ("_by_serial", "_reads", "_writes")
 
@@ -293,20 +294,20 @@ class PendingAccesses:
         self._writes: _AccessIndex = RangeIndex()
 
     def of(self, serial: int) -> tuple[PendingAccess, ...]:
-        """Return the accesses of a command; none when it has ended, or has none."""
+        """Return the accesses of a command, or none if it has ended or has none."""
         return self._by_serial.get(serial, ())
 
     def conflicts(self, touched: AccessFootprint) -> dict[PendingAccess, Sharing]:
-        """Return the accesses that a command which touches these bytes must not overtake, and what both share."""
-        found: dict[PendingAccess, Sharing] = {}
+        """Return the accesses that a command which touches these bytes must not overtake, and the overlaps."""
+        conflicts: dict[PendingAccess, Sharing] = {}
         if not self._writes.is_empty:
-            _compare((*touched.reads, *touched.writes), self._writes, found)
+            _compare((*touched.reads, *touched.writes), self._writes, conflicts)
         if touched.writes and not self._reads.is_empty:
-            _compare(touched.writes, self._reads, found)
-        return found
+            _compare(touched.writes, self._reads, conflicts)
+        return conflicts
 
     def add(self, command: Command, touched: AccessFootprint) -> None:
-        """Add what ``command``, which is issued, touches."""
+        """Add the accesses of ``command``, which is issued."""
         accesses: tuple[PendingAccess, ...] = ()
         if touched.reads:
             accesses += (PendingAccess(command, False, touched.reads),)
@@ -328,18 +329,18 @@ class PendingAccesses:
         return accesses
 
 
-def _compare(mine: Footprints, index: _AccessIndex, found: dict[PendingAccess, Sharing]) -> None:
-    """Enter the accesses that share bytes with ``mine``, and how: exactly so stays, whatever other ranges say."""
-    for footprint in mine:
+def _compare(footprints: Footprints, index: _AccessIndex, conflicts: dict[PendingAccess, Sharing]) -> None:
+    """Enter the accesses that share bytes with ``mine``, and how. An exact overlap is never replaced by a range."""
+    for footprint in footprints:
         for access, other in index.find(footprint.low, footprint.high):
-            if found.get(access) != "bytes":
+            if conflicts.get(access) != "bytes":
                 how = overlap_kind(other, footprint)
                 if how:
-                    found[access] = how
+                    conflicts[access] = how
 
 
 class MemoryOrder:
-    """The order of a kernel's accesses, as its PE keeps it; ``most_rows`` is what it wants of ``footprints``."""
+    """The order of a kernel's accesses on its PE. ``most_rows`` is its row limit for ``footprints``."""
 
     __slots__ = ("_accesses", "_board", "_recorder")
     most_rows: float
@@ -350,20 +351,20 @@ class MemoryOrder:
         self._recorder = recorder
 
     def enter(self, command: Command, touched: AccessFootprint) -> int:
-        """Enter an issued command that touches these bytes; return how many earlier accesses it has to wait for."""
+        """Enter an issued command that touches these bytes. Return the number of earlier accesses it waits for."""
         raise NotImplementedError
 
     def note_start(self, serial: int, op: int) -> None:
-        """Note that the DMA does a command as operation ``op``; -1: the first tile of a composite is issued."""
+        """Note that DMA operation ``op`` carries out a command; -1: the first tile of a composite is issued."""
         raise NotImplementedError
 
 
 OnRelease: TypeAlias = Callable[[Command, Cause], None]
-"""Takes a command, and what it waited for and has to no more"""
+"""Callback with a command and the access that it no longer waits for"""
 
 
 class ProgramOrder(MemoryOrder):
-    """Keeps accesses to the same bytes in the order of the program; others overlap freely.
+    """The program order: accesses to the same bytes take place in program order, other accesses overlap freely.
 
     ``on_release(command, cause)`` is called once for each access that a command has to wait for.
     """
@@ -374,11 +375,11 @@ class ProgramOrder(MemoryOrder):
     def __init__(self, recorder: Recorder, board: Scoreboard, on_release: OnRelease) -> None:
         super().__init__(recorder, board)
         self._on_release = on_release
-        self._named: dict[int, Command] = {}  # commands under way that name addresses in the TCM
-        self._waiting_in_tcm: dict[int, list[Command]] = {}  # for the end of a command, by its serial
+        self._named: dict[int, Command] = {}  # commands in flight that name addresses in the TCM
+        self._waiting_in_tcm: dict[int, list[Command]] = {}  # commands that wait for the end of another, by its serial
 
     def enter(self, command: Command, touched: AccessFootprint) -> int:
-        """Enter what ``command`` touches; return how many earlier accesses it has to wait for."""
+        """Enter the accesses of ``command``. Return the number of earlier accesses it has to wait for."""
         waits = 0
         if touched is not NOTHING:
             for earlier, how in self._accesses.conflicts(touched).items():
@@ -386,7 +387,7 @@ class ProgramOrder(MemoryOrder):
             self._accesses.add(command, touched)
             self._board.at_end[command.serial] = self._on_end
         elif names_tcm(command):
-            under_way = [each for each, _ in self._board.under_way.values() if each.serial < command.serial]
+            under_way = [pending for pending, _ in self._board.under_way.values() if pending.serial < command.serial]
             self._named[command.serial] = command
             self._board.at_end[command.serial] = self._on_end
             return self._wait_in_tcm(command, under_way)
@@ -401,15 +402,19 @@ class ProgramOrder(MemoryOrder):
         earlier.waiting.append((command, how))
         return 1
 
-    def _wait_in_tcm(self, command: Command, others: Iterable[Command]) -> int:
-        met = [each for each in others if each.serial not in command.after and tcm_meets(each, command)]
+    def _wait_in_tcm(self, command: Command, earlier: Iterable[Command]) -> int:
+        met = [
+            candidate
+            for candidate in earlier
+            if candidate.serial not in command.after and tcm_meets(candidate, command)
+        ]
         for other in met:
             self._waiting_in_tcm.setdefault(other.serial, []).append(command)
             self._board.at_end[other.serial] = self._on_end
         return len(met)
 
     def note_start(self, serial: int, op: int) -> None:
-        """Release those that wait for the accesses of a command when operation ``op`` has done them."""
+        """Release the waiters for a command's accesses when operation ``op`` has done them."""
         if op < 0:
             return
         for access in self._accesses.of(serial):
@@ -433,7 +438,7 @@ class ProgramOrder(MemoryOrder):
 
 @state(eq=False)
 class WatchedCommand:
-    """``command`` takes place from ``begin_ps`` to ``done_ps``; -1 while unknown."""
+    """The interval in which ``command`` takes place, from ``begin_ps`` to ``done_ps``; -1 while unknown."""
 
     command: Command
     touched: AccessFootprint
@@ -442,12 +447,12 @@ class WatchedCommand:
     overlaps: list[Overlap] = field(default_factory=list)
 
     def report(self, writes: bool) -> TookPlace:
-        """Return when it read, or wrote."""
+        """Return the interval of the read, or of the write."""
         return TookPlace(self.command, writes, self.begin_ps, self.done_ps)
 
 
 OnInversion: TypeAlias = Callable[[TookPlace, TookPlace, int, int], None]
-"""Takes two accesses of which the later in the program took place first; both touch so many bytes from an address on"""
+"""Callback with two accesses in program order that took place in reverse order, and their common address and bytes"""
 
 
 @value(eq=False)
@@ -459,40 +464,40 @@ class Overlap:
 
     @property
     def is_inverted(self) -> bool:
-        """Return True when the later one in the program was done before the earlier one took place."""
+        """Return True if the later command in program order was done before the earlier one took place."""
         first, second = self.earlier, self.later
         if first.done_ps < 0 or second.done_ps < 0:
             return False
         overtaken = second.done_ps < first.begin_ps
-        # At one instant what is written is there before others read.
+        # At one instant, written data are in memory before other commands read.
         return overtaken or (second.done_ps == first.begin_ps and not first.touched.writes)
 
     def tell(self, on_inversion: OnInversion) -> None:
-        """Tell of the bytes that both touch and one of them writes; of none when only their ranges overlap."""
+        """Report the common bytes of both, one of which writes. Report nothing if only their ranges overlap."""
         first, second = self.earlier.touched, self.later.touched
-        for some, writes, others, overwrites in (
+        for first_bytes, writes, second_bytes, overwrites in (
             (first.writes, True, second.reads, False),
             (first.writes, True, second.writes, True),
             (first.reads, False, second.writes, True),
         ):
-            address, nbytes = _find_common(some, others)
+            address, nbytes = _find_common(first_bytes, second_bytes)
             if nbytes:
                 on_inversion(self.earlier.report(writes), self.later.report(overwrites), address, nbytes)
                 return
 
 
-def _find_common(some: Footprints, others: Footprints) -> tuple[int, int]:
-    if not some or not others:
+def _find_common(first: Footprints, second: Footprints) -> tuple[int, int]:
+    if not first or not second:
         return 0, 0
-    mine, theirs = (ByteRuns.of_boxes((x.low, x.run, x.steps) for x in given) for given in (some, others))
-    return mine.common(theirs)
+    first_runs, second_runs = (ByteRuns.of_boxes((x.low, x.run, x.steps) for x in boxes) for boxes in (first, second))
+    return first_runs.common(second_runs)
 
 
 class OrderWatch(MemoryOrder):
-    """Lets accesses overlap, and tells of those that took place in another order than the program's."""
+    """A watch on the order: accesses overlap freely, and accesses in reverse program order are reported."""
 
     __slots__ = ("_clock", "_on_inversion", "_watched")
-    most_rows = ALL_ROWS  # what it tells of is exact
+    most_rows = ALL_ROWS  # its reports are exact
 
     def __init__(self, recorder: Recorder, board: Scoreboard, clock: Clock, on_inversion: OnInversion) -> None:
         super().__init__(recorder, board)
@@ -501,11 +506,11 @@ class OrderWatch(MemoryOrder):
         self._watched: dict[int, WatchedCommand] = {}
 
     def enter(self, command: Command, touched: AccessFootprint) -> int:
-        """Enter what ``command`` touches; it has to wait for nothing."""
+        """Enter the accesses of ``command``, which waits for nothing. Return 0."""
         if touched is not NOTHING:
             self._board.at_end[command.serial] = self._on_end
             watched = self._watched[command.serial] = WatchedCommand(command, touched)
-            for serial in sorted({each.command.serial for each in self._accesses.conflicts(touched)}):
+            for serial in sorted({access.command.serial for access in self._accesses.conflicts(touched)}):
                 overlap = Overlap(self._watched[serial], watched)
                 overlap.earlier.overlaps.append(overlap)
                 watched.overlaps.append(overlap)

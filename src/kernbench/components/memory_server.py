@@ -1,22 +1,22 @@
-"""The time of a memory: its servers, its banks, and how reads and writes are answered.
+"""The timing of a memory: its servers, its banks, and the replies to reads and writes.
 
-``MemoryServer`` serves jobs in turn, a quantum at a time, and a job that is alone in a single step. It knows nothing
-of addresses or links: a job tells how many packets it has and how long each takes, and is told when they are served. A
-grant is what the server has promised to one job; a competitor that comes in the middle of a grant cuts it at the end
-of the quantum under way::
+``MemoryServer`` serves jobs round-robin, a quantum at a time, and an uncontended job in a single step. It does not deal
+with addresses or links. A job states how many packets it has and how long each takes, and is notified when they are
+served. A grant is a span of service that the server has promised to one job. A competitor that arrives during a grant
+cuts the grant at the end of the current quantum::
 
     alone            AAAAAAAAAAAA            one grant of 12 packets
-    B comes at 3     AAAA BB AA BB AA ...    the grant is cut after 4; then turns of a quantum, here 2 packets
+    B arrives at 3   AAAA BB AA BB AA ...    the grant is cut after 4; then grants of a quantum, here 2 packets
 
-``BankedServer`` is a memory of several such servers, its banks. Bytes lie in the banks in turn, ``bank_bytes`` in each,
-and each bank has the bandwidth of the memory. Accesses to one bank take turns, accesses to different ones overlap. An
-access moves its bytes in order, so alone it takes the same time with any number of banks. Where an access covers
-several banks, it goes from bank to bank, packet by packet (a packet is served by the bank of its first byte), and waits
-in each for its turn.
+``BankedServer`` is a memory of several such servers, its banks. Addresses are interleaved over the banks,
+``bank_bytes`` in each, and each bank has the bandwidth of the memory. Accesses to one bank are served round-robin.
+Accesses to different banks overlap. An access moves its bytes in order, so an uncontended access takes the same time
+with any number of banks. An access that covers several banks visits them in order, packet by packet, and waits for a
+grant in each. The bank of a packet is the bank of its first byte.
 
-``Responder`` answers for a memory. Read: after ``access_ps`` the bytes are served, and feed the fabric as they come.
-Write: the server's time overlaps with the arrival of the data. Work that is left when the last byte is there is served
-then; after ``access_ps`` more the bytes are committed and the acknowledgement leaves.
+``Responder`` replies for a memory. Read: after ``access_ps`` the bytes are served, and feed the fabric as they are
+served. Write: the server's time overlaps with the arrival of the data. Work that is left when the last byte has arrived
+is served then. After another ``access_ps`` the bytes are committed and the acknowledgement leaves.
 """
 
 from __future__ import annotations
@@ -58,30 +58,30 @@ class Job:
         self.served = 0
 
     def begin(self, first: int, count: int, start: int) -> None:
-        """Take a grant: packets ``first`` … ``first + count - 1`` are served one after another from ``start`` ps on."""
+        """Receive a grant: packets ``first`` … ``first + count - 1`` are served in order from ``start`` ps on."""
         raise NotImplementedError
 
     def cut(self, count: int) -> None:
-        """Cut the last grant: it holds up to packet ``count - 1`` only."""
+        """Cut the last grant: it is valid up to packet ``count - 1`` only."""
         raise NotImplementedError
 
     def span(self, first: int, count: int) -> int:
-        """Return how long those packets take, in ps."""
+        """Return the service time of ``count`` packets from ``first`` on, in ps."""
         last = first + count == self.packets
         return (count - last) * self.pace.packet_ps + last * self.pace.last_ps
 
 
 def pace_of(nbytes: int, packet_bytes: int, total_ps: int) -> Pace:
-    """Spread ``total_ps`` over the packets of ``nbytes``: full packets take their share, the last one the rest."""
+    """Spread ``total_ps`` over the packets of ``nbytes``. Full packets take their share, the last one the remainder."""
     full = total_ps * packet_bytes // nbytes if nbytes > packet_bytes else total_ps
     n_full = (nbytes - 1) // packet_bytes
     return Pace(full, total_ps - n_full * full)
 
 
 class MemoryServer:
-    """A server of jobs: an SRAM, a port of a TCM, or a bank of these. ``quantum`` is in packets.
+    """A server of jobs: an SRAM, a port of a TCM, or one of their banks. ``quantum`` is in packets.
 
-    ``free_at``: when its last grant is over. ``busy_ps``: all of its grants together.
+    ``free_at``: the end of the last grant, in ps. ``busy_ps``: the total duration of all grants.
     """
 
     __slots__ = ("_clock", "_current", "_first", "_queue", "_start", "_turn_due", "busy_ps", "free_at", "quantum")
@@ -99,17 +99,17 @@ class MemoryServer:
 
     @property
     def idle(self) -> bool:
-        """Return True when nothing is being served."""
+        """Return True when no job is being served."""
         return self.free_at <= self._clock.time and not self._queue
 
     def banks_of(self, access: Access) -> MemoryServer:
-        """Return the server of an access: this one, whatever its bytes."""
+        """Return the server of an access: always this one."""
         return self
 
     def work_since(self, since: int, busy: int) -> int:
-        """Do as much of ``busy`` ps of work as fits in the idle time from ``since`` to now; return the rest of it.
+        """Do as much of ``busy`` ps of work as fits in the idle time from ``since`` to now. Return the remaining ps.
 
-        It is for work that becomes known late: the data of a write have been coming in since ``since``.
+        Use it for work that becomes known late: the data of a write have been arriving since ``since``.
         """
         free, now = self.free_at, self._clock.time
         if free > now or self._queue:
@@ -125,7 +125,7 @@ class MemoryServer:
         return busy - done
 
     def submit(self, job: Job) -> None:
-        """Serve ``job`` as soon as its turn comes."""
+        """Queue ``job`` for service, round-robin."""
         if self.idle:
             self._serve(job, job.packets - job.served)
             return
@@ -136,7 +136,7 @@ class MemoryServer:
             self._clock.call_at(self.free_at, self._turn)
 
     def _cut_current(self) -> None:
-        """End the grant under way with its current quantum and put the rest of the job in line."""
+        """End the current grant after its current quantum, and queue the remainder of the job."""
         job = self._current
         assert job is not None
         elapsed = self._clock.time - self._start
@@ -185,22 +185,22 @@ class BankedServer:
         self._servers = [MemoryServer(clock, quantum) for _ in range(spec.banks)]
 
     def banks_of(self, access: Access) -> MemoryServer | BankSequence:
-        """Return the bank that serves an access, or the banks, in order."""
+        """Return the bank that serves an access, or the sequence of banks if there are several."""
         pieces = [(self._servers[bank], sum(1 for _ in run)) for bank, run in groupby(self._bank_numbers(access))]
         return pieces[0][0] if len(pieces) == 1 else BankSequence(self._clock, pieces)
 
     def _bank_numbers(self, access: Access) -> Iterator[int]:
-        """Yield the number of each packet's bank."""
+        """Yield the bank number of each packet."""
         for at in range(0, access.nbytes, self._packet_bytes):
             row, column = divmod(at, access.row_bytes)
             yield (access.pa + row * access.stride + column) // self._bank_bytes % len(self._servers)
 
 
 class BankSequence:
-    """The server of one access that goes through several banks.
+    """The server of one access that covers several banks.
 
-    ``pieces``: how many packets it has in this bank, then in that one. ``free_at``: when the work was over that
-    ``work_since`` did.
+    ``pieces``: the banks in order, with the number of packets in each. ``free_at``: the end of the work done by
+    ``work_since``, in ps.
     """
 
     __slots__ = ("_clock", "_pieces", "free_at")
@@ -211,7 +211,7 @@ class BankSequence:
         self.free_at = 0
 
     def work_since(self, since: int, busy: int) -> int:
-        """Do as much of ``busy`` ps of work as fits in idle time up to now, bank after bank; return the rest of it."""
+        """Do as much of ``busy`` ps of work as fits in idle time up to now, bank by bank. Return the rest in ps."""
         packets, left = sum(count for _, count in self._pieces), busy
         for bank, count in self._pieces:
             share = min(left, -(-busy * count // packets))
@@ -224,7 +224,7 @@ class BankSequence:
         return left
 
     def submit(self, job: Job) -> None:
-        """Serve ``job``: each piece as soon as the one before it is done and its turn comes."""
+        """Queue ``job``. Each piece is queued at its bank when the preceding piece is done."""
         pieces, first = [], 0
         for bank, count in self._pieces:
             pieces.append(_Piece(self._clock, job, bank, first, count))
@@ -235,21 +235,21 @@ class BankSequence:
 
 
 class _Piece(Job):
-    """Packets of a job that lie in one bank, from ``offset`` on."""
+    """The packets of a job that are in one bank, from ``offset`` on."""
 
     __slots__ = ("_bank", "_clock", "_cuts", "_offset", "_whole", "following")
 
-    def __init__(self, clock: Clock, whole: Job, bank: MemoryServer, offset: int, packets: int) -> None:
-        super().__init__(packets, whole.pace)
+    def __init__(self, clock: Clock, job: Job, bank: MemoryServer, offset: int, packets: int) -> None:
+        super().__init__(packets, job.pace)
         self._clock = clock
-        self._whole = whole
+        self._whole = job
         self._bank = bank
         self._offset = offset
         self._cuts = 0
         self.following: _Piece | None = None
 
     def start(self) -> None:
-        """Ask for its turn: the pieces before it are done."""
+        """Queue the piece at its bank: the preceding pieces are done."""
         self._bank.submit(self)
 
     def span(self, first: int, count: int) -> int:
@@ -278,13 +278,13 @@ def make_server(machine: Machine, spec: BankedSpec) -> MemoryServer | BankedServ
 
 
 Server: TypeAlias = MemoryServer | BankSequence
-"""What serves one access"""
+"""The server of one access"""
 
 
 class Answering:
-    """The part of answering for ``component`` that all memories share: to take requests, to commit, to acknowledge.
+    """The common part of the replies of all memories for ``component``: taking requests, commits, acknowledgements.
 
-    ``arrived`` takes messages of queues once they are committed; by default a header tells their receiver.
+    ``arrived`` is called with queue messages once they are committed. By default a header notifies the receiver.
     """
 
     __slots__ = ("access_ps", "arrived", "clock", "component", "machine")
@@ -299,7 +299,7 @@ class Answering:
         self.arrived = arrived or self._announce
 
     def take(self, message: ReadRequest | WriteData, transfer: Transfer) -> None:
-        """Serve a request that has been delivered."""
+        """Serve a delivered request."""
         now = self.clock.time
         if isinstance(message, ReadRequest):
             self.clock.call_at(now + self.access_ps, self._read, message)
@@ -310,11 +310,11 @@ class Answering:
         raise NotImplementedError
 
     def write(self, message: WriteData, transfer: Transfer) -> None:
-        """Take data that have been delivered."""
+        """Take delivered data."""
         raise NotImplementedError
 
     def make_reply(self, port: Port, request: ReadRequest) -> Transfer:
-        """Make the transfer of the bytes that were asked for."""
+        """Make the transfer of the requested bytes."""
         reply = ReadReply(request.op, request.part)
         return self.machine.make(port, self.component.node.id, request.requester, request.access.nbytes, reply)
 
@@ -338,14 +338,14 @@ class Answering:
         )
 
     def observe_turn(self, message: ReadRequest | WriteData, server: Hashable, start: int, end: int) -> None:
-        """Tell an observer, if there is one, that ``server`` works on an access."""
+        """Notify the observer, if there is one, that ``server`` works on an access."""
         observation = self.machine.observation
         if observation is not None:
             observation.turn(message, server, start, end)
 
 
 class Responder(Answering):
-    """Answers by servers. ``read_ps`` and ``write_ps`` give the server time of an access in ps."""
+    """The replies of a memory with servers. ``read_ps`` and ``write_ps`` return the server time of an access in ps."""
 
     __slots__ = ("_free_ports", "_n_ports", "_write_server", "read_ps", "reads", "write_ps", "writes")
 
@@ -388,20 +388,20 @@ class Responder(Answering):
         server.submit(_ReadJob(self, request, server, transfer, pace))
 
     def _take_port(self) -> Port:
-        """Take a port that sends nothing: answers under way leave by different ones, so none blocks another."""
+        """Take an unused port. Replies in flight leave by different ports, so none blocks another."""
         if self._free_ports:
             return self._free_ports.pop()
         self._n_ports += 1
         return self.machine.network.port(self.component.node.id, f"read{self._n_ports}")
 
     def write(self, message: WriteData, transfer: Transfer) -> None:
-        """Take data that have been delivered."""
+        """Take delivered data."""
         access, write_ps = message.access, self.write_ps
         server = self._write_server or self.writes.banks_of(access)
-        whole = write_ps(access)
-        busy = server.work_since(transfer.head_ps, whole)
-        if busy < whole and self.machine.observation is not None:
-            self.observe_turn(message, server, server.free_at - (whole - busy), server.free_at)
+        total_ps = write_ps(access)
+        busy = server.work_since(transfer.head_ps, total_ps)
+        if busy < total_ps and self.machine.observation is not None:
+            self.observe_turn(message, server, server.free_at - (total_ps - busy), server.free_at)
         if busy == 0:
             if self.access_ps:
                 self.clock.call_at(self.clock.time + self.access_ps, self._commit, message)
@@ -412,17 +412,17 @@ class Responder(Answering):
         server.submit(_WriteJob(self, message, server, pace_of(access.nbytes, packet_bytes, busy), packet_bytes))
 
     def commit_at(self, when: int, job: _WriteJob) -> None:
-        """Commit ``job``, whose packets are served at ``when``, unless its grant is cut before that."""
+        """Commit ``job``, whose packets are served at ``when``, unless its grant is cut before then."""
         self.clock.call_at(when + self.access_ps, self._commit_uncut, (job, job.cuts))
 
-    def _commit_uncut(self, what: tuple[_WriteJob, int]) -> None:
-        job, cuts = what
+    def _commit_uncut(self, promise: tuple[_WriteJob, int]) -> None:
+        job, cuts = promise
         if job.cuts == cuts:
             self._commit(job.message)
 
 
 class _ReadJob(Job):
-    """The packets of a read. Those that are served feed the transfer that carries them away."""
+    """The packets of a read. Served packets feed the transfer that carries them away."""
 
     __slots__ = ("request", "responder", "server", "transfer")
 
@@ -450,7 +450,7 @@ class _ReadJob(Job):
 
 
 class _WriteJob(Job):
-    """The packets of a write, which is committed when all are served. ``cuts``: how often a grant was cut."""
+    """The packets of a write, which is committed when all are served. ``cuts``: the number of grants that were cut."""
 
     __slots__ = ("cuts", "message", "responder", "server")
 

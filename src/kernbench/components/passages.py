@@ -1,6 +1,7 @@
-"""Passages: lists of tiles on their way through a PE's pipeline by timetable, with an event only where others are told.
+"""Scheduled tiles of a PE's pipeline. A passage is a list of tiles that runs by a precomputed ``Timetable``.
 
-What a timetable says is written to the log when it has happened: when somebody is told, or reads the log.
+It costs an event only where another component must be notified. Its rows are written to the log later: when a component
+is notified, or when the log is read.
 """
 
 from __future__ import annotations
@@ -49,9 +50,10 @@ OnMark: TypeAlias = "Callable[[Passage, Mark], None]"
 
 
 class TileLists:
-    """The lists of tiles of a machine, ``known`` by what decides them; None: those that may not go by timetable.
+    """The lists of tiles of a machine, cached in ``known`` by the values that determine them.
 
-    Those may that only fetch, multiply and store, and that fill the pipeline.
+    A list is None if its tiles may not be scheduled. Tiles may be scheduled if they only fetch, multiply and store,
+    and if there are enough of them to fill the pipeline.
     """
 
     def __init__(self, log: Log, timetables: Timetables, amounts_of: Callable[[Tile, Command], TileAmounts]) -> None:
@@ -63,7 +65,7 @@ class TileLists:
     def make(
         self, command: Command, source: Iterable[Tile], times: tuple[Callable[[int], int], int, Callable[[int], int]]
     ) -> TileList | None:
-        """Make a list; ``times``: of a fetch of some bytes, of a tile in the matrix unit, of a store."""
+        """Make a list. ``times``: fetch time by bytes, time of a tile in the matrix unit, store time by bytes (ps)."""
         log, tiles, (fetch_ps, gemm_ps, store_ps) = self._log, tuple(source), times
         simple = all(x.macs and not (x.reads or x.math_bytes or x.write) for x in tiles)
         if not simple or len(tiles) < self._timetables.sizes.tiles_in_flight:
@@ -86,21 +88,21 @@ class TileLists:
 
 
 class StageRows:
-    """The common part of the rows of a PE's stages: the log, its parts there, and what their rows are about."""
+    """The common part of the rows of a PE's stages: the log, the numbers of their components, and their label."""
 
     __slots__ = ("clock", "log", "parts", "what")
 
     def __init__(self, clock: Clock, log: Log, components: Sequence[str]) -> None:
         self.clock = clock
         self.log = log
-        self.parts = np.array([log.part(each) for each in components], np.int64)
+        self.parts = np.array([log.part(component) for component in components], np.int64)
         self.what = log.intern("stage")
 
 
 class Passage:
-    """A list of tiles of ``plan`` that came to the pipeline at ``start_ps`` after ``cause``.
+    """A list of tiles of ``plan`` that entered the pipeline at ``start_ps`` after ``cause``, by a precomputed schedule.
 
-    ``source`` gives the tiles once more. ``before``: passage and tile of each token that was there.
+    ``source`` yields the tiles again. ``before``: passage and tile number of each token that was in the pipeline.
     """
 
     __slots__ = (
@@ -139,41 +141,41 @@ class Passage:
         self.before = before
         self.is_last = is_last
         self._stages = stages
-        self._given: dict[int, int] = {}  # tiles that go on by tokens of their own: how many stages were left
+        self._given: dict[int, int] = {}  # tiles that continue as separate tokens: their number of remaining stages
         self._n_fired = 0
-        self._places: list[Row] = []  # of the rows that are written
-        self._open: list[int] = []  # those of them that have not ended
+        self._places: list[Row] = []  # of the rows written so far
+        self._open: list[int] = []  # the written rows that have not ended
 
     def events_by_now(self) -> int:
-        """Return how many events have happened; within an event, one that is due now has only if that is known."""
+        """Return the number of past events. An event due now counts only if it is known to have happened."""
         clock, events = self._stages.clock, self.timetable.events
         after = clock.time - self.start_ps
-        found = bisect_right(events, after) if clock.has_come(clock.time, NEVER) else bisect_left(events, after)
-        self._n_fired = max(self._n_fired, found)
+        count = bisect_right(events, after) if clock.has_come(clock.time, NEVER) else bisect_left(events, after)
+        self._n_fired = max(self._n_fired, count)
         return self._n_fired
 
     def note_fired(self, number: int) -> None:
-        """Note that all events before ``number`` have happened."""
+        """Record that all events before ``number`` have happened."""
         self._n_fired = max(self._n_fired, number)
 
     def origin(self, tile: int) -> tuple[Passage, int]:
-        """Return the passage of a tile, and its number there."""
+        """Return the passage of a tile, and the number of the tile there."""
         return (self, tile) if tile >= 0 else self.before[tile]
 
     def row(self, tile: int, stage: int) -> Row:
-        """Return the row of a tile in a stage that it has begun."""
+        """Return the row of a tile in a stage that the tile has begun."""
         owner, number = self.origin(tile)
         return owner.row_at(owner.timetable.row_of(number, stage))
 
     def row_at(self, at: int) -> Row:
-        """Return the row that is number ``at`` of the timetable, and has begun."""
+        """Return row number ``at`` of the schedule, which has begun."""
         if at >= len(self._places):
             self._n_fired = max(self._n_fired, bisect_right(self.timetable.rows_before, at))
             self.write()
         return self._places[at]
 
     def first_cause(self) -> Cause:
-        """Return the cause of its first row."""
+        """Return the cause of the first row."""
         return self._cause_of(self.timetable.externals[0])
 
     def write(self) -> None:
@@ -203,7 +205,7 @@ class Passage:
 
     @property
     def is_written(self) -> bool:
-        """Return True when all of its rows are in the log."""
+        """Return True when all rows of the passage are in the log."""
         return len(self._places) == len(self.timetable.ends) and not self._open
 
     def _cause_of(self, external: External) -> Cause:
@@ -213,7 +215,7 @@ class Passage:
         return self.row(external.tile, external.stage), by
 
     def _close(self, at: int, event: int) -> bool:
-        """Close a row, if it has ended before ``event``."""
+        """Close a row if it has ended before ``event``."""
         if self.timetable.ended_by[at] >= event:
             return False
         end, rows, row = self.timetable.ends[at] + self.start_ps, self._stages.log.rows, self._places[at]
@@ -222,11 +224,11 @@ class Passage:
         return True
 
     def give_away(self, tile: int, to_pass: int) -> None:
-        """Let a tile go on by a token of its own, with ``to_pass`` stages left."""
+        """Let a tile continue as a separate token, with ``to_pass`` remaining stages."""
         self._given[tile] = to_pass
 
     def has_given_away(self, mark: Mark) -> bool:
-        """Return True when another is to tell of it."""
+        """Return True when a separate token reports ``mark``."""
         to_pass = self._given.get(mark.tile)
         if to_pass is None:
             return False
@@ -235,7 +237,7 @@ class Passage:
 
 
 class Moved(NamedTuple):
-    """A token that goes on by itself: tile ``number`` of ``passage``, whose last row is ``row``."""
+    """A token that continues by itself: tile ``number`` of ``passage``. Its last row is ``row``."""
 
     passage: Passage
     number: int
@@ -245,7 +247,7 @@ class Moved(NamedTuple):
 class Passages:
     """The passages of a PE.
 
-    ``current`` is the last one, until it is over; ``is_full``: tiles of it have not been injected.
+    ``current`` is the last passage until it is over. ``is_full``: some tiles of it have not been injected.
     """
 
     def __init__(self, stages: StageRows, timetables: Timetables, on_mark: OnMark) -> None:
@@ -255,48 +257,50 @@ class Passages:
         self._timetables = timetables
         self._on_mark = on_mark
         self._under_way: list[Passage] = []
-        self._firing = NONE  # the event of the current one that finds no tile left
+        self._firing = NONE  # the event of the current passage at which no tile is left
         stages.log.writers.append(self.write)
 
     def begin(self, plan: Any, source: Iterable[Tile], tiles: TileList, cause: Cause, *, is_last: bool) -> None:
-        """Let tiles come to the pipeline after ``cause``, as soon as it has room; ``is_last``: their end is told."""
-        found, due = self._timetables.idle, 0
+        """Let tiles enter the pipeline after ``cause``, as soon as it has room. ``is_last``: report their end."""
+        state, due = self._timetables.idle, 0
         before: tuple[tuple[Passage, int], ...] = ()
         if self.current is not None:
-            found, seen = self._look(self.current)
-            before = tuple([self.current.origin(each.tile) for each in seen])
-            due = int(self.current.events_by_now() == self._firing)  # the event of now is the first of the new one
-        timetable = self._timetables.find(found, tiles.shapes)
+            state, tokens = self._look(self.current)
+            before = tuple([self.current.origin(token.tile) for token in tokens])
+            due = int(self.current.events_by_now() == self._firing)  # the present event is the first of the new passage
+        timetable = self._timetables.find(state, tiles.shapes)
         passage = Passage(self._stages, plan, source, tiles, timetable, cause, before, is_last)
         self.current, self.is_full = passage, True
         self._under_way.append(passage)
         clock, start_ps = self._stages.clock, passage.start_ps
         clock.reserve(start_ps + timetable.events[-1])
-        for each in timetable.marks:
-            what = each.marks[-1].what
-            if each.number < due:
-                self._on_mark(passage, each.marks[0])  # the first tile is issued
-            elif (what is What.BEGIN and plan.row >= 0) or (what is What.LAST and not is_last and len(each.marks) == 1):
-                continue  # nobody has to know
-            elif each.begin_ps < 0 or what is What.EXHAUSTED:
-                clock.call_at(start_ps + each.end_ps, self._fire, (passage, each))
+        for event in timetable.marks:
+            last = event.marks[-1].what
+            if event.number < due:
+                self._on_mark(passage, event.marks[0])  # the first tile is issued
+            elif (last is What.BEGIN and plan.row >= 0) or (
+                last is What.LAST and not is_last and len(event.marks) == 1
+            ):
+                continue  # no component has to be notified
+            elif event.begin_ps < 0 or last is What.EXHAUSTED:
+                clock.call_at(start_ps + event.end_ps, self._fire, (passage, event))
             else:
-                clock.call_at(start_ps + each.begin_ps, self._await, (passage, each))
+                clock.call_at(start_ps + event.begin_ps, self._await, (passage, event))
 
     def _look(self, passage: Passage) -> tuple[PipelineState, Sequence[Seen]]:
         """Return the state of the pipeline, and the tokens in it."""
         number = passage.events_by_now()
-        seen = passage.timetable.seen.get(number, ())
+        tokens = passage.timetable.seen.get(number, ())
         after = self._stages.clock.time - passage.start_ps
-        return self._timetables.state(passage.timetable, number, after), seen
+        return self._timetables.state(passage.timetable, number, after), tokens
 
     def _await(self, due: tuple[Passage, Marks]) -> None:
-        """Take the place of an event in the order of its instant, now that its stage begins."""
+        """Reserve the place of an event in the order of its instant, now that its stage begins."""
         passage, marks = due
         self._stages.clock.call_at(passage.start_ps + marks.end_ps, self._fire, due)
 
     def _fire(self, due: tuple[Passage, Marks]) -> None:
-        """Tell what happens in an event."""
+        """Report the marks of an event."""
         passage, (number, _, __, marks) = due
         for mark in marks:
             passage.note_fired(number)
@@ -313,30 +317,30 @@ class Passages:
         passage.note_fired(number + 1)
 
     def row_of(self, passage: Passage, mark: Mark) -> Row:
-        """Return the row that ends as ``mark`` happens."""
+        """Return the row that ends when ``mark`` happens."""
         self.write()
         return passage.row(mark.after, mark.stage)
 
     def write(self) -> None:
         """Write the rows that have begun."""
         under_way = self._under_way
-        for each in under_way:
-            each.write()
+        for passage in under_way:
+            passage.write()
         while under_way and under_way[0].is_written:
             under_way.pop(0).before = ()
 
     def give_away(self) -> tuple[PipelineState, list[Moved]]:
-        """Return the state of the pipeline, and its tokens, which go on by themselves."""
+        """Return the state of the pipeline, and its tokens, which continue by themselves."""
         passage = self.current
         if passage is None:
             return self._timetables.idle, []
-        found, seen = self._look(passage)
+        state, tokens = self._look(passage)
         self.write()
         moved = []
-        for each in seen:
-            owner, number = passage.origin(each.tile)
-            moved.append(Moved(owner, number, NONE if each.stage == NONE else owner.row(number, each.stage)))
-            owner.give_away(number, each.to_pass)
+        for token in tokens:
+            owner, number = passage.origin(token.tile)
+            moved.append(Moved(owner, number, NONE if token.stage == NONE else owner.row(number, token.stage)))
+            owner.give_away(number, token.to_pass)
         self.current = None
         self._under_way.clear()
-        return found, moved
+        return state, moved

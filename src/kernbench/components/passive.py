@@ -1,6 +1,6 @@
-"""Parts in transit: packets pass through them; their overhead is on the links that enter them.
+"""Components in transit: packets pass through them, and their overhead is charged on the links that enter them.
 
-A class of a user's may decide which way packets take, and when they go on.
+A user's subclass can choose the route of packets and delay them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from kernbench.transport import Junction, Packet, Transfer, Way
 
 
 class TransitPart(Component):
-    """A part that packets pass through. What it costs them is ``overhead_ns``; what else it does is up to a subclass.
+    """A component that packets pass through. It costs them ``overhead_ns``; a subclass can do more.
 
-    A class that overrides ``forward`` or ``hold_ns`` is asked once for each transfer that enters the part, when its
-    head does (``overhead_ns`` is over by then); its packets follow the head. One that overrides ``hold_packet_ns`` is
-    asked for each packet. Such transfers never go express.
+    ``forward`` and ``hold_ns``, if overridden, are called once for each transfer that enters, when its head enters and
+    ``overhead_ns`` is over. The packets of a transfer follow its head. ``hold_packet_ns``, if overridden, is called for
+    each packet. Transfers through such a component never take the express path.
     """
 
     def __init__(self, node: Node, machine: Machine) -> None:
@@ -36,42 +36,43 @@ class TransitPart(Component):
 
     @property
     def rate_gbs(self) -> float | None:
-        """The bandwidth of each link out of this part, as of every part.
+        """The bandwidth of each link out of this component, in GB/s.
 
-        A class that holds heads or packets paces by itself: what ``attrs.rate_gbs`` is to it, its links have their own.
+        None for a class that holds heads or packets: it paces the traffic itself, and ``attrs.rate_gbs`` is its own
+        parameter. Its links then have only their own bandwidth.
         """
         return None if self._asks_hold or self._asks_packets else super().rate_gbs
 
     def forward(self, transfer: Transfer, ways: Sequence[Way]) -> Way:
-        """Choose the way by which ``transfer`` goes on, one of ``ways``.
+        """Choose the way by which ``transfer`` continues, one of ``ways``.
 
-        The first is the one that it takes when nobody decides; for each other link out of this part that begins a way
-        with the fewest hops there is one. FIFOs behind a part that overrides this are unbounded.
+        The first way is the default route. There is one further way for each other link out of this component that
+        starts a way with the fewest hops. FIFOs behind a component that overrides this method are unbounded.
         """
         return ways[0]
 
     def hold_ns(self, transfer: Transfer) -> float:
-        """Return how long the head of ``transfer`` waits here before it asks for its link.
+        """Return how long the head of ``transfer`` waits here before it requests its link, in ns.
 
-        What comes behind it by the same link stays behind it.
+        Later traffic for the same link stays behind it.
         """
         return 0.0
 
     def hold_packet_ns(self, packet: Packet) -> float:
-        """Return how long ``packet`` waits here, from when its turn has come until it asks for its link.
+        """Return how long ``packet`` waits here before it requests its link, in ns.
 
-        Its turn comes when its head is here, and all that came before it by the same link has gone on. What comes by
-        other links does not wait for it.
+        The wait begins when its head has arrived and all earlier packets for the same link have left. Packets for other
+        links do not wait for it.
         """
         return 0.0
 
     def reset(self) -> None:
-        """Begin anew, with the same numbers by chance."""
+        """Reset, with the same sequence of random numbers."""
         if self.junction is not None:
             self.random.seed(self.node.id)
 
     def _forward_head(self, transfer: Transfer, hop: int) -> int:
-        """Send the head of ``transfer`` on, from link number ``hop`` of its route; return how many ps it is held."""
+        """Forward the head of ``transfer``, from link number ``hop`` of its route. Return its delay in ps."""
         if self._asks_way:
             self._ask_way(transfer, hop)
         return ns_to_ps(sound_ns("hold_ns()", self.hold_ns(transfer))) if self._asks_hold else 0
@@ -81,14 +82,14 @@ class TransitPart(Component):
 
     def _ask_way(self, transfer: Transfer, hop: int) -> None:
         links = transfer.route.links
-        planned, *others = self.machine.ways(links[hop:])
+        planned, *alternatives = self.machine.ways(links[hop:])
         passed = {link.src for link in links[:hop]}
-        ways = (planned, *(way for way in others if passed.isdisjoint(way.nodes)))
-        found: object = self.forward(transfer, ways)
-        way = next((each for each in ways if each is found), None)
+        ways = (planned, *(way for way in alternatives if passed.isdisjoint(way.nodes)))
+        answer: object = self.forward(transfer, ways)
+        way = next((candidate for candidate in ways if candidate is answer), None)
         if way is None:
-            what = "None" if found is None else f"a {type(found).__name__}"
-            raise UnsupportedError(f"forward() returned {what}, which is none of the ways it was given ({len(ways)})")
+            label = "None" if answer is None else f"a {type(answer).__name__}"
+            raise UnsupportedError(f"forward() returned {label}, which is not one of the {len(ways)} ways passed to it")
         if way is not planned:
             self.machine.network.redirect(transfer, hop, way.links)
 
@@ -105,14 +106,14 @@ class PcieEp(TransitPart):
 
 @register("builtin.noc_router", kind=("noc_router", "io_noc"))
 class NocRouter(TransitPart):
-    """A router of a cube's mesh, or the crossbar of an IO chiplet. Derive from it to model another one."""
+    """A router of a cube's mesh, or the crossbar of an IO chiplet. Derive from it to model another router."""
 
 
 @register("builtin.ucie", kind=("ucie", "sip_port"))
 class Ucie(TransitPart):
-    """One side of a die-to-die link."""
+    """One end of a die-to-die link."""
 
 
 @register("builtin.xbar", kind="xbar")
 class Xbar(TransitPart):
-    """The crossbar of a corner: PEs, HBM slices and the corner's router."""
+    """The crossbar of a cube corner: it joins PEs, HBM slices and the corner's router."""

@@ -1,10 +1,10 @@
-"""The CPU of a PE: it runs kernels and hands their commands to the engines.
+"""The CPU of a PE: it runs kernels and issues their commands to the engines.
 
-Like every CPU of the control path it takes one message at a time, ``overhead_ns`` each, in the order they arrive.
+Like every CPU of the control path it handles one message at a time, in arrival order, for ``overhead_ns`` each.
 
-Kernels of the default stream run one at a time. Those of other streams run side by side: while one waits, for a slot or
-for its commands, the others go on. They share the CPU, which issues one command at a time, and the scratch, of which
-each has an equal part.
+Kernels of the default stream run one at a time. Kernels of other streams run concurrently: while one waits for a slot
+or for its commands, the others continue. They share the CPU, which issues one command at a time. They also share the
+scratch, in equal parts.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from kernbench.transport import Transfer
 
 
 class SerialCpu(Component):
-    """A part that handles messages serially: ``handle`` is called when a message's turn is over.
+    """A component that handles messages serially. It calls ``handle`` when the handling time of a message is over.
 
-    ``cause``: the row after which it does what it does, and why; while it handles a message, the message's row.
+    ``cause``: the log row that the next action follows, and the reason. During handling it is the row of the message.
     """
 
     def __init__(self, node: Node, machine: Machine) -> None:
@@ -54,7 +54,7 @@ class SerialCpu(Component):
 
     @property
     def handles_serially(self) -> bool:
-        """Return True: its overhead is its own time, not the link's."""
+        """Return True: the overhead occupies the CPU, not the link."""
         return True
 
     def receive(self, message: object, transfer: Transfer) -> None:
@@ -77,15 +77,15 @@ class SerialCpu(Component):
         raise NotImplementedError
 
     def tell(self, dst: str, message: ControlMessage) -> None:
-        """Send a message of the control path to another part."""
+        """Send a control-path message to another component."""
         self.machine.send_control(self.node.id, dst, message, self.cause)
 
 
 @register("builtin.pe_cpu", kind="pe_cpu")
 class PeCpu(SerialCpu):
-    """Starts kernels at their common start, those of a stream in arrival order; answers when all commands of one end.
+    """The CPU of a PE. It starts kernels at their common start and reports when all commands of a kernel are done.
 
-    Its queues are removed behind the kernels that were ordered before.
+    The kernels of a stream run in arrival order. Queues are removed after all kernels that were ordered earlier.
     """
 
     Attrs = PeCpuAttrs
@@ -100,13 +100,13 @@ class PeCpu(SerialCpu):
         self._m_cpu = cube_part(*node.cube_coord, "m_cpu")
         self._parts = PeParts(machine, self.coord)
         self._orders: deque[tuple[PeOrder, Row]] = deque()
-        self._programs: dict[int, Sequencer] = {}  # that run, by launch
-        self._at_barrier: set[int] = set()  # launches whose kernels wait at one
+        self._programs: dict[int, Sequencer] = {}  # running kernels, by launch
+        self._at_barrier: set[int] = set()  # launches whose kernels wait at a barrier
         self._issue_slot = IssueSlot()
-        self._scratch_part = 0  # bytes of each kernel that runs beside others
+        self._scratch_part = 0  # bytes of scratch per concurrent kernel
 
     def handle(self, message: object) -> None:
-        """Act on an order of the M_CPU, or on the end of a barrier."""
+        """Act on an order of the M_CPU, or on the release of a barrier."""
         match message:
             case PeOrder(request_id=launch, order=LaunchOrder()) if launch in self.machine.given_up:
                 self._refuse(message)
@@ -121,7 +121,7 @@ class PeCpu(SerialCpu):
                 raise UnsupportedError(f"{self.node.id} cannot take a {type(message).__name__}")
 
     def _set_up(self, message: PeOrder) -> None:
-        """Carry out an order about the PE itself; a failure is the answer."""
+        """Carry out an order that concerns the PE itself, and report its success or failure."""
         error: Exception | None = None
         try:
             match message.order:
@@ -140,11 +140,11 @@ class PeCpu(SerialCpu):
         self._report(message.request_id, PeReport(pe=self.coord, error=error))
 
     def abandon(self, request_ids: frozenset[int]) -> None:
-        """End the kernels of these requests, running or in line: their launches fail."""
-        launches = [each for each in self._orders if isinstance(each[0].order, LaunchOrder)]
-        for each in [each for each in launches if each[0].request_id in request_ids]:
-            self._orders.remove(each)
-            self._refuse(each[0])
+        """End the kernels of these requests, running or queued. Their launches fail."""
+        launches = [pending for pending in self._orders if isinstance(pending[0].order, LaunchOrder)]
+        for queued in [queued for queued in launches if queued[0].request_id in request_ids]:
+            self._orders.remove(queued)
+            self._refuse(queued[0])
         for launch, program in tuple(self._programs.items()):
             if launch in request_ids:
                 self._at_barrier.discard(launch)
@@ -154,14 +154,14 @@ class PeCpu(SerialCpu):
         self._report(order.request_id, PeReport(pe=self.coord, error=AbandonedError("its launch was abandoned")))
 
     def blocked(self) -> tuple[str, ...]:
-        """Return what the running kernels wait for."""
+        """Describe what each running kernel waits for."""
         return tuple(program.waits_for() for program in self._programs.values())
 
     def _report(self, request_id: int, report: PeReport) -> None:
         self.tell(self._m_cpu, Report(request_id=request_id, pes=(report,)))
 
     def _go_on(self) -> None:
-        """Carry out what is in line and need not wait for anything before it."""
+        """Carry out the queued orders that need not wait for an earlier one."""
         while (at := self._find_next()) is not None:
             message, row = self._orders[at]
             del self._orders[at]
@@ -171,10 +171,10 @@ class PeCpu(SerialCpu):
                 self._set_up(message)
 
     def _find_next(self) -> int | None:
-        """Return the number in line of the first order that can be carried out; None when all have to wait.
+        """Return the position of the first order that can be carried out, or None if all of them have to wait.
 
-        One of the default stream waits for all before it; one of another stream for those of its own and of the
-        default stream.
+        An order of the default stream waits for all earlier ones. An order of another stream waits for the earlier
+        orders of that stream and of the default stream.
         """
         before = {_stream_of(program.order) for program in self._programs.values()}
         for at, (order, _) in enumerate(self._orders):
@@ -198,7 +198,7 @@ class PeCpu(SerialCpu):
         program.begin(self._launch_ps, (order.start_row, By.START) if waits else self.cause, row)
 
     def _take_scratch(self, stream: LaunchStream | None) -> int:
-        """Return the bytes of scratch for a kernel of ``stream``: all, or an equal part for each stream."""
+        """Return the bytes of scratch for a kernel of ``stream``: all of it, or an equal part per stream."""
         nbytes = self.machine.memories.pes[self.coord].largest_tcm_hole()[1]
         if stream is None:
             return nbytes
@@ -221,8 +221,8 @@ class PeCpu(SerialCpu):
                 program.fail(message.error)
             else:
                 program.resume_program()
-        elif message.error is None:  # a kernel that was stopped does not wait, and a mate's failure is no news to it
-            raise UnsupportedError(f"{self.node.id} is released from a barrier where it does not wait")
+        elif message.error is None:  # a stopped kernel does not wait; the failure of another PE does not concern it
+            raise UnsupportedError(f"{self.node.id} is released from a barrier at which it does not wait")
 
     def _on_finish(self, launch: int, report: PeReport) -> None:
         program = self._programs.pop(launch)
@@ -234,5 +234,5 @@ class PeCpu(SerialCpu):
 
 
 def _stream_of(order: PeOrder) -> LaunchStream | None:
-    """Return the stream of an order; None, the default one, for all that are no launches."""
+    """Return the stream of an order, or None (the default stream) if the order is not a launch."""
     return order.order.launch.stream if isinstance(order.order, LaunchOrder) else None

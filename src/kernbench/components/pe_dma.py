@@ -1,7 +1,7 @@
-"""The DMA of a PE: descriptors of its own kernel, and the way by which others reach its TCM.
+"""The DMA of a PE: it runs the descriptors of the PE's kernel, and lets other components access its TCM.
 
-Two virtual channels, ``compute`` and ``queue``, are two ports on the fabric and interleave per packet. Each takes
-``setup_ns`` per descriptor, one after another; transfers overlap.
+It has two virtual channels, ``compute`` and ``queue``: two ports on the fabric that interleave per packet. Each sets
+its descriptors up one after another, for ``setup_ns`` each. Their transfers overlap.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from kernbench.transport import Transfer
 
 _SEND = int(Kind.SEND)
 Begun: TypeAlias = Callable[[int, Cause], Row]
-"""Takes when the set-up of a descriptor began, and after what; returns its row"""
+"""Callback with the start time of a descriptor's set-up and its cause; returns the row of the descriptor"""
 
 StartMove: TypeAlias = Callable[[int, Sequence[Target], Callable[[], None]], None]
-"""Takes an operation, what it accesses, and whom to tell when all is acknowledged"""
+"""Function of an operation, its accesses, and a callback for the time when all of them are acknowledged"""
 
 Ended: TypeAlias = Callable[[Row], None]
-"""Takes the row of a descriptor that is over"""
+"""Callback with the row of a completed descriptor"""
 
 
 @state
 class _Begun:
-    """A descriptor: its row, once its set-up has begun."""
+    """A descriptor. ``row`` is set once its set-up has begun."""
 
     row: Row = NONE
 
 
 class DmaChannel:
-    """One virtual channel: sets descriptors up one at a time, then reads or writes."""
+    """One virtual channel. It sets up descriptors one at a time, and then reads or writes."""
 
     __slots__ = ("_clock", "_last", "_part", "_ready_at", "_rows", "_setup_ps", "initiator", "port")
 
@@ -54,7 +54,7 @@ class DmaChannel:
         self._part = dma.machine.log.part(dma.node.id)
         self._setup_ps = setup_ps
         self._ready_at = 0
-        self._last = _Begun()  # the descriptor that was, or is to be, set up last
+        self._last = _Begun()  # the descriptor whose set-up is last in line
         self.initiator = Initiator(dma, name)
         self.port = dma.machine.network.port(dma.node.id, name)
 
@@ -68,37 +68,38 @@ class DmaChannel:
         cause: Cause,
         move: StartMove | None = None,
     ) -> None:
-        """Queue a descriptor that could go after ``cause``; call ``done(row)`` when all of it is acknowledged.
+        """Queue a descriptor that is ready after ``cause``. Call ``done(row)`` when all of it is acknowledged.
 
-        ``begun(start, cause)`` is called when the set-up begins, for a read when it ends; ``cause`` is why it began.
-        ``move`` makes the accesses when they are neither reads nor writes.
+        ``begun(start, cause)`` is called with the start and the cause of the set-up. The call comes when the set-up of
+        a write begins, or when the set-up of a read ends. ``move`` makes accesses that are neither reads nor writes.
         """
         begin, before = self._clock.time, self._last
         waits = self._ready_at > begin
         begin = self._ready_at if waits else begin
         self._ready_at = begin + self._setup_ps
         move = move or (self.initiator.read if reading else self.initiator.write)
-        mine = self._last = _Begun()
+        descriptor = self._last = _Begun()
 
         def set_up(_: object) -> None:
-            mine.row = begun(begin, (before.row, BY_SETUP) if waits else cause)
+            descriptor.row = begun(begin, (before.row, BY_SETUP) if waits else cause)
 
         def go(_: object) -> None:
             if reading:
                 set_up(None)
-            move(op, targets, lambda: done(mine.row))
+            move(op, targets, lambda: done(descriptor.row))
 
-        if not reading:  # what is written is read when the set-up begins: then, not later, others may look
+        if not reading:  # a write reads its source when the set-up begins: only then may listeners look at the source
             if waits:
                 self._clock.call_at(begin, set_up)
             else:
                 set_up(None)
         self._clock.call_at(self._ready_at, go)
 
-    def post(self, message: Row, after_ps: int, what: int, launch: int, line: int) -> tuple[int, Row]:
-        """Queue the descriptor of a message that comes in ``after_ps``; return when it can go on ``port``, and its row.
+    def post(self, message: Row, after_ps: int, name: int, launch: int, line: int) -> tuple[int, Row]:
+        """Queue the descriptor of a message that arrives in ``after_ps``. Return when it can leave, and its row.
 
-        ``what`` says in the log by which queue it comes there; ``launch`` and ``line`` are those of the send.
+        The message leaves by ``port``. ``name`` is the log's number for the direction of the peer's queue; ``launch``
+        and ``line`` are those of the send.
         """
         rows, begin, after, by = self._rows, self._clock.time + after_ps, message, BY_QUEUE
         if self._ready_at > begin:
@@ -106,14 +107,14 @@ class DmaChannel:
         self._ready_at = ready_at = begin + self._setup_ps
         row = self._last.row = len(rows)
         rows.frombytes(
-            pack_row(self._part, _SEND, what, launch, line, NONE, message, begin, begin, NONE, NONE, after, by, NONE)
+            pack_row(self._part, _SEND, name, launch, line, NONE, message, begin, begin, NONE, NONE, after, by, NONE)
         )
         return ready_at, row
 
 
 @register("builtin.pe_dma", kind="pe_dma")
 class PeDma(Component):
-    """Moves data between this PE's TCM and any memory, and answers for the TCM."""
+    """The DMA of a PE. It moves data between the PE's TCM and any memory, and serves accesses to the TCM."""
 
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
@@ -142,21 +143,21 @@ class PeDma(Component):
         cause: Cause,
         move: StartMove | None = None,
     ) -> None:
-        """Queue a descriptor on the channel ``compute``, as that says."""
+        """Queue a descriptor on the channel ``compute``; see ``DmaChannel.start``."""
         self.compute.start(op, reading, targets, begun, done, cause, move)
 
     def _on_message(self, message: QueueData) -> None:
-        # Found when the first message comes; the others go to it straight away.
+        # Looked up for the first message; later messages go directly to the queues.
         arrived = self._responder.arrived = self.machine.part(self._ipcq_id, QueuePart).arrived
         arrived(message)
 
     def check_reach(self, nodes: Iterable[str]) -> None:
-        """Raise UnsupportedError when one of the memories at ``nodes`` is the TCM that this DMA itself serves."""
+        """Raise UnsupportedError if one of the memories at ``nodes`` is the TCM that this DMA serves."""
         if self.node.id in nodes:
-            raise UnsupportedError(f"{self.node.id}: its own TCM is not reached by DMA, use the data in place")
+            raise UnsupportedError(f"{self.node.id}: a DMA cannot access the TCM of its own PE; use the data in place")
 
     def receive(self, message: object, transfer: Transfer) -> None:
-        """Take an answer to this DMA, or a request of others for the TCM."""
+        """Take a reply to this DMA, or a request of another component for the TCM."""
         match message:
             case ReadReply() | WriteAck():
                 self.compute.initiator.on_answer(message)
@@ -168,11 +169,11 @@ class PeDma(Component):
                 super().receive(message, transfer)
 
     def write(self, message: WriteData, transfer: Transfer) -> None:
-        """Take a message of a queue whose ring lies in the TCM."""
+        """Take a message of a queue whose ring is in the TCM."""
         self._responder.write(message, transfer)
 
     def accept(self, msg: HostMsg, done: Done) -> None:
-        """Generate the traffic of a PeDmaMsg."""
+        """Generate the traffic of a PeDmaMsg. Raises UnsupportedError for any other message."""
         if not isinstance(msg, PeDmaMsg):
             super().accept(msg, done)
             return
@@ -183,7 +184,7 @@ class PeDma(Component):
 
 @state
 class _RawTraffic:
-    """The descriptors of one PeDmaMsg: ``issued`` have begun, ``ended`` are over."""
+    """The descriptors of one PeDmaMsg: ``issued`` have begun, ``ended`` are complete."""
 
     dma: PeDma
     msg: PeDmaMsg

@@ -1,4 +1,4 @@
-"""Fetch and store: between the TCM's ports and the engines, two stages of the tile pipeline."""
+"""The fetch and store stages of the tile pipeline, between the ports of the TCM and the engines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernbench.topology.graph import Node
 
 @register("builtin.pe_fetch_store", kind="pe_fetch_store")
 class PeFetchStore(Component):
-    """Operand tiles at the TCM's read bandwidth, result tiles at its write bandwidth."""
+    """The fetch and store unit. It moves operand tiles at the TCM's read, result tiles at its write bandwidth."""
 
     Attrs = InnerAttrs
 
@@ -20,14 +20,14 @@ class PeFetchStore(Component):
         super().__init__(node, machine)
         self._tcm = machine.spec.pe.tcm
         scheduler = machine.spec.pe.components.pe_scheduler.attrs
-        # What waits to be fetched lies in the tile buffers of the TCM: one for each tile in flight.
+        # Tiles that wait for the fetch stage are in the tile buffers of the TCM: one buffer for each tile in flight.
         self.fetch = StageUnit(self.clock, machine.log, "fetch", scheduler.tiles_in_flight)
         self.store = StageUnit(self.clock, machine.log, "store", scheduler.stage_slots)
 
     def fetch_ps(self, nbytes: int) -> int:
-        """Return the time to read operand tiles of ``nbytes`` in all."""
+        """Return the time to read operand tiles of ``nbytes`` in total, in ps."""
         return self._tcm.read_ps(nbytes)
 
     def store_ps(self, nbytes: int) -> int:
-        """Return the time to write a result tile of ``nbytes``."""
+        """Return the time to write a result tile of ``nbytes``, in ps."""
         return self._tcm.write_ps(nbytes)

@@ -13,7 +13,7 @@ from kernbench.topology.graph import Node
 
 @register("builtin.pe_gemm", kind="pe_gemm")
 class PeGemm(Component):
-    """The matrix unit. A tile takes its whole time however much of it is used."""
+    """The matrix unit. A tile always takes its full time, even if only part of the unit is used."""
 
     Attrs = InnerAttrs
 
@@ -24,5 +24,5 @@ class PeGemm(Component):
         self.unit = StageUnit(self.clock, machine.log, "gemm", slots)
 
     def tile_ps(self, element: DType) -> int:
-        """Return the time of one tile. UnsupportedError when the unit does not multiply this type."""
+        """Return the time of one tile in ps. Raises UnsupportedError for a type that the unit cannot multiply."""
         return self._gemm.tile_ps(element)

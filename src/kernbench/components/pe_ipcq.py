@@ -1,18 +1,19 @@
-"""The queues of a PE: they are installed and removed here, and what comes from outside finds its queue here.
+"""The queues of a PE: their installation and removal, and the dispatch of external input to a queue.
 
-Three things come, and each finds its queue by what it brings::
+There are three types of input. Each finds its queue by a key::
 
-    a request of the kernel   by its direction: ``find_queue``; one that names none takes whichever has a message
+    a request of the kernel   by its direction: ``find_queue``; without a direction, any queue that has a message
     a message                 by the address it was written to, which is in the ring of one queue
-    a credit                  by the base of the ring it is about, into which one queue sends
+    a credit                  by the base of its ring, into which one queue sends
 
-So two queues between the same two PEs never mix. A message is decoded here, and answers the receive that waits for it::
+So two queues between the same two PEs never mix. A message is decoded here, and completes the receive that waits for
+it::
 
     the memory has its bytes ─▶ arrived ── overhead_ns ──▶ decode ─▶ counters ─▶ receives of its queue, in order
-                                                                              ─▶ the receive that names no queue
+                                                                              ─▶ the receive without a direction
 
-Queues that are removed still take in messages that were on their way, until others are installed. What comes to them is
-lost, as is a message of a queue that was removed before those here were installed.
+Removed queues still take messages that were in flight, until other queues are installed. These messages are lost. A
+message of a queue that was removed before the present queues were installed is also lost.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from kernbench.triton_emu.handles import Slot
 
 @value(eq=False)
 class AnyReceive:
-    """A receive of the kernel ``board`` that names no queue, and waits: of ``nbytes``, called at ``line``."""
+    """A waiting receive of the kernel ``board`` without a direction, of ``nbytes``, called at ``line``."""
 
     board: Scoreboard
     nbytes: int
@@ -60,10 +61,10 @@ class AnyReceive:
 
 @register("builtin.pe_ipcq", kind="pe_ipcq")
 class PeIpcq(QueuePart):
-    """Queues by direction; a PE has none until some are installed. A kernel is known by its scoreboard.
+    """Queues by direction. A PE has none until some are installed. A kernel is identified by its scoreboard.
 
-    ``delay_ps``: what its part of a message takes, at both ends. ``poll_ps``: how often a sender that waits looks for
-    a slot; 0: the credit wakes it.
+    ``delay_ps``: the overhead of a message at each end. ``poll_ps``: the interval at which a waiting sender looks for a
+    slot; 0: the credit wakes it.
     """
 
     def __init__(self, node: Node, machine: Machine) -> None:
@@ -73,12 +74,12 @@ class PeIpcq(QueuePart):
         self.poll_ps = 0
         self.credit_bytes = 0
         self.queues: dict[str, Queue] = {}
-        self._removed: tuple[Queue, ...] = ()  # last; what was under way to them may still come
+        self._removed: tuple[Queue, ...] = ()  # removed last; messages in flight to them may still arrive
         self._installation = 0
-        self._rings: list[tuple[int, Queue]] = []  # queues that receive, by where their rings begin
+        self._rings: list[tuple[int, Queue]] = []  # receiving queues, sorted by the start of their rings
         self._starts: list[int] = []
         self._by_peer_ring: dict[int, Queue] = {}
-        self._by_slot: dict[int, Queue] = {}  # as far as messages have come
+        self._by_slot: dict[int, Queue] = {}  # filled as messages arrive
         self.traffic: dict[str, SendTotals] = {}
         self._any: AnyReceive | None = None
         self._turn = 0
@@ -86,13 +87,13 @@ class PeIpcq(QueuePart):
 
     @cached_property
     def dma(self) -> PeDma:
-        """The DMA that its messages leave by."""
+        """The DMA by which its messages leave."""
         return self.machine.part(pe_part(*self.coord, "pe_dma"), PeDma)
 
     # Installation.
 
     def install(self, msg: IpcqInitMsg) -> None:
-        """Set the queues up. IpcqError when there are some already, or when receive ranges overlap."""
+        """Install the queues. Raises IpcqError if there are queues already, or if receive ranges overlap."""
         if self.queues:
             raise IpcqError(
                 f"{self.node.id} has queues already ({', '.join(self.queues)}): a PE is installed once; "
@@ -122,9 +123,9 @@ class PeIpcq(QueuePart):
                 raise IpcqError(f"{self.node.id}: the receive ranges of {one} and {other} overlap at {start:#x}")
 
     def remove(self, installation: int | None = None) -> None:
-        """Take all queues off, if those of ``installation`` (None: any) are there. No kernel may run here.
+        """Remove all queues if they belong to ``installation`` (None: any). No kernel may run here.
 
-        Messages on their way to them still come there, as long as there are no others.
+        Messages in flight to them still arrive there until other queues are installed.
         """
         if not self.queues or installation not in (None, self._installation):
             return
@@ -134,10 +135,10 @@ class PeIpcq(QueuePart):
 
     @property
     def installation(self) -> int | None:
-        """The number of the installation that its queues belong to; None when it has no queues."""
+        """The number of the installation that its queues belong to, or None without queues."""
         return self._installation if self.queues else None
 
-    # The queues as others find them.
+    # Look-ups for other components.
 
     def find_peer(self, pe: PeCoord) -> PeIpcq:
         """Return the queues of another PE."""
@@ -149,27 +150,27 @@ class PeIpcq(QueuePart):
         return self.queues
 
     def find_queue_at(self, pa: int) -> Queue | None:
-        """Return the queue that receives at an address."""
-        found = bisect_right(self._starts, pa) - 1
-        if found < 0:
+        """Return the queue that receives at an address, or None."""
+        index = bisect_right(self._starts, pa) - 1
+        if index < 0:
             return None
-        base, queue = self._rings[found]
+        base, queue = self._rings[index]
         return queue if pa < base + queue.n_slots * queue.slot_size else None
 
     def find_queue_into(self, rx_base_pa: int) -> Queue | None:
-        """Return the queue that sends, or sent until it was removed, into the ring at ``rx_base_pa`` of a peer."""
+        """Return the queue that sends into the ring at ``rx_base_pa`` of a peer, or sent there until its removal."""
         return self._by_peer_ring.get(rx_base_pa)
 
-    # Messages that come, and receives that name no queue.
+    # Messages that arrive, and receives without a direction.
 
     def arrived(self, message: QueueData) -> None:
-        """Take in a message for this PE, which is in its slot: the counters move when it has been decoded."""
+        """Take a message for this PE, which is in its slot. The counters advance when it has been decoded."""
         assert isinstance(message, Message)
         clock = self.clock
         clock.call_at(clock.time + self.delay_ps, self._decode, message)
 
     def decode(self, message: Message) -> None:
-        """Count a message that has been decoded, and answer the receives that wait for it."""
+        """Count a decoded message, and complete the receives that wait for it."""
         access, sequence, clock = message.access, message.sequence, self.clock
         now = clock.time
         queue = self._by_slot.get(access.pa) or self._find_receiver(message)
@@ -196,9 +197,9 @@ class PeIpcq(QueuePart):
             waiting.on_receive(queue.find_slot(queue.take(), waiting.nbytes), row)
 
     def _find_receiver(self, message: Message) -> Queue | None:
-        """Return the queue of a message that is the first in its slot. IpcqError when it belongs nowhere.
+        """Return the queue of the first message in a slot. Raises IpcqError if no queue receives at its address.
 
-        None: it was sent before the queues here were installed, by one that was removed; it is lost.
+        Return None if the sender used queues that have been removed since; the message is dropped.
         """
         pa, sender = message.access.pa, message.queue
         queue = self.find_queue_at(pa)
@@ -213,18 +214,18 @@ class PeIpcq(QueuePart):
         return queue
 
     def receive_any(self, board: Scoreboard, nbytes: int, line: int, on_receive: OnReceive) -> Slot | None:
-        """Return the next message of whichever queue has one, in turn; else None, and the first to come is for it."""
+        """Return the next message of any queue, round-robin. Without one, return None; the first to arrive is taken."""
         queues = find_receivers(self.node.id, self.queues)
-        found = find_ready(queues, self._turn)
-        if found is None:
+        index = find_ready(queues, self._turn)
+        if index is None:
             self._any = AnyReceive(board, nbytes, line, on_receive)
             return None
-        self._turn = found + 1
-        queues[found].receiver = board
-        return queues[found].slot_of(queues[found].take(), nbytes)
+        self._turn = index + 1
+        queues[index].receiver = board
+        return queues[index].slot_of(queues[index].take(), nbytes)
 
     def cancel(self, board: Scoreboard) -> None:
-        """End the waits of a kernel: its receives get no message any more, and it waits for no slot."""
+        """Cancel the waits of a kernel: its receives get no message any more, and it waits for no slot."""
         gone = AbandonedError("the kernel was stopped")
         for queue in self.queues.values():
             while queue.receives and queue.receiver is board:
@@ -240,7 +241,7 @@ class PeIpcq(QueuePart):
 
     @property
     def waits(self) -> tuple[QueueWait, ...]:
-        """Return what each kernel of this PE waits for: the call where it stands, else its first posted receive."""
+        """Return the wait of each kernel of this PE: the call at which it blocks, or its first posted receive."""
         calls: dict[Scoreboard | None, QueueWait] = {}
         posted: dict[Scoreboard | None, QueueWait] = {}
         for direction, queue in self.queues.items():
@@ -256,7 +257,7 @@ class PeIpcq(QueuePart):
         return tuple((posted | calls).values())
 
     def find_last_credit(self, board: Scoreboard) -> tuple[Queue, Credit] | None:
-        """Return the last credit that a kernel has given and that is on its way, and the queue that will have it."""
+        """Return the last credit that a kernel has sent and that is in flight, and the queue that receives it."""
         received_by = [queue for queue in self.queues.values() if queue.receiver is board]
         under_way = [last for queue in received_by if (last := queue.last_credit) is not None]
         return max(under_way, key=lambda pair: pair[1][0], default=None)
@@ -267,20 +268,20 @@ class PeIpcq(QueuePart):
 
     @property
     def pending_messages(self) -> tuple[UnreceivedMessage, ...]:
-        """Messages that were sent here and that no kernel has received, also those on their way yet.
+        """Messages sent to this PE that no kernel has received, including messages in flight.
 
-        Of queues that were removed, until there are new ones.
+        Messages of removed queues are included until there are new queues.
         """
-        return tuple(each for queue in self.queues.values() or self._removed for each in queue.pending_messages)
+        return tuple(message for queue in self.queues.values() or self._removed for message in queue.pending_messages)
 
     # After a failure.
 
     def has_in_flight(self, busy: Collection[PeCoord]) -> bool:
-        """Return whether a message is on its way in a queue neither of whose ends is ``busy``."""
+        """Return whether a message is in flight in a queue with no ``busy`` PE at either end."""
         return any(queue.has_in_flight for queue in self._idle_queues(busy))
 
     def empty(self, busy: Collection[PeCoord]) -> None:
-        """Begin all queues anew neither of whose ends is ``busy``: the messages in them are lost."""
+        """Reset all queues with no ``busy`` PE at either end. The messages in them are lost."""
         for queue in self._idle_queues(busy):
             queue.reset()
 

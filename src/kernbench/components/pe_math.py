@@ -19,14 +19,14 @@ from kernbench.topology.graph import Node
 
 @state(eq=False)
 class MathOperation(Token):
-    """A single command in the MATH engine; its widest operand has ``nbytes``."""
+    """A single command in the MATH engine. ``nbytes`` is the size of its widest operand."""
 
     nbytes: int
 
 
 @register("builtin.pe_math", kind="pe_math")
 class PeMath(Component):
-    """One operation at a time, in the order they become ready."""
+    """The MATH engine. It runs one operation at a time, in the order in which operations become ready."""
 
     Attrs = InnerAttrs
 
@@ -36,17 +36,17 @@ class PeMath(Component):
             self.clock, machine.log, "math", machine.spec.pe.components.pe_scheduler.attrs.stage_slots
         )
         self._operation_ps: dict[int, int] = {}
-        # What the tokens of single commands share.
+        # Shared by the tokens of single commands.
         self._route = (self.unit,)
         self._widest = -1
         self._times = (0,)
 
     def operation_ps(self, nbytes: int) -> int:
-        """Return ``startup_ns`` and the time of ``nbytes``, those of the widest operand, at ``bytes_per_ns``."""
-        found = self._operation_ps.get(nbytes)
-        if found is None:
-            found = self._operation_ps[nbytes] = self.machine.spec.pe.math.operation_ps(nbytes)
-        return found
+        """Return the time of an operation in ps: ``startup_ns`` plus ``nbytes`` (widest operand) / ``bytes_per_ns``."""
+        duration = self._operation_ps.get(nbytes)
+        if duration is None:
+            duration = self._operation_ps[nbytes] = self.machine.spec.pe.math.operation_ps(nbytes)
+        return duration
 
     def submit(
         self,
@@ -57,16 +57,16 @@ class PeMath(Component):
     ) -> None:
         """Run ``command`` after ``cause``.
 
-        ``begun(operation, now)`` is called when it reads its operands, and returns its row; ``done(operation)`` when
-        its result is there, with the same MathOperation.
+        ``begun(operation, now)`` is called when the command reads its operands, and returns its row.
+        ``done(operation)`` is called when its result is complete, with the same MathOperation.
         """
         dst: Any = command.dst
         widest = dst.nbytes
-        for x in command.srcs:  # ``widest_bytes``, without a call
+        for x in command.srcs:  # ``widest_bytes``, inlined
             if x.__class__ is Operand and x.nbytes > widest:
                 widest = x.nbytes
         if command.name in SORTS:
-            widest *= passes(command.name, dst.shape[-1])  # it goes over its bytes so often
+            widest *= passes(command.name, dst.shape[-1])  # the number of passes over its bytes
         if widest != self._widest:
             self._widest, self._times = widest, (self.operation_ps(widest),)
         self.unit.enter(MathOperation(command, self._route, 1, self._times, 1, done, begun, cause, widest))

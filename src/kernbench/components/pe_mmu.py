@@ -1,4 +1,4 @@
-"""The MMU of a PE, and what its TLB costs."""
+"""The MMU of a PE, and the cost of its TLB."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from kernbench.topology.graph import Node
 
 @register("builtin.pe_mmu", kind="pe_mmu")
 class PeMmuPart(Component):
-    """Holds the translation ``table`` of a PE, and its ``tlb``, if it has one.
+    """The MMU of a PE. It has the translation ``table``, and a ``tlb`` if that is configured.
 
-    A walk takes ``tlb_miss_ns``; while a page is moved, the walk of the next one is under way. It holds the descriptor
-    that wants the page and nobody else: walks of several descriptors overlap.
+    A walk takes ``tlb_miss_ns``. While a page is moved, the walk of the next page proceeds. A walk delays only the
+    descriptor that needs the page: walks of several descriptors overlap.
     """
 
     Attrs = InnerAttrs
@@ -37,12 +37,12 @@ class PeMmuPart(Component):
         self._further_ps = max(0, mmu.tlb_miss_ps - page_ps)
 
     def map(self, mapping: TensorMapping) -> None:
-        """Make a tensor visible, as ``PeMMU.map``."""
+        """Map a tensor; see ``PeMMU.map``."""
         self._forget_pages()
         self.table.map(mapping)
 
     def unmap(self, va_base: int) -> None:
-        """Forget a tensor, as ``PeMMU.unmap``."""
+        """Unmap a tensor; see ``PeMMU.unmap``."""
         self._forget_pages()
         self.table.unmap(va_base)
 
@@ -51,11 +51,11 @@ class PeMmuPart(Component):
             self.tlb.clear()
 
     def pages(self, va: int, shape: tuple[int, ...], itemsize: int, strides: tuple[int, ...] | None) -> Sequence[int]:
-        """Return the pages that an array at ``va`` has to be translated by; none without a TLB."""
+        """Return the pages whose translation an array at ``va`` needs; none without a TLB."""
         return () if self.tlb is None else pages(va, shape, itemsize, strides, self._page_bytes)
 
     def walk(self, wanted: Sequence[int], launch: int, line: int, cause: Cause, then: Callable[[Cause], None]) -> None:
-        """Look the pages of a descriptor up; call ``then(cause)`` once they are known: at once when none is missed."""
+        """Look up the pages of a descriptor. Call ``then(cause)`` once they are translated: at once without a miss."""
         walk_ps = self._walk_ps(wanted)
         if not walk_ps:
             then(cause)

@@ -1,7 +1,7 @@
-"""The tile scheduler of a PE: it turns dots and composites into tiles and lets them into the pipeline.
+"""The tile scheduler of a PE: it divides dots and composites into tiles and injects them into the pipeline.
 
-One stage of the pipeline is the DMA, which streams tiles between memory and TCM. Operands of a product by blocks are
-read by panels instead, into the part of the TCM that the scheduler keeps for itself.
+One stage of the pipeline is the DMA, which streams tiles between memory and TCM. The operands of a product by blocks
+are read as panels instead, into the part of the TCM that is reserved for the scheduler.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from kernbench.triton_emu.tile_plans import (
 
 @state
 class TileWork:
-    """The work of a token of the scheduler: the scheduler's plan, the tile, and its number in the log."""
+    """The work of a scheduler token: the plan, the tile, and the number of the tile in the log."""
 
     plan: Any
     tile: Tile
@@ -69,7 +69,7 @@ class TileWork:
 
 
 class TileDma:
-    """The reads and writes of the windows of tiles; addresses go through the PE's MMU."""
+    """The reads and writes of tile windows. Addresses are translated by the PE's MMU."""
 
     def __init__(self, machine: Machine, coord: PeCoord, dma: PeDma) -> None:
         self._machine = machine
@@ -78,7 +78,7 @@ class TileDma:
         self._mmu = machine.part(pe_part(*coord, "pe_mmu"), PeMmuPart)
 
     def read(self, token: Token, done: Callable[[Row], None]) -> None:
-        """Stream in what the tile reads; call ``done(row)`` when the last of it is in TCM."""
+        """Stream in the windows of a tile. Call ``done(row)`` when the last of them is in TCM."""
         work = token.work
         missing = len(work.tile.reads)
 
@@ -94,17 +94,17 @@ class TileDma:
     def move_panel(
         self, plan: PipelinedCommand, panel: Panel, reading: bool, done: Callable[[Row], None], cause: Cause
     ) -> None:
-        """Read a panel, or write a part of the result; call ``done(row)`` when it is there."""
+        """Read a panel, or write a part of the result. Call ``done(row)`` when the transfer is complete."""
         self._move(plan, *panel, reading, done, cause)
 
     def write(self, token: Token, done: Callable[[Row], None]) -> None:
-        """Stream out the output tile; call ``done(row)`` when it is acknowledged."""
+        """Stream out the output tile. Call ``done(row)`` when it is acknowledged."""
         work = token.work
         self._move(work.plan, work.tile.index, work.tile.write, False, done, token.cause)
 
     def _move(
         self,
-        whole: PipelinedCommand,
+        command: PipelinedCommand,
         index: tuple[int, ...],
         window: OperandWindow,
         reading: bool,
@@ -113,23 +113,23 @@ class TileDma:
     ) -> None:
         machine = self._machine
         low, span = extent(window.shape, window.itemsize, window.strides)
-        found = self._mmu.table.segments(window.va + low, span)
-        segments = tuple((pa.encode(), nbytes) for pa, nbytes in found)
+        located = self._mmu.table.segments(window.va + low, span)
+        segments = tuple((pa.encode(), nbytes) for pa, nbytes in located)
         targets = plan(machine.addresses, segments, window.shape, window.itemsize, window.strides)
         op = machine.next_op()
-        begun = partial(self._open_row, op, TileMove(whole.op, window.name, index, reading), len(targets))
+        begun = partial(self._open_row, op, TileMove(command.op, window.name, index, reading), len(targets))
         descriptor = op, reading, targets, begun, partial(self._on_end, op, done)
         pages = self._mmu.pages(window.va, window.shape, window.itemsize, window.strides)
         if pages:
-            row, rows = whole.row, machine.log.rows
+            row, rows = command.row, machine.log.rows
             launch, line = rows[row + LAUNCH], rows[row + LINE]
             self._mmu.walk(pages, launch, line, cause, partial(self._dma.start, *descriptor))
         else:
             self._dma.start(*descriptor, cause)
 
-    def _open_row(self, op: int, what: TileMove, accesses: int, start_ps: int, cause: Cause) -> Row:
-        reads, writes = (accesses, 0) if what.reading else (0, accesses)
-        started = OpStarted(op, self._dma.node.id, what, start_ps, reads, writes, -1)
+    def _open_row(self, op: int, move: TileMove, accesses: int, start_ps: int, cause: Cause) -> Row:
+        reads, writes = (accesses, 0) if move.reading else (0, accesses)
+        started = OpStarted(op, self._dma.node.id, move, start_ps, reads, writes, -1)
         return self._machine.begin_op(started, cause)
 
     def _on_end(self, op: int, done: Callable[[Row], None], _: Row) -> None:
@@ -138,11 +138,11 @@ class TileDma:
 
 @state(eq=False)
 class PipelinedCommand:
-    """A command in the pipeline: tiles that have not been injected, how many are inside, whom to tell.
+    """A command in the pipeline: the tiles not yet injected, the number inside, and its callbacks.
 
-    By blocks, ``tiles`` are those of one step, and ``steps`` are those for which nothing has been read. The panels of
-    ``held`` are in TCM, or on their way there. ``source``: of ``tiles`` that may go by timetable, of which none is
-    injected. ``inside`` counts those as one.
+    By blocks, ``tiles`` are those of one step, and ``steps`` are the steps for which nothing has been read. The panels
+    of ``held`` are in TCM or in flight. ``source`` is set for tiles that may be scheduled, none of which is injected.
+    ``inside`` counts such tiles as one.
     """
 
     op: int
@@ -160,7 +160,7 @@ class PipelinedCommand:
 
 @state(eq=False)
 class HeldStep:
-    """A step for which panels are read: ``missing`` of them have not come. ``begun``: its tiles are being injected."""
+    """A step whose panels are being read. ``missing``: those not in TCM. ``begun``: its tiles are being injected."""
 
     step: BlockStep
     missing: int
@@ -171,10 +171,10 @@ _STEPS_HELD = 2
 
 
 class PanelBuffers:
-    """The TCM of a scheduler, with the panels of products by blocks; they are read in the order of their use.
+    """The TCM of a scheduler, with the panels of products by blocks. Panels are read in the order of their use.
 
-    A product has the panels of two steps at most: those that tiles fetch from, and the next. Behind its last ones come
-    those of the next product, as far as there is room. ``on_ready(cause)`` is called when all of a step are there.
+    A product has the panels of at most two steps: the step that tiles fetch from, and the next one. Behind its last
+    panels come those of the next product, if there is room. ``on_ready(cause)`` is called when a step has all panels.
     """
 
     def __init__(self, clock: Clock, nbytes: int, dma: TileDma, on_ready: Callable[[Cause], None]) -> None:
@@ -182,25 +182,25 @@ class PanelBuffers:
         self._free = nbytes
         self._dma = dma
         self._on_ready = on_ready
-        self._plans: deque[PipelinedCommand] = deque()  # those that have steps left to read for
+        self._plans: deque[PipelinedCommand] = deque()  # plans with steps left to read
         self._next: BlockStep | None = None
 
     def add(self, plan: PipelinedCommand, cause: Cause) -> None:
-        """Read for ``plan`` behind all others."""
+        """Read for ``plan``, behind all other plans."""
         self._plans.append(plan)
         self._read(cause)
 
     def release(self, token: Token, row: Row) -> None:
-        """Give up what nobody needs behind the step of ``token``, its last tile, as ``row`` ends."""
+        """Release the panels that are not needed after the step of ``token``, its last tile, when ``row`` ends."""
         self.release_step(token.work.plan, row)
 
     def release_step(self, plan: PipelinedCommand, row: Row) -> None:
-        """Give up what nobody needs behind the first step of ``plan``, as ``row`` ends."""
+        """Release the panels that are not needed after the first step of ``plan``, when ``row`` ends."""
         self._free += plan.held.popleft().step.freed
         self._read((row, By.SLOT))
 
     def write(self, plan: PipelinedCommand, result: Panel, done: Callable[[Row], None], cause: Cause) -> None:
-        """Write a part of the result, which has its place here until it is in memory; then call ``done(row)``."""
+        """Write a part of the result, which occupies TCM until it is in memory. Call ``done(row)`` then."""
         nbytes = result[1].nbytes
         self._free -= nbytes
 
@@ -212,7 +212,7 @@ class PanelBuffers:
         self._dma.move_panel(plan, result, False, on_written, cause)
 
     def _read(self, cause: Cause) -> None:
-        """Read the panels of the next steps, after ``cause``, as far as there is room."""
+        """Read the panels of the next steps, after ``cause``, if there is room."""
         while self._plans:
             plan = self._plans[0]
             assert plan.steps is not None
@@ -239,7 +239,7 @@ class PanelBuffers:
 
 
 class _ChosenSizes:
-    """The sizes that have been chosen on a machine: most PEs of a launch want the same."""
+    """A cache of the block sizes chosen on a machine: most PEs of a launch need the same sizes."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[BlockedProduct, BlockRoom, BlockChoice], TileSizes | None] = {}
@@ -253,9 +253,9 @@ class _ChosenSizes:
 
 @register("builtin.pe_scheduler", kind="pe_scheduler")
 class PeScheduler(Component):
-    """Injects a tile every ``issue_ns`` while fewer than ``tiles_in_flight`` are under way; retires them at the end.
+    """The tile scheduler. It injects a tile every ``issue_ns`` while fewer than ``tiles_in_flight`` are in flight.
 
-    Streamed tiles land in buffers of their own, one for each tile in flight: the slots of the fetch stage.
+    Streamed tiles have separate buffers, one for each tile in flight: the slots of the fetch stage.
     """
 
     Attrs = PeSchedulerAttrs
@@ -298,10 +298,10 @@ class PeScheduler(Component):
         use: AccumulatorUse = STORED,
         steps: Iterator[BlockStep] | None = None,
     ) -> None:
-        """Run ``command`` after ``cause``. ``use``: where a dot accumulates; ``steps``: of a product by blocks.
+        """Run ``command`` after ``cause``. ``use``: where a dot accumulates. ``steps``: those of a product by blocks.
 
-        ``begun(now, cause)`` is called when its first tile is issued, and returns its row; ``done(row)`` when its last
-        tile is over, whose last stage has that row.
+        ``begun(now, cause)`` is called when its first tile is issued, and returns its row. ``done(row)`` is called when
+        its last tile is over; ``row`` is the row of that tile's last stage.
         """
         tiles = self._tiles(command) if steps is None and command.op is not DOT else iter(())
         plan = PipelinedCommand(op, command, tiles, begun, done, steps=steps)
@@ -313,7 +313,7 @@ class PeScheduler(Component):
         self._inject(cause)
 
     def product_of(self, command: Command, nodes: Mapping[MemoryRef, Sequence[str]]) -> BlockedProduct:
-        """Return what decides the blocks of ``command``, whose arrays in memory lie in ``nodes``."""
+        """Return the parameters that decide the blocks of ``command``. Its memory operands are stored at ``nodes``."""
         a, b, out = command.a, command.b, command.out
         beside = {node for x in (a, b) if isinstance(x, MemoryRef) for node in nodes[x]} & {*nodes[out]}
         return BlockedProduct.of(
@@ -326,23 +326,23 @@ class PeScheduler(Component):
         )
 
     def _reads(self, operand: ArrayPlace, nodes: Mapping[MemoryRef, Sequence[str]]) -> OperandReads:
-        """Return how an operand is read: as the slowest of its memories, and the way from it, allow."""
+        """Return how fast an operand can be read: limited by its slowest memory and the route from there."""
         if not isinstance(operand, MemoryRef):
             return OperandReads()
         machine, gbs, latency_ps = self.machine, inf, 0
         for node in nodes[operand]:
-            there, back = machine.route(self._dma_id, node), machine.route(node, self._dma_id)
+            forth, back = machine.route(self._dma_id, node), machine.route(node, self._dma_id)
             gbs = min(gbs, back.bottleneck_gbs, self._rate_gbs(node))
-            way_ps = there.latency_ps(machine.header_bytes) + back.total_overhead_ps
+            way_ps = forth.latency_ps(machine.header_bytes) + back.total_overhead_ps
             latency_ps = max(latency_ps, machine.spec.pe.dma.setup_ps + way_ps + self._access_ps(node))
         step, pitch = sorted(map(abs, row_strides(operand)))
-        found = OperandReads(gbs, ps_to_ns(latency_ps), by_rows=abs(row_strides(operand)[1]) == step)
+        reads = OperandReads(gbs, ps_to_ns(latency_ps), by_rows=abs(row_strides(operand)[1]) == step)
         hbm = machine.spec.cube.hbm
         attrs = [machine.graph.node(node).attrs for node in nodes[operand]]
-        if hbm.banks is None or not any(isinstance(each, HbmCtrlAttrs) for each in attrs):
-            return found
+        if hbm.banks is None or not any(isinstance(memory, HbmCtrlAttrs) for memory in attrs):
+            return reads
         share = RAGGED_ROWS if pitch % hbm.banks.burst_bytes else SHORT_ROWS
-        return replace(found, stripe=hbm.round_bytes, piece_share=share)
+        return replace(reads, stripe=hbm.round_bytes, piece_share=share)
 
     def _access_ps(self, node: str) -> int:
         attrs, cube = self.machine.graph.node(node).attrs, self.machine.spec.cube
@@ -351,14 +351,14 @@ class PeScheduler(Component):
         return attrs.access_ps if isinstance(attrs, SramAttrs) else 0
 
     def _rate_gbs(self, node: str) -> float:
-        """Return the rate of a memory; infinite for one that says nothing of it."""
+        """Return the rate of a memory in GB/s, or infinity if it declares none."""
         attrs = self.machine.graph.node(node).attrs
         if isinstance(attrs, HbmCtrlAttrs):
             return self.machine.spec.cube.slice_bw_gbs
         return self.machine.graph.sram_bw_gbs(node) if isinstance(attrs, SramAttrs) else inf
 
     def block_sizes(self, product: BlockedProduct, block: Block, sums: int) -> TileSizes | None:
-        """Return the sizes of the blocks of a product that begins, with ``sums`` bytes for them; None: it streams."""
+        """Return the block sizes of a product that begins, with ``sums`` bytes for its sums. None: it is streamed."""
         room = replace(self._room, sums=sums)
         if isinstance(block, tuple):
             sizes = product.whole_tiles(block)
@@ -369,7 +369,7 @@ class PeScheduler(Component):
         return gemm_tiles(command, self._sizes) if command.op is GEMM else math_tiles(command, self._sizes)
 
     def _inject(self, cause: Cause) -> None:
-        """Let tiles in, after ``cause``, while there is room."""
+        """Inject tiles, after ``cause``, while there is room."""
         while self._plans and self._in_flight and not self._passages.is_full:
             plan = self._plans[0]
             source, plan.source = plan.source, None
@@ -393,7 +393,7 @@ class PeScheduler(Component):
             self._issue.put(self.make_token(plan, tile, cause))
 
     def _begin_step(self, plan: PipelinedCommand) -> bool:
-        """Go on to the next tiles of the first plan, or to the next plan; False: they wait for their panels."""
+        """Advance to the next tiles of the first plan, or to the next plan. Return False if they wait for panels."""
         following = next((held for held in plan.held if not held.begun), None)
         if following is None:
             if plan.steps is not None:
@@ -415,15 +415,15 @@ class PeScheduler(Component):
         self._passages.begin(plan, source, listed, cause, is_last=is_last)
 
     def _tile_list(self, command: Command, source: DotTiles | StepTiles) -> TileList | None:
-        """Return the list of tiles if they may go by timetable."""
-        known, key = self._tile_lists.known, source.key
-        if key not in known:
+        """Return the list of tiles if they may run by a precomputed schedule, else None."""
+        cached, key = self._tile_lists.known, source.key
+        if key not in cached:
             times = self._fetch_store.fetch_ps, self._gemm.tile_ps(command.a.dtype), self._fetch_store.store_ps
-            known[key] = self._tile_lists.make(command, source, times)
-        return known[key]
+            cached[key] = self._tile_lists.make(command, source, times)
+        return cached[key]
 
     def _on_mark(self, passage: Passage, mark: Mark) -> None:
-        """Do what is to be done as a tile that goes by timetable ends in a stage."""
+        """Handle ``mark``: a scheduled tile ends in a stage."""
         plan: PipelinedCommand = passage.plan
         if mark.what is What.EXHAUSTED:
             if self._begin_step(plan):
@@ -442,8 +442,8 @@ class PeScheduler(Component):
             plan.row = plan.begun(self.clock.time, passage.first_cause())
 
     def _resume_tokens(self) -> None:
-        """Let the tiles that go by timetable go on by events."""
-        found, moved = self._passages.give_away()
+        """Continue the scheduled tiles as tokens, by events."""
+        state, moved = self._passages.give_away()
         tokens = []
         for passage, number, row in moved:
             tile = next(islice(passage.source, number, None))
@@ -451,13 +451,13 @@ class PeScheduler(Component):
             token.row = row
             tokens.append(token)
             passage.plan.inside += 1
-        for passage in {id(each.passage): each.passage for each in moved}.values():
+        for passage in {id(token.passage): token.passage for token in moved}.values():
             passage.plan.inside -= passage.is_last
         self._in_flight -= len(tokens)
-        self._stages.resume(tokens, found)
+        self._stages.resume(tokens, state)
 
     def make_token(self, plan: PipelinedCommand, tile: Tile, cause: Cause) -> Token:
-        """Make the token of a tile: its way, and its time in each timed stage; both are read from the end."""
+        """Make the token of a tile: its route, and its time in each timed stage. Both are read from the end."""
         route: list[Stage] = [self._issue]
         times = [self._issue_ps]
         if tile.reads:
@@ -487,7 +487,7 @@ class PeScheduler(Component):
         self._in_flight += 1
         if work.tile.result is None:
             work.plan.inside -= 1
-        else:  # what it completes is written as a part of the plan
+        else:  # the completed part of the result is written as part of the plan
             self._panels.write(work.plan, work.tile.result, partial(self._on_written, work.plan), (row, By.OPERAND))
         self._inject((row, By.SLOT))
         self._end(work.plan, row)
@@ -515,7 +515,7 @@ class PeScheduler(Component):
         self._issue.open = self._open_issue
 
     def _open_issue(self, token: Token, start: int) -> Row:
-        """Open the row of a tile that is issued; with the first one of a plan, also the plan's."""
+        """Open the row of an issued tile. For the first tile of a plan, open also the row of the plan."""
         plan = token.work.plan
         if plan.row < 0:
             plan.row = plan.begun(start, token.cause)
@@ -536,7 +536,7 @@ class PeScheduler(Component):
 
 
 def amounts_of(tile: Tile, command: Command) -> TileAmounts:
-    """Return what a tile of ``command`` moves and computes."""
+    """Return the bytes and operations of a tile of ``command``."""
     element = command.a.dtype if tile.macs else None
     return TileAmounts(tile.fetch_bytes, tile.macs, element, sum(tile.math_bytes), tile.store_bytes)
 
@@ -553,10 +553,10 @@ class _StageWriter:
     def open(self, token: Token, start: int) -> Row:
         """Open the row of a tile that begins."""
         rows, work, (after, by) = self._rows, token.work, token.cause
-        whole, row = work.plan.row, len(rows)
-        launch, line = rows[whole + LAUNCH], rows[whole + LINE]
-        what, tile = self._what, work.number
+        plan_row, row = work.plan.row, len(rows)
+        launch, line = rows[plan_row + LAUNCH], rows[plan_row + LINE]
+        label, tile = self._what, work.number
         rows.frombytes(
-            pack_row(self._part, self._kind, what, launch, line, tile, whole, start, -1, -1, -1, after, by, NONE)
+            pack_row(self._part, self._kind, label, launch, line, tile, plan_row, start, -1, -1, -1, after, by, NONE)
         )
         return row

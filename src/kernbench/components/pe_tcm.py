@@ -13,7 +13,7 @@ from kernbench.topology.graph import Node
 
 @register("builtin.pe_tcm", kind="pe_tcm")
 class PeTcm(Component):
-    """Serves other parts of the machine by a read port and a write port, accesses in turn"""
+    """The TCM of a PE. It serves other components by a read port and a write port, accesses round-robin."""
 
     Attrs = InnerAttrs
 
@@ -21,14 +21,14 @@ class PeTcm(Component):
         super().__init__(node, machine)
         self.read_port = make_server(machine, machine.spec.pe.tcm)
         self.write_port = make_server(machine, machine.spec.pe.tcm)
-        self._write_ps = (-1, 0)  # the bytes of the last one, and its time: messages come in few sizes
+        self._write_ps = (-1, 0)  # bytes and time of the last write: messages have few sizes
 
     def read_ps(self, access: Access) -> int:
-        """Return the time of the read port for an access."""
+        """Return the time of the read port for an access, in ps."""
         return self.machine.spec.pe.tcm.read_ps(access.nbytes)
 
     def write_ps(self, access: Access) -> int:
-        """Return the time of the write port for an access."""
+        """Return the time of the write port for an access, in ps."""
         nbytes = access.rows * access.row_bytes
         last, time_ps = self._write_ps
         if nbytes != last:

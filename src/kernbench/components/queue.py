@@ -1,19 +1,20 @@
-"""A queue of a PE at work: it writes messages into the ring of its peer, and has the ring that messages come to.
+"""A queue of a PE: it writes messages into the ring of its peer, and owns the ring that receives messages.
 
 The life of a message from queue E of PE a to queue W of PE b, in at most six events::
 
-    event                        what happens                                          who goes on
+    event                        what happens                                          what continues
     1 the send takes effect      ``claim`` takes a slot of b, ``send`` its set-up      the kernel on a; without a slot
                                                                                        it waits (``sender``) for event 6
     2 set-up of the DMA ends     the bytes leave for b: ``_put``
-    3 the last byte is there     the memory of the ring takes it: ``_deliver``         commands that wait for the send
+    3 the last byte has arrived  the memory of the ring takes it: ``_deliver``         commands that wait for the send
     4 b has decoded it           ``PeIpcq.decode`` counts it                           the kernel on b, if it waits
-    5 the receive is due         only when event 4 came before: it takes the message   the kernel on b
+    5 the receive is due         only if event 4 came before: it takes the message     the kernel on b
       the kernel drops it        no event: ``free`` counts it and notes a credit
-    6 the credit comes           only when a waits for it: ``wake``                    the kernel on a
+    6 the credit arrives         only if a waits for it: ``wake``                      the kernel on a
 
-What nobody may have to be woken for is no event. A receive and a credit reserve their place among the events of the
-instant when they are due (``Clock.reserve``): a look at that instant finds what an event would have left.
+A change that wakes no component is not an event. A receive and a credit reserve their place among the events of the
+instant when they are due (``Clock.reserve``). A later look at that instant finds the state that an event would have
+left.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ from kernbench.triton_emu.handles import Slot
 if TYPE_CHECKING:
     from kernbench.components.pe_ipcq import PeIpcq
 
-_CREDIT = int(Kind.CREDIT)  # found once, as the reasons of rows
+_CREDIT = int(Kind.CREDIT)  # looked up once, like the reasons of rows
 OnReceive: TypeAlias = Callable[[Slot | Exception | None, Row], None]
-"""Takes the slot of a message that has come, or what is wrong with it, and its row; None: it came before the receive"""
+"""Callback with a message's slot, or its error, and its row. None: the message arrived before the receive is due"""
 
 Sent: TypeAlias = tuple[int, Row, int]
 """A message that was sent: its number, its row in the log, its bytes"""
@@ -49,7 +50,7 @@ Sent: TypeAlias = tuple[int, Row, int]
 
 @value(eq=False, guarded=False)
 class Message(QueueData):
-    """A message of ``queue`` on its way; ``done(command, sent)`` is called when its last byte is delivered."""
+    """A message of ``queue`` in flight. ``done(command, sent)`` is called when its last byte is delivered."""
 
     queue: Queue
     command: Command
@@ -58,10 +59,10 @@ class Message(QueueData):
 
 @state(eq=False)
 class PendingReceive:
-    """A receive at ``line`` whose message is not there: number ``sequence`` of its queue, to have ``nbytes``.
+    """A receive at ``line`` without its message yet: number ``sequence`` of its queue, of ``nbytes``.
 
-    It takes effect at ``due_ps``, in ``place`` among the programs of that instant. ``posted``: the kernel has its slot
-    already, and goes on.
+    It takes effect at ``due_ps``, in ``place`` among the programs of that instant. ``posted``: the kernel already has
+    the slot, and continues.
     """
 
     on_receive: OnReceive
@@ -79,7 +80,7 @@ class PendingReceive:
 
 @state(eq=False)
 class PendingSend:
-    """The kernel ``board``, which waits at ``line`` since ``since_ps`` for a slot; ``resume(cause)`` lets it go on."""
+    """The kernel ``board``, waiting at ``line`` since ``since_ps`` for a slot. ``resume(cause)`` continues it."""
 
     board: Scoreboard
     line: int
@@ -88,12 +89,12 @@ class PendingSend:
 
 
 class Queue(QueuePair):
-    """A queue of ``ipcq``. It is of an ``installation``, and ``attached`` until that is removed.
+    """A queue of ``ipcq``. It belongs to an ``installation``, and is ``attached`` until that is removed.
 
-    ``receives`` wait for messages, in order, mostly one; they and the messages that are held are of the kernel with the
-    scoreboard ``receiver``. ``sender`` waits for a slot. ``slot_rows`` are the rows of the messages that came last to
-    the own slots. The peer, the queue there whose messages come here (the reverse queue) and
-    the ways to them are found when they are first needed.
+    ``receives`` wait for messages, in order; mostly there is one. They and the messages in the ring belong to the
+    kernel with the scoreboard ``receiver``. ``sender`` waits for a slot. ``slot_rows`` are the rows of the last
+    messages that arrived in the local slots. Three things are looked up on first use: the peer, the reverse queue (the
+    peer's queue whose messages arrive here), and the routes to both.
     """
 
     __slots__ = (
@@ -136,62 +137,62 @@ class Queue(QueuePair):
         self._peer_ipcq: PeIpcq | None = None
         self._reverse_queue: Queue | None = None
         self._credit_ps = 0
-        # Messages that come.
+        # Messages that arrive.
         self.receiver: Scoreboard | None = None
         self.receives: list[PendingReceive] = []
         self._slots: list[Slot | None] = [None] * n
         self._posted_slots: list[Slot | None] = [None] * n
         self.slot_rows = [NONE] * n
-        # Messages that go.
+        # Messages that leave.
         self.sender: PendingSend | None = None
         self.send_route: tuple[Port, Route] | None = None
         self.deliver: Callable[[QueueData, Transfer], None] = _refuse  # to the memory of the peer's ring
-        self._wake_credit: Credit | None = None  # an event was made of it
+        self._wake_credit: Credit | None = None  # the credit that has an event
         self._memory = ""
         self._channel = ipcq.dma.queue
         self._requester = ipcq.dma.node.id
         self._peer_direction_id = log.intern(setup.peer.direction)
         self._record_name = f"send {setup.direction}"
         self._credit_name = NONE  # in the log
-        self._peer_slots: list[tuple[Access, Operand] | None] = [None] * n  # as the last messages filled them
-        self._sent: list[Sent | None] = [None] * n  # last, to each slot of the peer
+        self._peer_slots: list[tuple[Access, Operand] | None] = [None] * n  # as filled by the last messages
+        self._sent: list[Sent | None] = [None] * n  # the last message to each slot of the peer
         self._totals: SendTotals | None = None
         self._hook = ipcq.machine.hooks.queue
 
     def connect(self) -> PeIpcq:
-        """Return the queues of the peer. The first call finds them, the memory of its ring and the time of a credit."""
+        """Return the queues of the peer. The first call looks up the peer and the credit time."""
         if self._peer_ipcq is not None:
             return self._peer_ipcq
         ipcq, peer = self.ipcq, self.peer
         machine, base = ipcq.machine, peer.rx_base_pa
         self._memory = "" if base is None else machine.addresses.memory_node(machine.addresses.decode(base))
-        found = self._peer_ipcq = ipcq.find_peer(peer.pe)
-        # A credit goes back the way that the message came.
+        peer_ipcq = self._peer_ipcq = ipcq.find_peer(peer.pe)
+        # A credit travels back along the route of the message.
         back = OPPOSITE_DIRECTION.get(peer.direction, "")
         via = back.removeprefix("global_") if back.startswith("global_") else None
         self._credit_ps = machine.sideband_ps(self._requester, pe_part(*peer.pe, "pe_dma"), ipcq.credit_bytes, via)
-        return found
+        return peer_ipcq
 
     def notify(self, kind: QueueEventKind, nbytes: int, sequence: int, row: Row, pa: int) -> None:
-        """Tell who listens to queues."""
+        """Notify the listeners of queue events."""
         where = (self.ipcq.coord, kind, self.direction, nbytes, sequence, self.ipcq.clock.time, self.peer.pe, row, pa)
         self._hook.emit(QueueEvent(*where))
 
-    # Events 1 to 3: a message goes.
+    # Events 1 to 3: a message leaves.
 
     def send(
         self, command: Command, sequence: int, launch: int, cause: Cause, done: Callable[[Command, Row], None]
     ) -> None:
-        """Write message ``sequence`` of ``command`` to its slot: ``done(command, sent)`` when its bytes have left.
+        """Write message ``sequence`` of ``command`` to its slot. Call ``done(command, sent)`` when its bytes have left.
 
-        Its record ends when the message has arrived.
+        The record of the message ends when the message has arrived.
         """
         ipcq, array, at = self.ipcq, command.srcs[0], sequence % self.n_slots
         assert isinstance(array, Operand)
-        machine, clock, there = ipcq.machine, ipcq.clock, self._peer_slots[at]
-        if there is None or there[1].dtype is not array.dtype or there[1].shape != array.shape:
-            there = self._peer_slots[at] = self._fill_peer_slot(sequence, array)
-        access, filled = there
+        machine, clock, slot = ipcq.machine, ipcq.clock, self._peer_slots[at]
+        if slot is None or slot[1].dtype is not array.dtype or slot[1].shape != array.shape:
+            slot = self._peer_slots[at] = self._fill_peer_slot(sequence, array)
+        access, filled = slot
         op, nbytes = machine.next_op(), access.row_bytes
         row = machine.recorder.message(self._part, self._record_name, command, filled, clock.time, launch, cause)
         ready_ps, sent = self._channel.post(row, ipcq.delay_ps, self._peer_direction_id, launch, command.line)
@@ -208,34 +209,34 @@ class Queue(QueuePair):
         clock.call_at(ready_ps, _put, message)
 
     def _fill_peer_slot(self, sequence: int, array: Operand) -> tuple[Access, Operand]:
-        """Return the peer's slot for message ``sequence`` as ``array`` fills it: for the memory, and for the op-log."""
+        """Return the peer's slot for message ``sequence``, filled by ``array``, as an access and as an operand."""
         pa = self.peer_slot_pa(sequence)
         where = self.ipcq.machine.addresses.place_of(pa)
         return Access(pa, array.nbytes), Operand(where.space, where.owner, pa, array.nbytes, array.shape, array.dtype)
 
     def find_route(self) -> tuple[Port, Route]:
-        """Return where messages enter the fabric and their way to the memory of the peer's ring; keep both."""
+        """Look up and store the port by which messages leave, and the route to the memory of the peer's ring."""
         self.connect()
         machine, port = self.ipcq.machine, self._channel.port
-        found = self.send_route = (port, machine.route(port.name, self._memory, self.via_port))
+        route = self.send_route = (port, machine.route(port.name, self._memory, self.via_port))
         target = machine.component(self._memory)
         self.deliver = target.write if isinstance(target, PeDma) else target.receive
-        return found
+        return route
 
     @property
     def has_in_flight(self) -> bool:
-        """Return True when a message is on its way to the peer."""
+        """Return True when a message is in flight to the peer."""
         peer, base = self._peer_ipcq, self.peer.rx_base_pa
-        there = None if peer is None or base is None else peer.find_queue_at(base)
-        return there is not None and there.arrived < self.my_head
+        peer_queue = None if peer is None or base is None else peer.find_queue_at(base)
+        return peer_queue is not None and peer_queue.arrived < self.my_head
 
-    # Events 4 and 5: a message comes, and a kernel receives it.
+    # Events 4 and 5: a message arrives, and a kernel receives it.
 
     def post_receive(self, receive: PendingReceive, due_ps: int) -> bool:
-        """Let ``receive``, which takes effect at ``due_ps``, wait for its message; False when that is there already.
+        """Let ``receive``, due at ``due_ps``, wait for its message. Return False if the message has already arrived.
 
-        Also False for a mistake of the kernel, which is told when the receive takes effect. A message that comes before
-        ``due_ps`` is announced by None, and the receive takes it (``slot_of``) when it is due.
+        Return False also for an error of the kernel, which is reported when the receive takes effect. A message that
+        arrives before ``due_ps`` is announced by None, and the receive takes it (``slot_of``) when it is due.
         """
         sequence = self.taken
         if self.peer_head_cache > sequence or self.my_rx_base_pa is None or receive.nbytes > self.slot_size:
@@ -247,9 +248,9 @@ class Queue(QueuePair):
         return True
 
     def receive_next(self, receive: PendingReceive) -> Slot | None:
-        """Return the slot of the next message when that is there; else None, and ``receive`` gets it once it is.
+        """Return the slot of the next message. Without a message, return None; ``receive`` gets the slot on arrival.
 
-        KernelError when the message has another size.
+        Raises KernelError if the message has another size.
         """
         sequence = receive.sequence = self.taken
         self.taken = sequence + 1
@@ -260,7 +261,7 @@ class Queue(QueuePair):
         return None
 
     def receive_ahead(self, nbytes: int, line: int, on_receive: OnReceive) -> Slot:
-        """Return the slot of the next message; when it is ``pending``, ``on_receive`` follows once that has come."""
+        """Return the slot of the next message. If the slot is ``pending``, ``on_receive`` is called on arrival."""
         sequence = self.taken
         self.taken = sequence + 1
         if sequence < self.peer_head_cache:
@@ -271,16 +272,16 @@ class Queue(QueuePair):
         return self._make_posted_slot(sequence)
 
     def slot_of(self, sequence: int, nbytes: int) -> Slot:
-        """Return the slot of message ``sequence``, which is there. KernelError when it has another size."""
-        found = self.find_slot(sequence, nbytes)
-        if isinstance(found, Exception):
-            raise found
-        return found
+        """Return the slot of message ``sequence``, which has arrived. Raises KernelError if it has another size."""
+        slot = self.find_slot(sequence, nbytes)
+        if isinstance(slot, Exception):
+            raise slot
+        return slot
 
     def find_slot(self, sequence: int, nbytes: int, *, notified: bool = False) -> Slot | KernelError:
-        """Return the slot of message ``sequence``, which is there, or the error when it has another size.
+        """Return the slot of message ``sequence``, which has arrived, or the error if it has another size.
 
-        ``notified``: listeners know of the receive.
+        ``notified``: listeners have been notified of the receive.
         """
         if self.sizes[sequence] != nbytes:
             return size_error(self.ipcq.node.id, self, sequence, nbytes)
@@ -290,7 +291,7 @@ class Queue(QueuePair):
         slot = self._slots[at]
         if slot is None:
             slot = self._slots[at] = self._make_slot(sequence, False)
-            self.find_reverse()  # an error there is to come out here, not when the slot goes back
+            self.find_reverse()  # raises an error here, not when the slot is freed
         slot.sequence = sequence
         return slot
 
@@ -301,7 +302,7 @@ class Queue(QueuePair):
         return Slot(self.direction, self.ipcq.buffer_kind, owner, pa, self, sequence, pending)
 
     def _make_posted_slot(self, sequence: int) -> Slot:
-        """Return a slot for a message that is yet to come: a new one each time, as the receive may be given up."""
+        """Return a slot for a future message. It is a new object each time, as the receive may be cancelled."""
         at = sequence % self.n_slots
         last = self._posted_slots[at]
         if last is None:
@@ -311,12 +312,12 @@ class Queue(QueuePair):
         self._posted_slots[at] = slot
         return slot
 
-    # The kernel drops a message, and event 6: the credit comes.
+    # The kernel drops a message, and event 6: the credit arrives.
 
     def free(self, slot: Slot, /) -> None:
-        """Take back ``slot``, which the kernel has done with: when the tail moves on, a credit goes to the sender.
+        """Take back ``slot``, which the kernel has dropped. If the tail advances, send a credit to the sender.
 
-        Nothing happens when the queue has been removed.
+        If the queue has been removed, do nothing.
         """
         if not self.attached:
             return
@@ -331,33 +332,31 @@ class Queue(QueuePair):
             reverse.take_credit(credited, self.my_tail, NONE if board is None else board.now)
         hook = ipcq.machine.hooks.slot_released
         if hook.listeners:
-            there = self.peer
-            hook.emit(
-                SlotReleased(ipcq.coord, self.direction, sequence, clock.time, there.pe, there.direction, credited)
-            )
+            peer = self.peer
+            hook.emit(SlotReleased(ipcq.coord, self.direction, sequence, clock.time, peer.pe, peer.direction, credited))
 
     def find_reverse(self) -> Queue:
-        """Return the queue of the peer whose messages come here: credits go by the address of the ring.
+        """Return the queue of the peer whose messages arrive here. Credits find it by the address of the ring.
 
-        IpcqError when there is none.
+        Raises IpcqError if there is none.
         """
         peer = self._peer_ipcq or self.connect()
         assert self.my_rx_base_pa is not None
-        found = peer.find_queue_into(self.my_rx_base_pa)
-        if found is None:
+        reverse = peer.find_queue_into(self.my_rx_base_pa)
+        if reverse is None:
             raise IpcqError(f"{peer.node.id}: a credit for the ring at {self.my_rx_base_pa:#x}, which no queue uses")
-        self._reverse_queue = found
-        return found
+        self._reverse_queue = reverse
+        return reverse
 
     def take_credit(self, when: int, tail: int, row: Row) -> None:
-        """Receive a credit: at ``when`` the peer has freed every slot before ``tail``; ``row`` is its log row."""
+        """Receive a credit: at ``when`` the peer has freed every slot before ``tail``. ``row`` is its log row."""
         clock = self.ipcq.clock
         self.credits.append((when, clock.reserve(when), tail, row, clock.time))
         if self.sender is not None:
             self._wake_with_next()
 
     def wait_for_slot(self, board: Scoreboard, line: int, resume: Callable[[Cause], None]) -> None:
-        """Call ``resume(cause)`` when the kernel ``board`` at ``line``, which found no slot, may look again."""
+        """Call ``resume(cause)`` when the kernel ``board`` at ``line``, which found no slot, may retry."""
         self.sender = PendingSend(board, line, self.ipcq.clock.time, resume)
         self._wake_with_next()
 
@@ -368,7 +367,7 @@ class Queue(QueuePair):
             self.ipcq.clock.at_place(credit[0], credit[1], WAKE, self)
 
     def wake(self) -> None:
-        """Let the sender go on, as a credit has come: at once, or when it polls next."""
+        """Resume the sender, as a credit has arrived: at once, or at its next poll."""
         sender = self.sender
         if sender is None:
             return
@@ -383,7 +382,7 @@ class Queue(QueuePair):
         clock.call_at(sender.since_ps + waited, sender.resume, (row, By.POLL))
 
     def log_credit(self, credit: Credit) -> Row:
-        """Open and close the row of a credit that somebody has waited for; return it."""
+        """Open and close the row of a credit that a kernel has waited for. Return the row."""
         come_ps, _, _, row, given_ps = credit
         rows = self.rows
         launch, line = (rows[row + LAUNCH], rows[row + LINE]) if row >= 0 else (NONE, 0)
@@ -399,23 +398,23 @@ class Queue(QueuePair):
 
     @property
     def last_credit(self) -> tuple[Queue, Credit] | None:
-        """The last credit that was given here, while it is on its way, and the queue that will have it."""
+        """The last credit sent from here, while in flight, and the queue that receives it; None if there is none."""
         reverse = self._reverse_queue
         return None if reverse is None or not reverse.credits else (reverse, reverse.credits[-1])
 
-    # What is left in a queue.
+    # Messages left in a queue.
 
     @property
     def pending_messages(self) -> list[UnreceivedMessage]:
-        """Messages that were sent here and that no kernel has received, in order; they may be on their way yet."""
+        """Messages sent to this queue that no kernel has received, in order. They may still be in flight."""
         base = self.my_rx_base_pa
         sender = None if base is None else self.ipcq.find_peer(self.peer.pe).find_queue_into(base)
-        return [] if sender is None else [self._describe(each) for each in sender.list_sent(self.taken)]
+        return [] if sender is None else [self._describe(sent) for sent in sender.list_sent(self.taken)]
 
     def list_sent(self, sequence: int) -> list[Sent]:
-        """Return the messages from number ``sequence`` on that were sent: the ring holds all that are not received."""
-        found = [(each, self._sent[each % self.n_slots]) for each in range(sequence, self.my_head)]
-        return [sent for each, sent in found if sent is not None and sent[0] == each]
+        """Return the messages sent from number ``sequence`` on. The ring stores all unreceived messages."""
+        numbered = [(number, self._sent[number % self.n_slots]) for number in range(sequence, self.my_head)]
+        return [sent for number, sent in numbered if sent is not None and sent[0] == number]
 
     def _describe(self, sent: Sent) -> UnreceivedMessage:
         log, peer, (_, row, nbytes) = self.ipcq.machine.log, self.peer, sent
@@ -432,20 +431,20 @@ class Queue(QueuePair):
         )
 
     def reset(self) -> None:
-        """Begin anew: nothing was ever sent or received."""
+        """Reset, as if nothing had been sent or received."""
         super().reset()
         self._sent = [None] * self.n_slots
 
 
 def _put(message: Message) -> None:
-    """Hand a message to transport: its descriptor is set up."""
+    """Pass a message to the transport: its descriptor is set up."""
     queue = message.queue
     port, route = queue.send_route or queue.find_route()
     queue.ipcq.machine.network.post(port, route, message.access.row_bytes, _deliver, message)
 
 
 def _deliver(transfer: Transfer) -> None:
-    """Hand a message to the memory of its ring: its last byte is there."""
+    """Pass a message to the memory of its ring: its last byte has arrived."""
     message = transfer.arg
     assert isinstance(message, Message)
     queue, sent, done = message.queue, message.sent, message.done

@@ -1,4 +1,4 @@
-"""The scoreboard of a PE: which commands of a kernel wait for others. It knows no time and no engine."""
+"""The scoreboard of a PE: it tracks which commands of a kernel wait for others. It is free of time and engines."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Start: TypeAlias = Callable[[Command, Cause], None]
 
 
 class Scoreboard:
-    """Issued commands; one starts when all it uses are done.
+    """The issued commands of a kernel. A command starts when all commands that it uses are done.
 
-    ``under_way``: commands that are not done, by serial. The kernel enters a command there when it asks for it; what
-    the command uses is held until it is taken out here.
+    ``under_way``: the commands that are not done, by serial. The kernel enters a command there when it requests it. The
+    operands of the command stay allocated until it is removed here.
 
-    ``start(command, cause)`` is called for a command that had to wait and can go. When a command is done, its entry of
-    ``at_end`` is called, if it has one, and then ``on_completion()``, if set. ``now``: the row after whose end the PE
-    does what it does.
+    ``start(command, cause)`` is called for a command that had to wait and can start. When a command is done, its entry
+    of ``at_end`` is called, if it has one, and then ``on_completion()``, if set. ``now``: the row whose end the next
+    action of the PE follows.
 
-    ``writes``: how many commands write memory and have not yet. When none is left, ``on_written(row)`` is called once,
-    if set, with the row of the last one.
+    ``writes``: the number of commands with a memory write that is not complete. When it drops to 0,
+    ``on_written(row)`` is called once, if set, with the row of the last one.
     """
 
     __slots__ = (
@@ -53,7 +53,7 @@ class Scoreboard:
         return len(self.under_way)
 
     def issue(self, command: Command, waits: int = 0) -> bool:
-        """Issue a command, to be released as often as ``waits`` says; return True when it can start at once."""
+        """Issue a command that needs ``waits`` calls of ``release``. Return True if it can start at once."""
         missing = waits
         under_way, waiters = self.under_way, self._waiters
         for serial in command.after:
@@ -69,19 +69,19 @@ class Scoreboard:
         return not missing
 
     def waiters(self, serial: int) -> Sequence[Command]:
-        """Return the issued commands that use the result of one under way."""
+        """Return the issued commands that use the result of a command in flight."""
         return self._waiters.get(serial, ())
 
     def enter(self, command: Command) -> None:
-        """Enter a command that is under way whatever the kernel makes of it; what it uses may be entered later."""
+        """Enter a command that is in flight whatever the kernel does with it. Its operands may be entered later."""
         self.under_way[command.serial] = (command, ())
 
     def withdraw(self, serial: int) -> None:
-        """Take out a command that the kernel has asked for and that is not issued after all."""
+        """Remove a command that the kernel has requested and that is not issued after all."""
         self.under_way.pop(serial, None)
 
     def complete(self, command: Command, row: Row) -> None:
-        """Retire ``command``, which is done as ``row`` has ended; start what waited for it alone, in program order."""
+        """Retire ``command``, done at the end of ``row``. Start commands that waited only for it, in program order."""
         self.now = row
         serial = command.serial
         del self.under_way[serial]

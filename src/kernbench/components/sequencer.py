@@ -1,7 +1,7 @@
-"""A kernel as the CPU of a PE runs it: one request after another, and the waits between them.
+"""The sequencer: it runs a kernel on the CPU of a PE, one request after another, with the waits between them.
 
-A request takes the CPU ``issue_ps`` (a row of the log) and then has its effect: a command goes to the dispatcher. The
-kernel goes on at once, unless the request waits:
+A request occupies the CPU for ``issue_ps`` (a row of the log) and then takes effect: a command goes to the dispatcher.
+The kernel then continues at once, unless the request waits:
 
 - a send, for a slot of the peer: the queue calls ``_on_slot_free``;
 - a receive, for a message: the queue calls ``_on_message``;
@@ -43,7 +43,7 @@ _ISSUE = int(Kind.ISSUE)
 
 
 class IssueSlot:
-    """The issue slot of a CPU whose kernels run side by side: busy until ``free_ps``, with the request of ``row``."""
+    """The issue slot of a CPU with concurrent kernels, busy until ``free_ps`` with the request of ``row``."""
 
     __slots__ = ("free_ps", "row")
 
@@ -52,7 +52,7 @@ class IssueSlot:
         self.row: Row = NONE
 
     def claim(self, now: int, duration: int, cause: Cause, row: Row) -> tuple[int, Cause]:
-        """Take the slot for ``duration``, for the request of ``row``; return when it begins, and why then."""
+        """Take the slot for ``duration``, for the request of ``row``. Return its start and the cause of that start."""
         start = now
         if self.free_ps > now:
             start, cause = self.free_ps, (self.row, By.ENGINE)
@@ -61,14 +61,15 @@ class IssueSlot:
 
 
 class Sequencer:
-    """Runs the kernel of ``order``, whose commands ``run`` carries out.
+    """The sequencer of the kernel of ``order``, whose commands ``run`` carries out.
 
-    A request takes ``issue_ps``, a value that the kernel reads ``value_ps``; the effect is at the end of that.
-    ``part``: the CPU's number in the log. ``on_barrier(self)`` is called when the kernel has come to a barrier,
-    ``on_finish(launch, report)`` when all is done. ``issue_slot``: of a kernel that runs beside others.
+    A request takes ``issue_ps``, and a value that the kernel reads ``value_ps``. It takes effect at the end of that
+    time. ``part``: the CPU's number in the log. ``on_barrier(self)`` is called when the kernel reaches a barrier,
+    ``on_finish(launch, report)`` when it is done. ``issue_slot`` is set for a kernel that runs concurrently with
+    others.
 
-    Before the kernel goes on, ``cause`` is set to the row and the reason that let it: the row is the scoreboard's
-    ``now``, the reason is kept here.
+    Before the kernel continues, ``cause`` is set to the row and the reason that released it. The row is stored as the
+    scoreboard's ``now``, the reason in this object.
     """
 
     __slots__ = (
@@ -131,7 +132,7 @@ class Sequencer:
 
     @property
     def cause(self) -> Cause:
-        """Return the row after which the kernel does what it does, and why."""
+        """Return the row that the kernel's next action follows, and the reason."""
         return self._board.now, self._by
 
     @cause.setter
@@ -139,7 +140,7 @@ class Sequencer:
         self._board.now, self._by = cause
 
     def begin(self, launch_ps: int, cause: Cause, order: Row) -> None:
-        """Run the kernel ``launch_ps`` after its start, which is after ``cause``; the row ``order`` brought it here."""
+        """Run the kernel ``launch_ps`` after its start, which follows ``cause``. ``order``: the row of its order."""
         start, end = self._start_ps, self._start_ps + launch_ps
         log = self.run.machine.log
         row = log.open(self._part, Kind.LAUNCH, start, cause, launch=self._launch_id, parent=order, read=start, end=end)
@@ -147,7 +148,7 @@ class Sequencer:
         self._clock.call_at(end, self.resume_program)
 
     def resume_program(self, answer: object = None) -> None:
-        """Give the kernel ``answer`` to its last request, and take its next."""
+        """Pass ``answer`` to the kernel's last request, and take its next request."""
         if self._returned:
             return
         run = self.run
@@ -159,7 +160,7 @@ class Sequencer:
             self._return(failure)
             return
         except KeyboardInterrupt as interrupt:
-            # The user's, or the end of the run's time: this kernel ends, and the machine can go on.
+            # By the user, or at the end of the run's time: this kernel ends, and the machine can continue.
             interrupt.add_note(KernelNote(run.coord, run.launch.kernel.name))
             self._return(AbandonedError(f"the kernel was ended by a {type(interrupt).__name__}"))
             raise
@@ -172,7 +173,7 @@ class Sequencer:
         if wait is not None:
             wait(self, request)
             return
-        # The CPU works on it from now on.
+        # The CPU is busy with the request from now on.
         rows, clock = self._rows, self._clock
         start, duration = clock.time, self._issue_ps if kind is not ReadValue else self._value_ps
         launch, line, after, by = self._launch_id, request.line, self._board.now, self._by
@@ -188,11 +189,11 @@ class Sequencer:
             receive.nbytes, receive.line = request.nbytes, line
             if queue is not None and queue.post_receive(receive, end):
                 queue.receiver = self._board
-                return  # no event until the message comes
+                return  # no event until the message arrives
         clock.call_at(end, _EFFECTS.get(request.op if isinstance(request, Command) else kind, ISSUE), self)
 
     def issue(self) -> None:
-        """Put the request into effect: a command for an engine."""
+        """Put the request into effect: pass a command to its engine."""
         if not self._returned:
             command: Any = self._request
             board = self._board
@@ -203,13 +204,13 @@ class Sequencer:
 
     @property
     def _queues(self) -> PeIpcq:
-        """Return the queues of the PE, which the kernel uses from now on."""
+        """Return the queues of the PE, looked up on first use."""
         if self._ipcq is None:
             self._ipcq = self.run.parts.ipcq
         return self._ipcq
 
     def _send(self) -> None:
-        """Put the request into effect: a message goes when there is a slot for it."""
+        """Put the request into effect: send a message if there is a slot for it, else wait."""
         if self._returned:
             return
         command: Any = self._request
@@ -242,7 +243,7 @@ class Sequencer:
             self.resume_program()
 
     def _receive(self) -> None:
-        """Put the request into effect: the kernel goes on when a message is there."""
+        """Put the request into effect: the kernel continues when a message has arrived."""
         if self._returned:
             return
         request: Any = self._request
@@ -262,19 +263,19 @@ class Sequencer:
         if slot is not None:
             self.resume_program(slot)
 
-    def _on_message(self, found: Slot | Exception | None, row: Row) -> None:
-        """Take the awaited message, which has come by ``row``; None: it has come before its receive takes effect."""
+    def _on_message(self, slot: Slot | Exception | None, row: Row) -> None:
+        """Take the awaited message, which arrived by ``row``. None: it arrived before its receive takes effect."""
         receive = self._receive_under_way
-        if found is None:
+        if slot is None:
             self._clock.at_place(receive.due_ps, receive.place, TAKE, self)
-        elif isinstance(found, Exception) or self._queue_waited.listeners:
-            self._deliver_message(self._request, receive.due_ps, found, row)
+        elif isinstance(slot, Exception) or self._queue_waited.listeners:
+            self._deliver_message(self._request, receive.due_ps, slot, row)
         else:
             self._board.now, self._by = row, BY_MESSAGE
-            self.resume_program(found)
+            self.resume_program(slot)
 
     def take_message(self) -> None:
-        """Put a receive into effect whose message has come meanwhile."""
+        """Put a receive into effect whose message has already arrived."""
         request = self._request
         if self._returned or not isinstance(request, Receive):
             return
@@ -287,19 +288,19 @@ class Sequencer:
         else:
             self.resume_program(slot)
 
-    def _deliver_message(self, request: Any, since: int, found: Slot | Exception | None, row: Row) -> None:
-        """Give the kernel the message that it has waited for."""
+    def _deliver_message(self, request: Any, since: int, slot: Slot | Exception | None, row: Row) -> None:
+        """Pass the awaited message to the kernel."""
         self.cause = row, By.MESSAGE
         if self._queue_waited.listeners:
-            direction = found.direction if isinstance(found, Slot) else request.direction or "any"
+            direction = slot.direction if isinstance(slot, Slot) else request.direction or "any"
             self._emit_waited("recv", direction, -1, request.line, since)
-        if isinstance(found, Exception):
-            self.fail(found)
+        if isinstance(slot, Exception):
+            self.fail(slot)
         else:
-            self.resume_program(found)
+            self.resume_program(slot)
 
     def _post(self) -> None:
-        """Put the request into effect: the kernel goes on with the slot of a message that may come later."""
+        """Put the request into effect: the kernel continues with the slot of a message that may arrive later."""
         if self._returned:
             return
         command: Any = self._request
@@ -317,26 +318,26 @@ class Sequencer:
         self.resume_program(slot)
 
     def give_value(self) -> None:
-        """Give the kernel the numbers that it asked for, as they are now."""
+        """Pass the requested numbers to the kernel, with their present values."""
         request = self._request
         if self._returned or not isinstance(request, ReadValue):
             return
         self._board.now = self._issue
         try:
-            found = self.run.machine.values_of(request.array)
+            values = self.run.machine.values_of(request.array)
         except KernbenchError as fault:
             self.fail(fault)
         else:
-            self.resume_program(found)
+            self.resume_program(values)
 
     def fail(self, error: Exception) -> None:
-        """Let the call that the kernel waits in raise ``error``."""
+        """Raise ``error`` from the call in which the kernel waits."""
         self._cancel_request()
         self.run.fail_next(error)
         self.resume_program()
 
     def _emit_waited(self, kind: WaitKind, direction: str, sequence: int, line: int, since: int) -> None:
-        """Tell those who listen that the kernel has waited at a queue."""
+        """Notify the listeners that the kernel has waited at a queue."""
         run = self.run
         launch = run.launch
         where = (run.coord, launch.kernel.name, launch.request_id, line, kind, direction, sequence)
@@ -363,7 +364,7 @@ class Sequencer:
         self._stall_until(self._idle, partial(self._on_barrier, self), By.OPERAND)
 
     def _issue_fence(self, request: Fence) -> None:
-        """Issue a fence: its row goes on until the kernel does."""
+        """Issue a fence. Its row stays open until the kernel continues."""
         log, launch = self.run.machine.log, self._launch_id
         start, cause = self._clock.time, self.cause
         if self._issue_slot is not None:
@@ -373,15 +374,15 @@ class Sequencer:
         self._clock.call_at(end, self._fence)
 
     def _fence(self, _: object) -> None:
-        """Put a fence into effect: the kernel goes on when what it has written is in memory."""
+        """Put a fence into effect: the kernel continues when its writes are in memory."""
         if not self._board.writes:
             self._pass_fence(NONE)
         else:
-            # By an event of its own: kernels do not run inside what a memory does.
+            # By a separate event: kernels do not run inside the actions of a memory.
             self._board.on_written = lambda row: self._clock.call_at(self._clock.time, self._pass_fence, row)
 
     def _pass_fence(self, last: Row) -> None:
-        """Let the kernel pass a fence: all is written. ``last``: the row that was waited for."""
+        """Let the kernel pass a fence: all writes are in memory. ``last``: the row that it waited for."""
         self.run.machine.log.close(self._issue, self._clock.time, last)
         if not self._returned:
             self.cause = self._issue, By.FENCE
@@ -391,7 +392,7 @@ class Sequencer:
         return not len(self.run.board)
 
     def _stall_until(self, holds: Callable[[], bool], then: Callable[[], None], by: By) -> None:
-        """Call ``then``, by the reason ``by``, once ``holds()``, which changes only when a command is done."""
+        """Call ``then``, with the reason ``by``, once ``holds()``. It changes only when a command is done."""
         if holds():
             then()
             return
@@ -405,16 +406,16 @@ class Sequencer:
         self.run.board.on_completion = check
 
     def stop(self) -> None:
-        """End the kernel where it is."""
+        """Stop the kernel where it is."""
         if not self._returned:
             self._cancel_request()
-            self.cause = ROOT  # the host gives up, whatever the simulation does
+            self.cause = ROOT  # the host abandons the launch, whatever the simulation does
             self._return(AbandonedError("the kernel was stopped: its launch was abandoned"))
         if self._ipcq is not None:
             self._ipcq.cancel(self._board)
 
     def _cancel_request(self) -> None:
-        """Take back what the kernel has asked for last: it will not be issued."""
+        """Withdraw the kernel's last request, which will not be issued."""
         if isinstance(self._request, Command):
             self.run.board.withdraw(self._request.serial)
 
@@ -431,22 +432,23 @@ class Sequencer:
         run.finish()
         now = self._clock.time
         report = PeReport(pe=run.coord, start_ps=self._start_ps, end_ps=now, late=self._late, error=error)
-        given = None if self._ipcq is None else self._ipcq.find_last_credit(self._board)
-        if given is not None and given[1][0] > now:  # who is told of the end finds the queues with all their credits
-            queue, credit = given
+        last_credit = None if self._ipcq is None else self._ipcq.find_last_credit(self._board)
+        # The end is reported only when the queues have all their credits.
+        if last_credit is not None and last_credit[1][0] > now:
+            queue, credit = last_credit
             self.cause = queue.log_credit(credit), By.CREDIT
             self._clock.call_at(credit[0], partial(self._on_finish, self._launch_id), report)
         else:
             self._on_finish(self._launch_id, report)
 
-    # What has no row of an issue: waits that take the CPU no time, and fences.
+    # Requests without an issue row: waits that do not occupy the CPU, and fences.
     WAITS: ClassVar[dict[type, Callable[[Sequencer, Any], None]]] = {
         AwaitCommand: _await_command,
         AwaitSpace: _await_space,
         Meet: _wait_at_barrier,
         Fence: _issue_fence,
     }
-    # How a request takes effect that is no command for an engine, or more than that.
+    # The effects of requests that are not plain commands for an engine.
     EFFECTS: ClassVar[dict[type | Opcode, Callable[[Sequencer], None]]] = {
         SEND: _send,
         Receive: _receive,
@@ -455,14 +457,14 @@ class Sequencer:
     }
 
     def waits_for(self) -> str:
-        """Say for a deadlock report: the kernel, what it waits for, the commands that are not done."""
+        """Describe the kernel, its wait, and the commands that are not done, for a deadlock report."""
         cause = "its commands to end" if self._returned else awaited_by(self._request, self.run.place)
         text = f"kernel {self.run.launch.kernel.name!r} waits for {cause}"
         pending = self.run.under_way(None if self._returned else self._request)
-        return f"{text}; under way: {pending}" if pending else text
+        return f"{text}; in flight: {pending}" if pending else text
 
 
-# As the tables of commands in ``dispatch``.
+# Looked up once, like the command tables in ``dispatch``.
 _WAITS = Sequencer.WAITS
 _EFFECTS = Sequencer.EFFECTS
 ISSUE = Sequencer.issue

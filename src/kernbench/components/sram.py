@@ -15,9 +15,9 @@ from kernbench.topology.graph import Node
 
 @register("builtin.sram", kind="sram")
 class Sram(Memory):
-    """Reads and writes share its banks, each with the bandwidth; it has its own access time.
+    """The SRAM of a cube. Reads and writes share its banks, each of which has the full bandwidth.
 
-    At ``cube.extra`` and ``pe.extra`` it is another one, with one bank.
+    It has an access time of its own. At ``cube.extra`` and ``pe.extra`` the class is an additional SRAM with one bank.
     """
 
     Attrs = SramAttrs
@@ -39,5 +39,5 @@ class Sram(Memory):
         )
 
     def _server_ps(self, access: Access) -> int:
-        """Return the time of an access alone."""
+        """Return the service time of an uncontended access in ps."""
         return transfer_ps(access.nbytes, self._bw_gbs)

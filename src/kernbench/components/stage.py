@@ -1,7 +1,7 @@
 """Stages of the PE pipeline: units with bounded input queues, coupled by counters instead of stores.
 
-A stage starts a token when it can take one, a token is waiting, and the token's next stage has a slot; when the token
-is done here, the stage gives back its own slot and hands the token on. One event per stage and token.
+A stage starts a token when it is free, a token waits, and the token's next stage has a slot. When the token is done,
+the stage releases its own slot and passes the token on. There is one event per stage and token.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from kernbench.core.log import BY_OPERAND, COMMIT, END, NONE, READ, START, By, C
 
 @state(eq=False)
 class Token:
-    """A tile (or a single command) on its way through ``route``, the first stage last: ``to_pass`` are left of them.
+    """A tile or a single command on its way through ``route``, which lists the first stage last.
 
-    ``times`` are ps in each timed stage, the first one last, ``to_spend`` of them left; tokens may share both.
-    ``retired(token)`` is called when the last stage has ended, ``begun(token, now)`` when the first timed one starts,
-    which returns its row. ``work`` is whatever the owner wants to find again. ``cause``: after what it begins in the
-    stage where it is; ``row``: what that is in the log, once it has begun.
+    ``to_pass``: the number of remaining stages. ``times``: ps in each timed stage, the first one last, ``to_spend`` of
+    which remain. Tokens may share ``route`` and ``times``. ``retired(token)`` is called when the last stage has ended.
+    ``begun(token, now)`` is called when the first timed stage starts, and returns the log row. ``work`` is any object
+    of the owner. ``cause``: the cause of its begin in the present stage. ``row``: the log row of the present stage,
+    once begun.
     """
 
     work: Any
@@ -40,7 +41,7 @@ class Token:
 
 
 class Stage:
-    """A place in the pipeline with ``free`` slots for tokens that wait for it or are in it."""
+    """A stage of the pipeline with ``free`` slots. Tokens that wait for it or are in it occupy the other slots."""
 
     __slots__ = ("blocked", "free", "name", "waiting")
 
@@ -51,29 +52,29 @@ class Stage:
         self.blocked: deque[Stage] = deque()  # stages that wait for a slot here
 
     def enter(self, token: Token) -> None:
-        """Take a token from outside the pipeline: it takes a slot, if need be beyond the bound."""
+        """Take a token from outside the pipeline. It occupies a slot, even beyond the bound."""
         self.free -= 1
         self.put(token)
 
     def put(self, token: Token) -> None:
-        """Take a token whose slot has been taken before."""
+        """Take a token whose slot has been claimed."""
         waiting = self.waiting
         waiting.append(token)
-        # Behind others it starts nothing: the first of them waits for this stage, or for a slot, and begins after that.
+        # A token behind others starts nothing. The first one waits for this stage or for a slot; its release starts it.
         if len(waiting) == 1:
             self.try_start(token.cause)
 
     def wait(self, token: Token) -> None:
-        """Take a token that has waited here before, with its slot."""
+        """Restore a token that was waiting here, with its slot."""
         self.free -= 1
         self.waiting.append(token)
 
     def try_start(self, cause: Cause) -> None:
-        """Begin what can begin after ``cause``."""
+        """Begin all tokens that can begin after ``cause``."""
         raise NotImplementedError
 
     def claim_next(self, token: Token) -> bool:
-        """Take a slot of the stage behind; False when there is none: ``try_start`` is called when one comes free."""
+        """Claim a slot of the next stage. Return False without one; ``try_start`` is called when one becomes free."""
         if token.to_pass < 2:
             return True
         following = token.route[token.to_pass - 2]
@@ -85,7 +86,7 @@ class Stage:
         return True
 
     def pass_on(self, token: Token, cause: Cause) -> None:
-        """Pass on ``token``, which is done here after ``cause``, and give back its slot."""
+        """Pass on ``token``, which is done here after ``cause``, and release its slot."""
         token.to_pass = left = token.to_pass - 1
         if left:
             token.cause = cause
@@ -96,10 +97,10 @@ class Stage:
         self.settle(cause[0])
 
     def settle(self, row: Row) -> None:
-        """Let others go on: a slot has come free as ``row`` has ended, and this stage with it.
+        """Let waiting tokens start: when ``row`` ended, a slot and this stage became free.
 
-        This stage begins first: a token that came through the free slot meanwhile would make it begin after a cause
-        that is not its own.
+        This stage begins first. Otherwise a token that arrives through the free slot would make it begin after a wrong
+        cause.
         """
         if self.waiting:
             self.try_start((row, By.ENGINE))
@@ -110,7 +111,7 @@ class Stage:
 class StageUnit(Stage):
     """A stage that works on one token at a time.
 
-    ``open(token, start)`` makes the row of a token that nobody ``begun``.
+    ``open(token, start)`` makes the row of a token without ``begun``.
     """
 
     __slots__ = ("_clock", "_current", "_rows", "open")
@@ -123,14 +124,14 @@ class StageUnit(Stage):
         self._current: Token | None = None
 
     def try_start(self, cause: Cause) -> None:
-        """Begin the first waiting token if the unit is idle and the stage behind has a slot."""
+        """Begin the first waiting token if the unit is idle and the next stage has a slot."""
         if self._current is None and self.waiting and self.claim_next(self.waiting[0]):
             token = self.waiting.popleft()
             token.cause = cause
             self._begin(token)
 
     def enter(self, token: Token) -> None:
-        """Take a token from outside the pipeline; a command that finds the unit idle begins."""
+        """Take a token from outside the pipeline. A command that finds the unit idle begins."""
         self.free -= 1
         if self._current is None and not self.waiting and token.to_pass == 1:
             self._begin(token)
@@ -151,7 +152,7 @@ class StageUnit(Stage):
         clock.call_at(start + token.times[left], FINISH, self)
 
     def go_on(self, token: Token, left_ps: int) -> None:
-        """Take a token that has begun here before, with its slots; it ends after ``left_ps``."""
+        """Restore a token that had begun here, with its slots. It ends after ``left_ps``."""
         self.free -= 1
         if token.to_pass > 1:
             token.route[token.to_pass - 2].free -= 1
@@ -180,9 +181,9 @@ class StageUnit(Stage):
 
 
 class OverlappingStage(Stage):
-    """A stage whose tokens overlap, such as transfers: they start in order, as slots allow, and leave in order.
+    """A stage whose tokens overlap, such as transfers. They start in order, as slots allow, and leave in order.
 
-    ``start(token, done)`` sets a token going and calls ``done(row)`` when it is over, as that has ended.
+    ``start(token, done)`` starts a token, and calls ``done(row)`` when the token is over, at the end of ``row``.
     """
 
     __slots__ = ("_inside", "_start")
@@ -193,7 +194,7 @@ class OverlappingStage(Stage):
         self._inside: deque[Token] = deque()
 
     def try_start(self, cause: Cause) -> None:
-        """Begin waiting tokens while the stage behind has slots."""
+        """Begin waiting tokens while the next stage has slots."""
         while self.waiting and self.claim_next(self.waiting[0]):
             token = self.waiting.popleft()
             token.cause = cause
@@ -204,17 +205,17 @@ class OverlappingStage(Stage):
     def _over(self, token: Token, row: Row) -> None:
         token.ready = True
         while self._inside and self._inside[0].ready:
-            # Those behind it that were ready have waited for it: they leave in order.
+            # Ready tokens behind it have waited for it: tokens leave in order.
             first = self._inside.popleft()
             first.row = row
             self.pass_on(first, (row, BY_OPERAND))
 
 
 class Gate(Stage):
-    """A stage that takes no time: its tokens pass in order, each as soon as the stage behind has a slot.
+    """A stage that takes no time: its tokens pass in order, each as soon as the next stage has a slot.
 
-    ``passed(token, row)`` is called for each, as ``row`` ends: its stage before, or what gave it the slot. It begins
-    behind the gate after the same row.
+    ``passed(token, row)`` is called for each token, when ``row`` ends: the row of its preceding stage, or the row that
+    freed the slot. The token begins in the next stage after the same row.
     """
 
     __slots__ = ("_passed",)
@@ -224,7 +225,7 @@ class Gate(Stage):
         self._passed = passed
 
     def try_start(self, cause: Cause) -> None:
-        """Let waiting tokens pass while the stage behind has slots."""
+        """Let waiting tokens pass while the next stage has slots."""
         while self.waiting and self.claim_next(self.waiting[0]):
             token = self.waiting.popleft()
             self._passed(token, cause[0])

@@ -1,7 +1,7 @@
-"""Timetables of the tile pipeline: when tiles whose operands are in TCM begin and end in its stages.
+"""Precomputed schedules (class ``Timetable``) of the tile pipeline, for tiles whose operands are in TCM.
 
-Such tiles wait for nobody but each other. The stages work through a list of them once, on a clock of their own: the
-*rehearsal*. Its rows are the timetable of every list of the same shapes that finds a pipeline in the same state.
+Such tiles wait only for each other. The stages run a list of them once, on a separate clock: the *dry run*. Its rows
+form the schedule. The schedule serves every list with the same shapes that enters a pipeline in the same state.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from kernbench.core.log import (
 
 Integers: TypeAlias = NDArray[np.int64]
 STAGE_KINDS = (Kind.TILE_ISSUE, Kind.FETCH, Kind.GEMM, Kind.STORE)
-"""The timed stages; their places here are the parts of the rows of a rehearsal"""
+"""The timed stages. Their indices are the component numbers of the rows of a dry run"""
 _ISSUE, _FETCH, _GEMM, _STORE = range(len(STAGE_KINDS))
-_GIVEN = NONE  # the part of the row that stands for what the first tiles are injected after
+_GIVEN = NONE  # the component of the row that stands for the cause of the first tiles
 
 
 class TileShape(NamedTuple):
-    """A tile as the stages see it: its times, ``store_ps`` NONE if nothing is stored, and what it ends."""
+    """A tile as seen by the stages: its times, and the step or result it ends. ``store_ps`` is NONE without a store."""
 
     fetch_ps: int
     gemm_ps: int
@@ -55,7 +55,7 @@ class TileShape(NamedTuple):
 
 
 class TileShapes:
-    """The shapes of a list of tiles; equal ones are one object."""
+    """The shapes of a list of tiles. Equal lists share one object."""
 
     __slots__ = ("tiles",)
 
@@ -64,7 +64,7 @@ class TileShapes:
 
 
 class TileList:
-    """Tiles in order: their shapes, the numbers of their indices in the log, and of what their issue is about."""
+    """Tiles in order: their shapes, and the log's numbers of their indices and of the labels of their issues."""
 
     __slots__ = ("numbers", "shapes", "whats")
 
@@ -75,7 +75,7 @@ class TileList:
 
 
 class PipelineSizes(NamedTuple):
-    """The sizes of a pipeline, beside the times of tiles."""
+    """The sizes of a pipeline, apart from the times of tiles."""
 
     issue_ps: int
     tiles_in_flight: int
@@ -83,7 +83,7 @@ class PipelineSizes(NamedTuple):
 
 
 class TokenState(NamedTuple):
-    """A token under way: ``to_pass`` stages are left; in the first of them it waits, or works for ``left_ps`` more."""
+    """A token in flight with ``to_pass`` remaining stages. In the first it works for ``left_ps`` more, or waits."""
 
     shape: TileShape
     to_pass: int
@@ -94,9 +94,9 @@ WAITS = -1
 
 
 class PipelineState:
-    """The tokens in a pipeline, in order, and which of them work, in the order in which they began.
+    """The tokens in a pipeline, in order, and the indices of those that work, in the order in which they began.
 
-    Equal ones are one object, which knows the timetables of what comes then.
+    Equal states share one object, which stores the schedules that begin in this state.
     """
 
     __slots__ = ("timetables", "tokens", "working")
@@ -108,7 +108,7 @@ class PipelineState:
 
 
 class TileStages:
-    """The stages that tiles with operands in TCM pass."""
+    """The pipeline stages for tiles with operands in TCM."""
 
     def __init__(
         self, issue_ps: int, issue: StageUnit, fetch: StageUnit, panels_end: Stage, gemm: StageUnit, store: StageUnit
@@ -121,7 +121,7 @@ class TileStages:
         self.store = store
 
     def route(self, shape: TileShape) -> tuple[list[Stage], list[int]]:
-        """Return the stages of a tile, and its time in each timed one; both are read from the end."""
+        """Return the stages of a tile, and its time in each timed stage. Both are read from the end."""
         route: list[Stage] = [self.issue, self.fetch, self.gemm]
         times = [self.issue_ps, shape.fetch_ps, shape.gemm_ps]
         if shape.ends_step:
@@ -131,38 +131,38 @@ class TileStages:
             times.append(shape.store_ps)
         return route[::-1], times[::-1]
 
-    def resume(self, tokens: Sequence[Token], found: PipelineState) -> None:
-        """Put ``tokens``, which are at their first stage, where ``found`` says."""
-        for token, (_, to_pass, left_ps) in zip(tokens, found.tokens, strict=True):
+    def resume(self, tokens: Sequence[Token], state: PipelineState) -> None:
+        """Put ``tokens``, which are at their first stage, into the positions of ``state``."""
+        for token, (_, to_pass, left_ps) in zip(tokens, state.tokens, strict=True):
             passed = token.route[to_pass:]
             token.to_pass = to_pass
             token.to_spend -= len(passed) - (self.panels_end in passed)
             if left_ps < 0:
                 token.route[to_pass - 1].wait(token)
-        for at in found.working:
+        for at in state.working:
             token = tokens[at]
             unit = token.route[token.to_pass - 1]
             assert isinstance(unit, StageUnit)
-            unit.go_on(token, found.tokens[at].left_ps)
+            unit.go_on(token, state.tokens[at].left_ps)
         for stage in (self.store, self.gemm, self.panels_end, self.fetch):
             if stage.waiting:
-                stage.try_start((NONE, By.NOTHING))  # it asks for a slot, which it has found missing
+                stage.try_start((NONE, By.NOTHING))  # it requests a slot, which it has found missing
 
 
 class What(IntEnum):
-    """The kinds of events of a pipeline that others hear of, in the order in which they do."""
+    """The types of pipeline events that are reported to other components, in the order of their reports."""
 
     BEGIN = 0  # the first tile is issued
-    EXHAUSTED = 1  # there is room for tiles, and none is left
+    EXHAUSTED = 1  # there is room for tiles, but none is left
     RESULT = 2  # a tile has completed a part of the result
     RELEASE = 3  # the last tile has been fetched, and panels are free
     LAST = 4  # all tiles are over
 
 
 class Mark(NamedTuple):
-    """``what`` happens to ``tile`` as tile ``after`` ends in (BEGIN: begins after) ``stage``.
+    """A sync point: ``what`` happens to ``tile`` when tile ``after`` ends in ``stage``, or begins it (BEGIN).
 
-    A tile of before has a negative number.
+    Tiles of earlier lists have negative numbers.
     """
 
     what: What
@@ -172,7 +172,7 @@ class Mark(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """The marks of one event, of which ``number`` is the place in the rehearsal: its stage worked from begin to end."""
+    """The marks of event ``number`` of the dry run. The stage of the event worked from ``begin_ps`` to ``end_ps``."""
 
     number: int
     begin_ps: int
@@ -181,7 +181,7 @@ class Marks(NamedTuple):
 
 
 class External(NamedTuple):
-    """Row ``at`` begins after a row of an earlier tile; if ``stage`` is NONE, after what is given."""
+    """The cause of row ``at``: a row of an earlier tile or, if ``stage`` is NONE, the cause of the whole list."""
 
     at: int
     tile: int
@@ -190,7 +190,7 @@ class External(NamedTuple):
 
 
 class TablePart(NamedTuple):
-    """Of some rows on end: those that have not ended, those whose causes are before them, and causes elsewhere."""
+    """A range of rows: the rows that have not ended, the rows caused by rows before the range, and external causes."""
 
     open: list[int]
     earlier: list[tuple[int, int]]
@@ -198,9 +198,9 @@ class TablePart(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The token of a tile as it is before an event; it ends at ``end_ps``, or waits.
+    """The token of a tile as it is before an event. It ends at ``end_ps``, or waits.
 
-    ``row`` is what it has begun last, in ``stage``; NONE when it has not been issued.
+    ``row`` is the last row that it has begun, in ``stage``. Both are NONE if the tile has not been issued.
     """
 
     tile: int
@@ -211,22 +211,22 @@ class Seen(NamedTuple):
 
 
 class _Rehearsal:
-    """The stages on a clock of their own, which work through ``shapes``."""
+    """The dry run: the stages work through ``shapes`` on a separate clock."""
 
-    def __init__(self, sizes: PipelineSizes, found: PipelineState, shapes: TileShapes) -> None:
+    def __init__(self, sizes: PipelineSizes, state: PipelineState, shapes: TileShapes) -> None:
         self._clock = clock = Clock()
         self._log = log = Log()
         self._shapes = shapes.tiles
         self._next = self._over = 0
-        self._free = sizes.tiles_in_flight - len(found.tokens)
+        self._free = sizes.tiles_in_flight - len(state.tokens)
         self._live: dict[int, Token] = {}
-        self._ends: dict[int, tuple[int, Row]] = {}  # by stage: of the token that it works on
+        self._ends: dict[int, tuple[int, Row]] = {}  # by stage: end and row of the token that it works on
         self._exhausted = False
         self.events: list[int] = []
-        self.rows_before: list[int] = []  # each event
-        self.ended: list[Row] = []  # by each event
+        self.rows_before: list[int] = []  # the number of rows before each event
+        self.ended: list[Row] = []  # the row that each event ends
         self.marks: list[Marks] = []
-        self.seen: dict[int, list[Seen]] = {}  # by the number of the event: when all tiles are under way
+        self.seen: dict[int, list[Seen]] = {}  # by the number of the event, once all tiles are in flight
         units = [
             StageUnit(clock, log, kind.label, slots)
             for kind, slots in zip(
@@ -241,16 +241,16 @@ class _Rehearsal:
         panels_end = Gate("panels_end", sizes.tiles_in_flight, self._release)
         self._stages = TileStages(sizes.issue_ps, issue, fetch, panels_end, gemm, store)
         self._given = log.open(_GIVEN, Kind.RAW, NONE, (NONE, By.NOTHING))
-        self._take_over(found)
+        self._take_over(state)
 
-    def _take_over(self, found: PipelineState) -> None:
-        n = len(found.tokens)
-        tokens = [self._token(number - n, each.shape) for number, each in enumerate(found.tokens)]
-        self._stages.resume(tokens, found)
-        waiting = [at for at, each in enumerate(found.tokens) if each.left_ps < 0]
-        for at in (*waiting, *found.working):  # in the order of their beginnings, as rows are
-            token, left_ps = tokens[at], found.tokens[at].left_ps
-            stage = len(token.times) - token.to_spend - 1  # the last one that it has begun in
+    def _take_over(self, state: PipelineState) -> None:
+        n = len(state.tokens)
+        tokens = [self._token(number - n, token_state.shape) for number, token_state in enumerate(state.tokens)]
+        self._stages.resume(tokens, state)
+        waiting = [at for at, token_state in enumerate(state.tokens) if token_state.left_ps < 0]
+        for at in (*waiting, *state.working):  # in the order in which they began, like rows
+            token, left_ps = tokens[at], state.tokens[at].left_ps
+            stage = len(token.times) - token.to_spend - 1  # the last stage that it has begun
             if stage >= 0:
                 token.row = self._log.open(stage, Kind.RAW, NONE, (NONE, By.NOTHING), tile=token.work)
             if left_ps >= 0:
@@ -318,58 +318,58 @@ class _Rehearsal:
         if is_new and self._over == len(self._shapes):
             self._mark(What.LAST, token.row)
 
-    def _mark(self, what: What, row: Row, tile: int | None = None) -> None:
+    def _mark(self, kind: What, row: Row, tile: int | None = None) -> None:
         rows, number = self._log.rows, len(self.events) - 1
         if not self.marks or self.marks[-1].number != number:
             span = (self._begin_ps, self.events[-1]) if self.events else (NONE, 0)
             self.marks.append(Marks(number, *span, []))
         after = rows[row + TILE]
-        self.marks[-1].marks.append(Mark(what, after if tile is None else tile, after, rows[row + PART]))
+        self.marks[-1].marks.append(Mark(kind, after if tile is None else tile, after, rows[row + PART]))
         self.marks[-1].marks.sort()
 
     def table(self) -> Integers:
-        """Return its rows."""
+        """Return the rows of the dry run."""
         return np.array(self._log.rows, np.int64).reshape(-1, WIDTH)
 
 
 class Timetable:
-    """The rows of a list of tiles in a pipeline, from the time on when they may come, and what others have to know.
+    """The rows of a list of tiles in a pipeline, counted from its entry, and the events that others are notified of.
 
-    ``events``: when each event of the pipeline happens, and how many rows ``rows_before`` it. A row ends at ``ends``,
-    by event ``ended_by``. The cause
-    of a row is another one's place here, but for those of ``externals``.
+    ``events``: the time of each pipeline event in ps. ``rows_before``: the number of rows before each. ``ends``: the
+    end of each row. ``ended_by``: the event that ends each row. The cause of a row is another row of this table, except
+    for the rows of ``externals``.
     """
 
-    def __init__(self, sizes: PipelineSizes, found: PipelineState, shapes: TileShapes) -> None:
-        played = _Rehearsal(sizes, found, shapes)
+    def __init__(self, sizes: PipelineSizes, state: PipelineState, shapes: TileShapes) -> None:
+        played = _Rehearsal(sizes, state, shapes)
         played.run()
-        self.found = found
+        self.found = state
         self.shapes = shapes
         self.events = played.events
         self.marks = played.marks
         self.seen = played.seen
         self.states: dict[tuple[int, int], PipelineState] = {}
         table = played.table()
-        own = np.flatnonzero((table[:, TILE] >= 0) & (table[:, KIND] != Kind.RAW))
-        self.rows_before: list[int] = [*np.searchsorted(own, played.rows_before).tolist(), len(own)]
+        own_rows = np.flatnonzero((table[:, TILE] >= 0) & (table[:, KIND] != Kind.RAW))
+        self.rows_before: list[int] = [*np.searchsorted(own_rows, played.rows_before).tolist(), len(own_rows)]
         number = np.full(len(table), NONE)
-        number[own] = np.arange(len(own))
-        self._rows = table[own]
+        number[own_rows] = np.arange(len(own_rows))
+        self._rows = table[own_rows]
         causes = self._rows[:, CAUSE] // WIDTH
         self.externals = [
             External(at, int(table[causes[at], TILE]), int(table[causes[at], PART]), By(self._rows[at, BY]))
             for at in np.flatnonzero(number[causes] < 0).tolist()
         ]
-        self._rows[:, [LAUNCH, LINE, PARENT]] = 0  # these are added, like the time of the beginning
+        self._rows[:, [LAUNCH, LINE, PARENT]] = 0  # these values are added later, like the start time
         self._causes: list[int] = number[causes].tolist()
         self._rows[:, CAUSE] = number[causes] * WIDTH
         self.ends: list[int] = self._rows[:, END].tolist()
-        self.ended_by = [NONE] * len(own)
+        self.ended_by = [NONE] * len(own_rows)
         for event, row in enumerate(played.ended):
             if number[row // WIDTH] >= 0:
                 self.ended_by[number[row // WIDTH]] = event
         self._row_of: dict[tuple[int, int], int] = {}
-        for at, tile, stage in zip(range(len(own)), *self._rows[:, (TILE, PART)].T.tolist(), strict=True):
+        for at, tile, stage in zip(range(len(own_rows)), *self._rows[:, (TILE, PART)].T.tolist(), strict=True):
             self._row_of[tile, stage] = at
         self._rows_of: dict[TileList, Integers] = {}
         self._parts: dict[tuple[int, int], TablePart] = {}
@@ -379,30 +379,30 @@ class Timetable:
         return self._row_of[tile, stage]
 
     def part(self, first: int, event: int) -> TablePart:
-        """Return what is special about the rows from ``first`` to those that have begun before ``event``."""
-        found = self._parts.get((first, event))
-        if found is None:
+        """Return the exceptional rows among those from ``first`` up to those that have begun before ``event``."""
+        part = self._parts.get((first, event))
+        if part is None:
             last = self.rows_before[event]
-            found = self._parts[first, event] = TablePart(
+            part = self._parts[first, event] = TablePart(
                 [at for at in range(first, last) if self.ended_by[at] >= event],
                 [(at, self._causes[at]) for at in range(first, last) if 0 <= self._causes[at] < first],
-                [each for each in self.externals if first <= each.at < last],
+                [external for external in self.externals if first <= external.at < last],
             )
-        return found
+        return part
 
     def rows_of(self, tiles: TileList, stage_what: int) -> Integers:
-        """Return its rows for these tiles; the part of each is the place of its stage."""
-        found = self._rows_of.get(tiles)
-        if found is None:
-            found = self._rows_of[tiles] = self._rows.copy()
+        """Return the rows for these tiles. The component of each row is the index of its stage."""
+        rows = self._rows_of.get(tiles)
+        if rows is None:
+            rows = self._rows_of[tiles] = self._rows.copy()
             tile, issues = self._rows[:, TILE], self._rows[:, PART] == _ISSUE
-            found[:, TILE] = tiles.numbers[tile]
-            found[:, WHAT] = np.where(issues, tiles.whats[tile], stage_what)
-        return found
+            rows[:, TILE] = tiles.numbers[tile]
+            rows[:, WHAT] = np.where(issues, tiles.whats[tile], stage_what)
+        return rows
 
 
 class Timetables:
-    """The timetables of a machine's pipelines, which are alike."""
+    """The precomputed schedules of a machine's pipelines, all of which are equal."""
 
     def __init__(self, sizes: PipelineSizes) -> None:
         self.sizes = sizes
@@ -411,34 +411,34 @@ class Timetables:
         self._states: dict[tuple[tuple[TokenState, ...], tuple[int, ...]], PipelineState] = {}
 
     def shapes(self, tiles: Iterable[TileShape]) -> TileShapes:
-        """Return the one object for such a list."""
+        """Return the shared object for such a list."""
         key = tuple(tiles)
         return self._shapes.setdefault(key, TileShapes(key))
 
-    def find(self, found: PipelineState, shapes: TileShapes) -> Timetable:
-        """Return the timetable of tiles that come to a pipeline in the state ``found``."""
-        known = found.timetables.get(shapes)
-        if known is None:
-            known = found.timetables[shapes] = Timetable(self.sizes, found, shapes)
-        return known
+    def find(self, state: PipelineState, shapes: TileShapes) -> Timetable:
+        """Return the schedule of tiles that enter a pipeline in ``state``."""
+        timetable = state.timetables.get(shapes)
+        if timetable is None:
+            timetable = state.timetables[shapes] = Timetable(self.sizes, state, shapes)
+        return timetable
 
     def state(self, timetable: Timetable, number: int, at_ps: int) -> PipelineState:
-        """Return the state before event ``number``, at ``at_ps``: all tiles are under way then."""
-        seen = timetable.seen.get(number)
-        if seen is None:
+        """Return the state before event ``number``, at ``at_ps``, when all tiles are in flight."""
+        entries = timetable.seen.get(number)
+        if entries is None:
             return self.idle
-        known = timetable.states.get((number, at_ps))
-        if known is None:
+        cached = timetable.states.get((number, at_ps))
+        if cached is None:
             shapes, before = timetable.shapes.tiles, timetable.found.tokens
             tokens = tuple(
                 TokenState(
-                    shapes[each.tile] if each.tile >= 0 else before[each.tile].shape,
-                    each.to_pass,
-                    each.end_ps - at_ps if each.end_ps >= 0 else WAITS,
+                    shapes[entry.tile] if entry.tile >= 0 else before[entry.tile].shape,
+                    entry.to_pass,
+                    entry.end_ps - at_ps if entry.end_ps >= 0 else WAITS,
                 )
-                for each in seen
+                for entry in entries
             )
-            working = [(each.end_ps, each.row, at) for at, each in enumerate(seen) if each.end_ps >= 0]
+            working = [(entry.end_ps, entry.row, at) for at, entry in enumerate(entries) if entry.end_ps >= 0]
             key = tokens, tuple([at for _, _, at in sorted(working)])
-            known = timetable.states[number, at_ps] = self._states.setdefault(key, PipelineState(*key))
-        return known
+            cached = timetable.states[number, at_ps] = self._states.setdefault(key, PipelineState(*key))
+        return cached

@@ -45,9 +45,9 @@ class PartAttrs(InnerAttrs):
     """
 
     overhead_ns: Duration = 0.0
-    """Time to enter the part."""
+    """Latency to enter the part."""
     rate_gbs: Bandwidth | None = None
-    """Upper bound of the bandwidth of each link out of the part; null: the part sets no bound."""
+    """Bandwidth of each link out of the part, if lower than the link's; null: no limit."""
 
     @model_serializer(mode="wrap")
     def _without_no_rate(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Tensor parallelism after Megatron-LM: layers whose weights are split over the ranks, so over the SIPs."""
+"""Tensor parallelism after Megatron-LM: layers whose weights are split over the ranks, one rank per SIP."""
 
 from kernbench.tp.block import (
     AttentionWeights,

@@ -1,4 +1,4 @@
-"""The parts of a transformer block on the ranks of a tensor-parallel group: one all-reduce for each of its halves."""
+"""The components of a transformer block on the ranks of a tensor-parallel group, with one all-reduce per half."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernbench.tp.parallel_state import parallel_state, split_evenly
 
 @value(kw_only=True)
 class MlpWeights:
-    """The whole weights of an MLP: (hidden, ffn), (ffn,), (ffn, hidden), (hidden,)."""
+    """The complete weights of an MLP: (hidden, ffn), (ffn,), (ffn, hidden), (hidden,)."""
 
     w_up: Array
     b_up: Array
@@ -25,7 +25,7 @@ class MlpWeights:
 
 @value(kw_only=True)
 class AttentionWeights:
-    """The whole projections of attention, each (hidden, hidden): to queries, keys and values, and back."""
+    """The complete projections of attention, each (hidden, hidden): to queries, keys and values, and back."""
 
     wq: Array
     wk: Array
@@ -35,7 +35,7 @@ class AttentionWeights:
 
 @value(kw_only=True)
 class BlockWeights:
-    """The whole weights of a transformer block; those of the two norms are (2, hidden): weight and bias."""
+    """The complete weights of a transformer block. Each norm is (2, hidden): weight and bias."""
 
     norm1: Array
     attention: AttentionWeights
@@ -44,7 +44,7 @@ class BlockWeights:
 
 
 class ParallelMLP:
-    """``gelu(x W_up + b_up) W_down + b_down``: columns of W_up and rows of W_down split over ranks."""
+    """The MLP ``gelu(x W_up + b_up) W_down + b_down``. Columns of W_up and rows of W_down are split over ranks."""
 
     def __init__(
         self, hidden: int, ffn: int, dtype: object = "f16", dp: DPPolicy | None = None, torch: AnyContext | None = None
@@ -54,12 +54,12 @@ class ParallelMLP:
         self.down = RowParallelLinear(ffn, hidden, bias=True, dtype=dtype, dp=dp, torch=torch, name="down")
 
     def load(self, weights: MlpWeights) -> None:
-        """Take this rank's parts of the whole weights."""
+        """Load this rank's shards of the complete weights."""
         self.up.load(weights.w_up, weights.b_up)
         self.down.load(weights.w_down, weights.b_down)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute (..., hidden) from x (..., hidden): both are bit by bit the same on all ranks."""
+        """Compute (..., hidden) from x (..., hidden). Input and output are bitwise equal on all ranks."""
         up = self.up(x)
         active = ops.gelu(up, self._torch)
         y = self.down(active)
@@ -70,7 +70,7 @@ class ParallelMLP:
 
 
 class ParallelAttention:
-    """Self-attention over the rows of x, with the heads split over ranks, and so the columns that make them."""
+    """Self-attention over the rows of x. The heads, and so the columns that form them, are split over ranks."""
 
     def __init__(
         self,
@@ -91,14 +91,14 @@ class ParallelAttention:
         self.out = RowParallelLinear(hidden, hidden, dtype=dtype, dp=dp, torch=torch, name="o")
 
     def load(self, weights: AttentionWeights) -> None:
-        """Take this rank's parts of the whole weights."""
+        """Load this rank's shards of the complete weights."""
         self.q.load(weights.wq)
         self.k.load(weights.wk)
         self.v.load(weights.wv)
         self.out.load(weights.wo)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute (tokens, hidden) from x (tokens, hidden): both are bit by bit the same on all ranks."""
+        """Compute (tokens, hidden) from x (tokens, hidden). Input and output are bitwise equal on all ranks."""
         q, k, v = self.q(x), self.k(x), self.v(x)
         mixed = ops.attention(q, k, v, self.heads, self.causal, self._torch)
         y = self.out(mixed)
@@ -109,7 +109,7 @@ class ParallelAttention:
 
 
 class LayerNorm:
-    """Rows with mean 0 and variance 1, times ``weight`` plus ``bias``, both (hidden,): whole on every rank."""
+    """A layer norm: rows with mean 0 and variance 1, times ``weight`` plus ``bias``, both (hidden,) on every rank."""
 
     def __init__(
         self,
@@ -127,19 +127,22 @@ class LayerNorm:
         )
 
     def load(self, weight: Array, bias: Array) -> None:
-        """Take over both."""
+        """Load both (hidden,)."""
         self.weight.copy_(weight)
         self.bias.copy_(bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise x (..., hidden) to a new tensor of its shape."""
+        """Normalise x (..., hidden) to a new tensor of the same shape."""
         return ops.layernorm(x, self.weight, self.bias, self._torch)
 
     __call__ = forward
 
 
 class TransformerBlock:
-    """``y = x + attention(norm1(x))``, then ``y + mlp(norm2(y))``, as in GPT-2. ``dp``: how weights lie in a SIP."""
+    """A block as in GPT-2: ``y = x + attention(norm1(x))``, then ``y + mlp(norm2(y))``.
+
+    ``dp`` is the placement of weights in a SIP.
+    """
 
     def __init__(
         self,
@@ -158,14 +161,14 @@ class TransformerBlock:
         self.mlp = ParallelMLP(hidden, ffn, dtype, dp, torch)
 
     def load(self, weights: BlockWeights) -> None:
-        """Take this rank's parts of the whole weights."""
+        """Load this rank's shards of the complete weights."""
         self.norm1.load(*weights.norm1)
         self.attention.load(weights.attention)
         self.norm2.load(*weights.norm2)
         self.mlp.load(weights.mlp)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute (tokens, hidden) from x (tokens, hidden): both are bit by bit the same on all ranks."""
+        """Compute (tokens, hidden) from x (tokens, hidden). Input and output are bitwise equal on all ranks."""
         normed = self.norm1(x)
         attended = self.attention(normed)
         y = ops.add(x, attended, self._torch)
@@ -179,5 +182,5 @@ class TransformerBlock:
 
 
 def _free(*tensors: Tensor) -> None:
-    for each in tensors:
-        each.free()
+    for tensor in tensors:
+        tensor.free()

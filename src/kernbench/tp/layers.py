@@ -1,7 +1,7 @@
-"""The layers with split weights, under the module name that Megatron-LM gives them.
+"""Layers with split weights, named as in Megatron-LM.
 
-Parameters are tensors on the SIP of the rank that makes the layer. Until they are loaded (``load``, or ``copy_`` into
-``weight`` and ``bias``) they hold whatever their memory held.
+Parameters are tensors on the SIP of the rank that creates the layer. They are uninitialised until they are loaded, by
+``load`` or by ``copy_`` into ``weight`` and ``bias``.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _FEATURES = ("in_features", "out_features")
 
 
 def shard_of(full: Array, axis: int, torch: AnyContext | None = None) -> Array:
-    """Return this rank's part of an array, a view: block ``rank`` of ``axis``.
+    """Return this rank's shard of an array, a view: block ``rank`` of ``axis``.
 
-    SizeError if it cannot be split evenly.
+    Raises SizeError if the axis cannot be split evenly.
     """
     return _take_shard(np.asarray(full), axis, parallel_state(torch))
 
 
 class _SplitLinear:
-    """``x W + b`` with W (in, out) split over ranks along ``axis``; b goes with the columns."""
+    """The layer ``x W + b`` with W (in, out) split over ranks along ``axis``. b is split with the columns."""
 
     _axis: ClassVar[Literal[0, 1]]
 
@@ -63,7 +63,10 @@ class _SplitLinear:
         self.bias = context.empty(shape[1], dtype=dtype, dp=policy, name=f"{name}.bias") if bias else None
 
     def load(self, weight: Array, bias: Array | None = None) -> None:
-        """Take this rank's part of the whole ``weight`` (in, out) and ``bias`` (out,)."""
+        """Load this rank's shards of the complete ``weight`` (in, out) and ``bias`` (out,).
+
+        Raises SizeError for another shape, and for a missing or superfluous bias.
+        """
         _check_shape(f"{self.name}.weight", weight, (self.in_features, self.out_features))
         _check_bias(self.name, self.bias, bias, self.out_features)
         self.weight.copy_(_take_shard(weight, self._axis, self._group))
@@ -72,11 +75,12 @@ class _SplitLinear:
 
 
 class ColumnParallelLinear(_SplitLinear):
-    """``x W + b`` with the columns of W, so the features of the result, split over ranks.
+    """The layer ``x W + b`` with the columns of W, the output features, split over ranks.
 
-    ``weight`` (in, out / world size), ``bias`` (out / world size,) or None. The input is the same on all ranks; the
-    result of ``forward`` is (..., out / world size), with ``gather_output`` (..., out) on all ranks. ``dp``: how the
-    weight lies in its SIP, ``column_wise`` or ``replicate`` over cubes and PEs; by columns over all PEs when not given.
+    ``weight`` is (in, out / world size), ``bias`` (out / world size,) or None. The input is equal on all ranks. The
+    result of ``forward`` is (..., out / world size), or (..., out) on all ranks with ``gather_output``. ``dp`` is the
+    placement of the weight in its SIP: ``column_wise`` or ``replicate`` over cubes and PEs. The default is by columns
+    over all PEs.
     """
 
     _axis = 1
@@ -96,25 +100,25 @@ class ColumnParallelLinear(_SplitLinear):
         self.gather_output = gather_output
 
     def forward(self, x: Tensor) -> Tensor:
-        """Multiply x (..., in) to a new tensor (..., out / world size), or (..., out) with ``gather_output``."""
+        """Multiply x (..., in). Return a new tensor (..., out / world size), or (..., out) with ``gather_output``."""
         context = self._group.torch
         y = ops.linear(copy_to_tp_region(x, context), self.weight, self.bias, context, self.name)
         if not self.gather_output:
             return y
-        whole = gather_from_tp_region(y, context)
-        if whole is not y:
+        gathered = gather_from_tp_region(y, context)
+        if gathered is not y:
             y.free()
-        return whole
+        return gathered
 
     __call__ = forward
 
 
 class RowParallelLinear(_SplitLinear):
-    """``x W + b`` with the rows of W, so the features of the input, split over ranks; their results are added up.
+    """The layer ``x W + b`` with the rows of W, the input features, split over ranks. The ranks' results are summed.
 
-    ``weight`` (in / world size, out); ``bias`` (out,) or None, which is added once, to the sum. The input is this
-    rank's part (..., in / world size); with ``input_is_parallel=False`` it is (..., in), the same on all ranks. The
-    result is (..., out), bit by bit the same on all ranks. ``dp``: as for ``ColumnParallelLinear``.
+    ``weight`` is (in / world size, out). ``bias`` is (out,) or None, and is added once, to the sum. The input is this
+    rank's shard (..., in / world size). With ``input_is_parallel=False`` it is (..., in), equal on all ranks. The
+    result is (..., out), bitwise equal on all ranks. ``dp``: see ``ColumnParallelLinear``.
     """
 
     _axis = 0
@@ -134,7 +138,7 @@ class RowParallelLinear(_SplitLinear):
         self.input_is_parallel = input_is_parallel
 
     def forward(self, x: Tensor) -> Tensor:
-        """Multiply x (..., in / world size), or (..., in) unless ``input_is_parallel``, to a new tensor (..., out)."""
+        """Multiply x (..., in / world size), or (..., in) unless ``input_is_parallel``. Return a new (..., out)."""
         context = self._group.torch
         part = x if self.input_is_parallel else scatter_to_tp_region(x, context)
         y = ops.linear(part, self.weight, None, context, self.name)
@@ -147,31 +151,31 @@ class RowParallelLinear(_SplitLinear):
 
 
 def _take_shard(full: Array, axis: int, group: TensorParallel) -> Array:
-    each = split_evenly(f"axis {axis} of an array of shape {full.shape}", full.shape[axis], group.world_size)
+    size = split_evenly(f"axis {axis} of an array of shape {full.shape}", full.shape[axis], group.world_size)
     index = [slice(None)] * full.ndim
-    index[axis] = slice(group.rank * each, (group.rank + 1) * each)
+    index[axis] = slice(group.rank * size, (group.rank + 1) * size)
     return np.asarray(full[tuple(index)])
 
 
-def _check_shape(name: str, given: Array, shape: tuple[int, ...]) -> None:
-    if np.shape(given) != shape:
-        raise SizeError(f"{name}: the whole of it has shape {shape}, the array {np.shape(given)}")
+def _check_shape(name: str, array: Array, shape: tuple[int, ...]) -> None:
+    if np.shape(array) != shape:
+        raise SizeError(f"{name}: the complete array must have shape {shape}, got {np.shape(array)}")
 
 
-def _check_bias(name: str, bias: Tensor | None, given: Array | None, features: int) -> None:
-    if (bias is None) != (given is None):
+def _check_bias(name: str, bias: Tensor | None, array: Array | None, features: int) -> None:
+    if (bias is None) != (array is None):
         has = "no bias" if bias is None else "a bias"
-        raise SizeError(f"{name} has {has}; {'leave it out' if bias is None else 'give one'}")
-    if given is not None:
-        _check_shape(f"{name}.bias", given, (features,))
+        raise SizeError(f"{name} has {has}; {'omit it' if bias is None else 'pass one'}")
+    if array is not None:
+        _check_shape(f"{name}.bias", array, (features,))
 
 
 class VocabParallelEmbedding:
-    """Row ``id`` of a table (vocabulary, features) for each id; rank r has block r of the rows.
+    """A table (vocabulary, features) from which row ``id`` is looked up for each id. Rank r has block r of the rows.
 
-    ``weight`` (num_embeddings / world size, embedding_dim). A rank looks up the ids that it has, zeros for the others,
-    and the ranks' results are added up. ``dp``: how the weight lies in its SIP, ``row_wise`` or ``replicate``; by rows
-    over all PEs when not given.
+    ``weight`` is (num_embeddings / world size, embedding_dim). A rank looks up the ids in its block, with zeros for the
+    others, and the ranks' results are summed. ``dp`` is the placement of the weight in its SIP: ``row_wise`` or
+    ``replicate``. The default is by rows over all PEs.
     """
 
     def __init__(
@@ -191,21 +195,22 @@ class VocabParallelEmbedding:
         policy = dp or PeGrid.of_sip(context.topology).rows(rows)
         self.weight = context.empty(rows, embedding_dim, dtype=dtype, dp=policy, name=f"{name}.weight")
         if not has_whole_rows(self.weight.layout):
-            raise InputError(f"dp={dp}: the table of an embedding is spread by row_wise or replicate")
+            raise InputError(f"dp={dp}: the table of an embedding must be placed row_wise or replicate")
 
     def load(self, weight: Array) -> None:
-        """Take this rank's part of the whole table (num_embeddings, embedding_dim)."""
-        whole = self.num_embeddings, self.embedding_dim
-        if np.shape(weight) != whole:
-            raise SizeError(f"{self.name}.weight: the whole of it has shape {whole}, the array {np.shape(weight)}")
+        """Load this rank's shard of the complete table (num_embeddings, embedding_dim). Raises SizeError otherwise."""
+        shape = self.num_embeddings, self.embedding_dim
+        if np.shape(weight) != shape:
+            raise SizeError(f"{self.name}.weight: the complete array must have shape {shape}, got {np.shape(weight)}")
         self.weight.copy_(shard_of(weight, 0, self._group.torch))
 
     def forward(self, x: object) -> Tensor:
-        """Look up ids of any shape, the same on all ranks, to (..., embedding_dim), bit by bit the same on all ranks.
+        """Look up ids of any shape, equal on all ranks. Return (..., embedding_dim), bitwise equal on all ranks.
 
-        Ids on the host (an array, a list) tell kernels which rows to load; InputError for one outside the vocabulary.
-        Ids in a tensor of i32 on the machine become one-hot rows that the table is multiplied by, since a kernel cannot
-        take an address from memory: that costs as much as the product, and ids outside the vocabulary give zeros.
+        Ids on the host (an array, a list) are passed to kernels, which load their rows. Raises InputError for ids
+        outside the vocabulary. Ids in an i32 tensor on the machine become one-hot rows that multiply the table, since a
+        kernel cannot take an address from memory. This costs as much as the product, and ids outside the vocabulary
+        yield zeros.
         """
         y = self._from_machine(x) if isinstance(x, Tensor) else self._from_host(x)
         return reduce_from_tp_region(y, self._group.torch)
@@ -219,7 +224,7 @@ class VocabParallelEmbedding:
     def _from_host(self, x: object) -> Tensor:
         ids = numeric(x, self.name)
         if ids.dtype.kind not in "iu" or not ids.size:
-            raise InputError(f"{self.name}: ids are whole numbers, and at least one; found {ids.dtype} of {ids.shape}")
+            raise InputError(f"{self.name}: ids must be integers, at least one; found {ids.dtype} of shape {ids.shape}")
         outside = ids[(ids < 0) | (ids >= self.num_embeddings)]
         if outside.size:
             raise InputError(f"{self.name}: id {outside[0]} is outside the vocabulary, 0..{self.num_embeddings - 1}")
@@ -232,7 +237,7 @@ class VocabParallelEmbedding:
 
     def _from_machine(self, x: Tensor) -> Tensor:
         if x.dtype != I32 or not has_whole_rows(x.layout):
-            raise InputError(f"{self.name}: ids on the machine are i32, spread by rows; {x.name} is {x.dtype} ({x.dp})")
+            raise InputError(f"{self.name}: ids on the machine must be i32, by rows; {x.name} is {x.dtype} ({x.dp})")
         y = self._make_output(x.shape)
         sizes = (x.numel(), self._first, self.weight.shape[0], self.embedding_dim, y.dtype)
         self._group.torch.launch(self.name, embedding_one_hot, x, self.weight, y, *sizes)

@@ -1,6 +1,7 @@
-"""Bring activations from one rank's part to all ranks and back: forward only, under Megatron-LM's names.
+"""Transfer of activations between one rank and all ranks, forward only, named as in Megatron-LM.
 
-Collectives have PyTorch's meaning whatever ccl.yaml names. With one rank every function gives its argument back.
+Collectives have PyTorch's semantics, whichever algorithm ccl.yaml names. With one rank every function returns its
+argument.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from kernbench.tp.parallel_state import parallel_state, split_evenly
 
 
 def copy_to_tp_region(x: Tensor, torch: AnyContext | None = None) -> Tensor:
-    """Return ``x``, which all ranks have: on the way forward there is nothing to do."""
+    """Return ``x``, which all ranks have. The forward pass needs no transfer."""
     parallel_state(torch)
     return x
 
 
 def reduce_from_tp_region(x: Tensor, torch: AnyContext | None = None) -> Tensor:
-    """Sum ``x`` over ranks, in place; the same bits on all of them."""
+    """Sum ``x`` over ranks, in place. The result is bitwise equal on all ranks."""
     group = parallel_state(torch)
     if group.world_size > 1:
         group.torch.distributed.all_reduce(x, elementwise=True)
@@ -26,7 +27,10 @@ def reduce_from_tp_region(x: Tensor, torch: AnyContext | None = None) -> Tensor:
 
 
 def scatter_to_tp_region(x: Tensor, torch: AnyContext | None = None) -> Tensor:
-    """Return this rank's part of the last axis of ``x``, which all have; SizeError if it does not split evenly."""
+    """Return this rank's shard of the last axis of ``x``, which all ranks have.
+
+    Raises SizeError if the axis cannot be split evenly.
+    """
     group = parallel_state(torch)
     split_evenly(f"the last axis of {x.name}", matrix_size(x)[1], group.world_size)
     if group.world_size == 1:
@@ -39,7 +43,7 @@ def scatter_to_tp_region(x: Tensor, torch: AnyContext | None = None) -> Tensor:
 
 
 def gather_from_tp_region(x: Tensor, torch: AnyContext | None = None) -> Tensor:
-    """Put the parts of all ranks side by side along the last axis, in the order of ranks."""
+    """Concatenate the shards of all ranks along the last axis, in rank order."""
     group = parallel_state(torch)
     (m, n), world = matrix_size(x), group.world_size
     if world == 1:
@@ -48,7 +52,7 @@ def gather_from_tp_region(x: Tensor, torch: AnyContext | None = None) -> Tensor:
     blocks = context.empty(world * m, n, dtype=x.dtype, dp=PeGrid.of(x).rows(world * m), name=f"{x.name}.blocks")
     context.distributed.all_gather_into_tensor(blocks, rows)
     y = blocks_side_by_side(blocks, (*x.shape[:-1], world * n), context)
-    for each in (blocks, rows):
-        if each is not x:
-            each.free()
+    for tensor in (blocks, rows):
+        if tensor is not x:
+            tensor.free()
     return y

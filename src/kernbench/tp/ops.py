@@ -1,9 +1,9 @@
-"""Operations on the activations of one rank, each a launch of the package's kernels, and how its tensors lie in a SIP.
+"""Operations on the activations of one rank, each a launch of a builtin kernel, and the placement of tensors in a SIP.
 
-Activations are (..., features) on the rank's SIP, and each operation makes a new one, spread by rows over the PEs where
-the operands lie. Then their virtual addresses are those of one row-major matrix, which any PE can read, and write
-columns of, without knowing where the rows lie. A weight is spread by columns over cubes and PEs, so that every PE
-multiplies by columns that lie in its own HBM slice.
+Activations are (..., features) on the rank's SIP. Each operation makes a new activation, placed by rows over the PEs of
+its operands. Its virtual addresses then form one row-major matrix. Any PE can read it, and write columns of it, without
+knowing where the rows are stored. A weight is placed by columns over cubes and PEs, so that every PE multiplies by
+columns in its own HBM slice.
 """
 
 from __future__ import annotations
@@ -34,68 +34,68 @@ ROWS, COLUMNS, COPIES = "row_wise", "column_wise", "replicate"
 
 @value
 class PeGrid:
-    """The first ``cubes`` of a SIP, and the first ``pes`` of each."""
+    """A grid of PEs: the first ``pes`` of each of the first ``cubes`` of a SIP."""
 
     cubes: int
     pes: int
 
     @classmethod
     def of_sip(cls, topology: TopologySpec) -> PeGrid:
-        """Return all PEs of a SIP."""
+        """Return the grid of all PEs of a SIP."""
         return cls(topology.cubes_per_sip, topology.pes_per_cube)
 
     @classmethod
     def of_policy(cls, dp: DPPolicy | None, topology: TopologySpec) -> PeGrid:
-        """Return the grid where tensors of a policy lie; without one, all PEs."""
-        whole = cls.of_sip(topology)
-        return whole if dp is None else cls(dp.num_cubes or whole.cubes, dp.num_pes or whole.pes)
+        """Return the grid on which a policy places tensors. Without a policy, all PEs."""
+        sip = cls.of_sip(topology)
+        return sip if dp is None else cls(dp.num_cubes or sip.cubes, dp.num_pes or sip.pes)
 
     @classmethod
     def of(cls, tensor: Tensor) -> PeGrid:
-        """Return the grid where a tensor lies."""
+        """Return the grid on which a tensor is placed."""
         owners = tensor.layout.owners
         return cls(len({cube for _, cube, _ in owners}), len({pe for _, _, pe in owners}))
 
     def rows(self, count: int) -> DPPolicy:
-        """Return the policy of ``count`` rows over as many of its PEs as they suffice for."""
+        """Return the policy for ``count`` rows, over at most as many PEs of the grid as there are rows."""
         within = self._limit(count)
         return DPPolicy(ROWS, ROWS, num_cubes=within.cubes, num_pes=within.pes)
 
     def columns(self, count: int) -> DPPolicy:
-        """Return the policy of ``count`` columns over as many of its PEs as they suffice for."""
+        """Return the policy for ``count`` columns, over at most as many PEs of the grid as there are columns."""
         within = self._limit(count)
         return DPPolicy(COLUMNS, COLUMNS, num_cubes=within.cubes, num_pes=within.pes)
 
     def _limit(self, parts: int) -> PeGrid:
-        # Cubes first, always: so of two such grids one holds the other, and the PEs of a launch form a grid.
+        # Cubes always come first, so of two such grids one contains the other, and the PEs of a launch form a grid.
         cubes = min(self.cubes, parts)
         return PeGrid(cubes, min(self.pes, parts // cubes))
 
     def copies(self) -> DPPolicy:
-        """Return the policy of a copy on each PE."""
+        """Return the policy for a copy on each PE."""
         return DPPolicy(COPIES, COPIES, num_cubes=self.cubes, num_pes=self.pes)
 
 
 def weight_policy(columns: int, dp: DPPolicy | None, topology: TopologySpec) -> DPPolicy:
-    """Return the policy of a weight: ``dp``, else by columns over all PEs; InputError when ``dp`` splits it by rows.
+    """Return the policy of a weight: ``dp``, or by columns over all PEs. Raises InputError if ``dp`` splits by rows.
 
-    A narrow weight by columns over cubes and PEs takes as many of them as it has columns for.
+    A narrow weight by columns over cubes and PEs uses as many of them as it has columns for.
     """
     if dp is None or (dp.cube, dp.pe) == (COLUMNS, COLUMNS):
         return PeGrid.of_policy(dp, topology).columns(columns)
     if ROWS in (dp.cube, dp.pe):
-        raise InputError(f"dp={dp}: the weight of a linear layer is spread by {COLUMNS} or {COPIES}, not by {ROWS}")
+        raise InputError(f"dp={dp}: the weight of a linear layer must be placed {COLUMNS} or {COPIES}, not {ROWS}")
     return dp
 
 
 def has_whole_rows(layout: TensorLayout) -> bool:
-    """Return True when no axis but the first is split, so that rows follow each other in virtual addresses."""
-    whole = layout.whole.bounds[1:]
-    return all(view.window.bounds[1:] == whole for view in layout.views)
+    """Return True if only the first axis is split, so that rows are consecutive in virtual addresses."""
+    row_bounds = layout.whole.bounds[1:]
+    return all(view.window.bounds[1:] == row_bounds for view in layout.views)
 
 
 def row_table(layout: TensorLayout) -> tuple[int, ...]:
-    """Return a line for every shard and copy in the form that ``shards_to_rows`` takes."""
+    """Return one entry per shard and copy, in the format of ``shards_to_rows``."""
     item = layout.dtype.itemsize
     table: list[int] = []
     for view in layout.views:
@@ -108,7 +108,7 @@ def row_table(layout: TensorLayout) -> tuple[int, ...]:
 
 
 def _split_rows(window: Window, shape: tuple[int, ...]) -> Iterator[Window]:
-    """Yield parts of the window whose rows follow each other in the tensor: one, unless a middle axis is split."""
+    """Yield windows whose rows are consecutive in the tensor: a single one, unless a middle axis is split."""
     split = [axis for axis in range(1, len(shape) - 1) if window.bounds[axis] != (0, shape[axis])]
     before = split[-1] if split else 0
     for corner in product(*(range(*bounds) for bounds in window.bounds[:before])):
@@ -116,34 +116,37 @@ def _split_rows(window: Window, shape: tuple[int, ...]) -> Iterator[Window]:
 
 
 def matrix_size(x: Tensor) -> tuple[int, int]:
-    """Return rows and columns of (..., features); SizeError for fewer than two axes."""
+    """Return rows and columns of (..., features). Raises SizeError for fewer than two axes."""
     if x.ndim < 2:
         raise SizeError(
-            f"tensor {x.name!r} has shape {x.shape}; an activation is (..., features) with two axes at least"
+            f"tensor {x.name!r} has shape {x.shape}; an activation is (..., features) with at least two axes"
         )
     return prod(x.shape[:-1]), x.shape[-1]
 
 
 def as_rows(x: Tensor, torch: AnyContext) -> Tensor:
-    """Return ``x`` itself if it is row-major in virtual addresses, else a copy that is."""
+    """Return ``x`` itself if it is row-major in virtual addresses, else a row-major copy."""
     if has_whole_rows(x.layout):
         return x
-    made = rows_like(x, x.shape, PeGrid.of(x), torch, f"{x.name}.rows")
+    rows = rows_like(x, x.shape, PeGrid.of(x), torch, f"{x.name}.rows")
     row_bytes = x.shape[-1] * x.dtype.itemsize
-    torch.launch("to-rows", shards_to_rows, x, made, row_table(x.layout), row_bytes, x.dtype)
-    return made
+    torch.launch("to-rows", shards_to_rows, x, rows, row_table(x.layout), row_bytes, x.dtype)
+    return rows
 
 
 def rows_like(x: Tensor, shape: tuple[int, ...], grid: PeGrid, torch: AnyContext, name: str) -> Tensor:
-    """Make an activation of the type of ``x`` that nothing was written to."""
+    """Make an uninitialised activation of the type of ``x``."""
     return torch.empty(shape, dtype=x.dtype, dp=grid.rows(shape[0]), name=name)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, torch: AnyContext, name: str = "linear") -> Tensor:
-    """Compute ``x @ weight + bias`` on the PEs that hold the weight (in, out); bias (out,)."""
+    """Compute ``x @ weight + bias`` on the PEs that store the weight (in, out). bias is (out,).
+
+    Raises SizeError if the last axis of x is not ``in``.
+    """
     (m, k), n = matrix_size(x), weight.shape[1]
     if k != weight.shape[0]:
-        raise SizeError(f"{name}: {x.name} has shape {x.shape}, its last axis has to be {weight.shape[0]}")
+        raise SizeError(f"{name}: {x.name} has shape {x.shape}, its last axis must be {weight.shape[0]}")
     _check_types(name, x, weight)
     grid = PeGrid.of(weight)
     rows = as_rows(x, torch)
@@ -170,7 +173,7 @@ def gelu(x: Tensor, torch: AnyContext) -> Tensor:
 
 
 def add(x: Tensor, y: Tensor, torch: AnyContext) -> Tensor:
-    """Compute ``x + y``, of one shape and type."""
+    """Compute ``x + y``. Raises an error unless both have the same shape and type."""
     if x.shape != y.shape:
         raise SizeError(f"add: {x.name} has shape {x.shape}, {y.name} {y.shape}")
     _check_types("add", x, y)
@@ -196,17 +199,19 @@ def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, causal: bool, torch: 
 
 
 def part_of_columns(x: Tensor, part: int, parts: int, torch: AnyContext) -> Tensor:
-    """Copy block ``part`` of the last axis, which is cut into ``parts``."""
+    """Copy block ``part`` of the last axis, which is split into ``parts`` blocks."""
     (m, n), item = matrix_size(x), x.dtype.itemsize
-    each = n // parts
-    y = rows_like(x, (*x.shape[:-1], each), PeGrid.of(x), torch, f"{x.name}.part")
-    strides = (n * item, item), (each * item, item)
-    torch.launch("part", strided_copy, _require_rows(x), y, (m, each), *strides, x.dtype, src_offset=part * each * item)
+    width = n // parts
+    y = rows_like(x, (*x.shape[:-1], width), PeGrid.of(x), torch, f"{x.name}.part")
+    strides = (n * item, item), (width * item, item)
+    torch.launch(
+        "part", strided_copy, _require_rows(x), y, (m, width), *strides, x.dtype, src_offset=part * width * item
+    )
     return y
 
 
 def blocks_side_by_side(blocks: Tensor, shape: tuple[int, ...], torch: AnyContext) -> Tensor:
-    """Copy blocks one below the other, (parts m, n), to ``shape`` = (..., parts n), where they are side by side."""
+    """Rearrange row blocks (parts m, n) into column blocks: ``shape`` = (..., parts n)."""
     n, item = blocks.shape[1], blocks.dtype.itemsize
     parts = shape[-1] // n
     m = blocks.shape[0] // parts
@@ -218,10 +223,10 @@ def blocks_side_by_side(blocks: Tensor, shape: tuple[int, ...], torch: AnyContex
 
 def _require_rows(x: Tensor) -> Tensor:
     if not has_whole_rows(x.layout):
-        raise InputError(f"tensor {x.name!r} is spread by columns ({x.dp}); spread it by row_wise or replicate")
+        raise InputError(f"tensor {x.name!r} is placed by columns ({x.dp}); place it row_wise or replicate")
     return x
 
 
-def _check_types(what: str, x: Tensor, other: Tensor) -> None:
+def _check_types(operation: str, x: Tensor, other: Tensor) -> None:
     if x.dtype != other.dtype:
-        raise InputError(f"{what}: {x.name} is {x.dtype.name}, {other.name} is {other.dtype.name}; they have to be one")
+        raise InputError(f"{operation}: {x.name} is {x.dtype.name}, {other.name} {other.dtype.name}; use one type")

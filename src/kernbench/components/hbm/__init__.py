@@ -1,1 +1,1 @@
-"""HBM slices: where an address lies, what its banks take, and whose turn it is."""
+"""HBM slices: the layout of addresses, the timing of banks, and the arbitration between requesters."""

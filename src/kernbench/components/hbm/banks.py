@@ -1,16 +1,17 @@
-"""The banks of a slice: histories of its channels, the grants of an access, refresh, and what a turn took of the banks.
+"""The banks of a slice: histories of its channels, grants of accesses, refresh, and the bank time of each grant.
 
-What a channel answers depends on its *history* only: on the runs that it was given, and the times between them. So
-histories are kept, as a tree (``ChannelHistory``): the first channel that goes through a step works it out, the others
-find it. ``SliceHistory`` is the same of a slice, step by step of accesses.
+The answers of a channel depend on its *history* only: the runs it has received, and the times between them. Histories
+are therefore cached as a tree (``ChannelHistory``). The first channel that goes through a step computes it, later
+channels look it up. ``SliceHistory`` does the same for a slice, with accesses as steps.
 
-A channel that has been worked out goes on from node to node. To go on from a node that it has left, one is made from
-the last copy on the way there, and goes through the steps since then: a copy is kept every ``STEPS_BETWEEN_COPIES``.
+A computed channel moves from node to node. A node that its channel has left gets a new channel, made from the last copy
+on the path to the node. The new channel repeats the steps since that copy. A copy is stored every
+``STEPS_BETWEEN_COPIES`` steps.
 
-A long stretch of memory comes to the same places again, sweep after sweep, a row further each time (``Sweeps``).
+A long stretch of memory returns to the same places, sweep after sweep, one row further each time (``Sweeps``).
 
-Refresh is an *outage* of all banks of all slices at once (``RefreshClock``). The time of the banks stands still then:
-what is said here in ps is bank time, but for what ``BankedMemory`` takes and answers.
+Refresh is an *outage* of all banks of all slices at once (``RefreshClock``). Bank time stands still during an outage.
+Times in this module are bank time in ps, except the arguments and answers of ``BankedMemory``.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from kernbench.topology.hbm_spec import AddressMapping, HbmTiming, Refresh
 
 STEPS_BETWEEN_COPIES = 16
 MOST_STEPS, MOST_SWEEPS = 1 << 14, 1 << 10
-"""Steps that are kept of channels, and as many of slices; and sweeps. Beyond, all are forgotten and begin anew"""
+"""Cache sizes: steps of channels, and as many of slices; sweeps. A full cache is cleared"""
 
 
 @value
 class Grant:
-    """Bytes of an access up to ``end`` had their turn until ``over_ps``; on a bus from ``first_ps`` to ``last_ps``."""
+    """A grant up to byte ``end`` of an access, over at ``over_ps``. Bytes are on a bus ``first_ps`` to ``last_ps``."""
 
     end: int
     over_ps: int
@@ -45,14 +46,15 @@ class Grant:
 
 Span = tuple[int, int]
 ChannelStep = tuple[int, int, tuple[RowRun, ...], bool, bool]
-"""What ``Channel.serve`` is given"""
+"""The arguments of ``Channel.serve``"""
 NO_STEP: ChannelStep = 0, 0, (), False, False
 
 
 class ChannelHistory:
-    """The past of a channel up to ``now_ps``: what was ``before``, the last ``step``, and what it answered to that.
+    """The past of a channel up to ``now_ps``: the history ``before``, the last ``step``, and the answer to that step.
 
-    It has the channel as it is then (``live``), or a copy that stays, or goes on from what was before.
+    It provides the channel in that state: ``live``, or from a permanent copy, or by repeating the steps since
+    ``before``.
     """
 
     __slots__ = (
@@ -66,20 +68,20 @@ class ChannelHistory:
         self.live: Channel | None = channel
         self.before, self.step = before, step
         self.copy: Channel | None = None if before else channel.copy()
-        self.depth: int = before.depth + 1 if before else 0  # steps since a copy
+        self.depth: int = before.depth + 1 if before else 0  # number of steps since a copy
         self.now_ps, (self.entered_ps, self.first_ps, self.last_ps) = step[0], answer
         self.end_ps, self.settled_ps = channel.end_ps, channel.settled_ps
         self._counters: Counters | None = None
 
     @property
     def counters(self) -> Counters:
-        """Return what the channel has done by then. Cheap if it was asked for before the channel went on."""
+        """Return the counters of the channel in this state. Cheap if first read before the channel continued."""
         if self._counters is None:
             self._counters = self.channel().counters
         return self._counters
 
     def channel(self) -> Channel:
-        """Return the channel as it is then. It is not to be changed."""
+        """Return the channel in this state. The caller must not change it."""
         if self.live is None:
             steps, history = [], self
             while history.copy is None:
@@ -93,22 +95,22 @@ class ChannelHistory:
         return self.live
 
     def take_channel(self) -> Channel:
-        """Return the channel, to go on with; this history keeps a copy if the last one is some steps ago."""
+        """Return the channel, to continue with. This history stores a copy if the last copy is some steps back."""
         channel, self.live = self.live or self.channel(), None
         if self.depth >= STEPS_BETWEEN_COPIES:
             self._keep_copy(channel)
         return channel
 
     def _keep_copy(self, channel: Channel) -> None:
-        """Keep a copy of the channel; what was before is no longer needed."""
+        """Store a copy of the channel. The history before is no longer needed."""
         if self.copy is None:
             self.copy, self.before, self.depth = channel.copy(), None, 0
 
 
 class SliceChannel(NamedTuple):
-    """A channel of a slice: its history, whose times and rows are so much behind, and what it did ``more``.
+    """A channel of a slice: its history, the time and row offsets to add to it, and its ``more`` counters.
 
-    In sweeps that were not gone through, banks do the same some rows further.
+    ``more`` counts the work of skipped sweeps, in which the banks do the same some rows further.
     """
 
     history: ChannelHistory
@@ -118,15 +120,16 @@ class SliceChannel(NamedTuple):
 
     @property
     def done(self) -> tuple[int, ...]:
-        """Return what the channel has done, as ``Counters.done``."""
+        """Return the counters of the channel, as ``Counters.done``."""
         done = self.history.counters.done
         return tuple(map(add, done, self.more)) if self.more else done
 
 
 class SliceHistory:
-    """The channels of a slice at ``now_ps``, and the ``labels`` of bank 0 of each; all is over at ``settled_ps``.
+    """The channels of a slice at ``now_ps``, and the ``labels`` of bank 0 of each. All is over at ``settled_ps``.
 
-    ``asked``: when each was last asked. ``turns``: what the last grant took, by since and until when it was waited for.
+    ``asked``: the time of the last step of each channel. ``turns``: the split of the last grant, by the begin and end
+    of the wait for it.
     """
 
     __slots__ = ("asked", "channels", "labels", "now_ps", "settled_ps", "turns")
@@ -134,14 +137,14 @@ class SliceHistory:
     def __init__(self, channels: Sequence[SliceChannel], labels: Sequence[int], now_ps: int) -> None:
         self.turns: dict[Span, tuple[int, BankTime]] = {}
         self.channels, self.labels, self.now_ps = tuple(channels), tuple(labels), now_ps
-        self.asked = tuple([each.history.now_ps + each.behind_ps for each in channels])
-        self.settled_ps = max([each.history.settled_ps + each.behind_ps for each in channels])
+        self.asked = tuple([channel.history.now_ps + channel.behind_ps for channel in channels])
+        self.settled_ps = max([channel.history.settled_ps + channel.behind_ps for channel in channels])
 
 
 class KnownSweep(NamedTuple):
-    """A sweep that was gone through: ``row`` began it, ``over`` ended it, it took so long and did so much.
+    """A computed sweep: ``row`` began it, ``over`` ended it, its duration is ``took``, its counters are ``done``.
 
-    Its first byte was on a bus ``first`` after its begin, its last one had been ``last`` after that.
+    Its first byte was on a bus ``first`` ps after the begin of the sweep, its last byte until ``last`` ps after it.
     """
 
     channels: tuple[SliceChannel, ...]
@@ -155,9 +158,9 @@ class KnownSweep(NamedTuple):
 
 
 class Histories:
-    """The trees of histories of one kind of slice, with ``num_pcs`` pseudo-channels (PCs); ``planner`` has its layout.
+    """The trees of histories of one type of slice, with ``num_pcs`` pseudo-channels (PCs). ``planner`` has its layout.
 
-    ``served``: steps worked out so far.
+    ``served``: the number of steps computed so far.
     """
 
     def __init__(
@@ -173,32 +176,32 @@ class Histories:
         self.root = SliceHistory([SliceChannel(roots[size], 0, 0) for size in sizes], [0] * len(sizes), 0)
         self.served = 0
         self._steps: dict[tuple[ChannelHistory, int, int, int, bool, bool], ChannelHistory] = {}
-        self.grants: dict[Hashable, tuple[SliceHistory, Grant]] = {}  # by history, and all that an answer depends on
+        self.grants: dict[Hashable, tuple[SliceHistory, Grant]] = {}  # by history and all other inputs of an answer
         self.sweeps: dict[Hashable, KnownSweep] = {}
-        self.states: dict[ChannelState, object] = {}  # of channels when a sweep begins, with a mark for each
+        self.states: dict[ChannelState, object] = {}  # of channels at the begin of a sweep, with a unique mark for each
 
     def step(
         self, history: ChannelHistory, now: int, base: int, runs: tuple[RowRun, ...], write: bool, refreshed: bool
     ) -> ChannelHistory:
-        """Return the history that has one step more, as of ``Channel.serve``."""
+        """Return the history with one more step, with the arguments of ``Channel.serve``."""
         idle = now - history.now_ps if now < history.settled_ps else -1
-        # Runs are known by identity: a history keeps those of its step.
+        # Runs are identified by object: a history keeps the runs of its step alive.
         key = history, idle, base, id(runs), write, refreshed
-        found = self._steps.get(key)
-        if found is None:
+        following = self._steps.get(key)
+        if following is None:
             self.served += 1
-            channel, given = history.take_channel(), (now, base, runs, write, refreshed)
-            found = ChannelHistory(channel, channel.serve(*given), history, given)
+            channel, arguments = history.take_channel(), (now, base, runs, write, refreshed)
+            following = ChannelHistory(channel, channel.serve(*arguments), history, arguments)
             if len(self._steps) == MOST_STEPS:
                 self._steps.clear()
-            self._steps[key] = found
-        return found
+            self._steps[key] = following
+        return following
 
 
 class Position(NamedTuple):
-    """The present of a slice: its history, the bank time at which that began, and when each channel was last asked.
+    """The present of a slice: its history, the bank time of its begin, and the time of the last step of each channel.
 
-    Of channels that were idle the history may have other times: those of the slice that went through it first.
+    The history may have other times for channels that were idle: those of the slice that computed it first.
     """
 
     history: SliceHistory
@@ -208,7 +211,7 @@ class Position(NamedTuple):
 
 @value
 class BanksTurnCost:
-    """A grant of a read or a ``write`` at ``now``: where the slice was ``before`` and ``after`` it."""
+    """The cost of a grant of a read or ``write`` at ``now``: the positions of the slice ``before`` and ``after`` it."""
 
     before: Position
     after: Position
@@ -217,13 +220,13 @@ class BanksTurnCost:
     kind: Histories
 
     def split(self, since: int, end: int) -> tuple[int, BankTime]:
-        """Return when a turn began that its requester waited for from ``since`` to ``end``, and what it took then.
+        """Return the begin of a grant that its requester waited for from ``since`` to ``end``, and its bank time.
 
-        A read begins when the bus is free that it leaves last; if it only filled gaps that others had left, it has
-        waited for the rows that it had to open. A write waits for room in the queues.
+        A read begins when the bus that it leaves last is free. A read that only filled gaps left by others has waited
+        for the rows that it had to open. A write waits for room in the queues.
 
-        A bus is *taken* from when it was free, or from the begin of the turn, to when it is free again: bursts, turns
-        of direction, what it waited for rows or for the pace of bank groups, and refresh if that is spread.
+        A bus is *occupied* from when it was free, or from the begin of the grant, until it is free again. The occupancy
+        comprises bursts, bus turnarounds, waits for rows or for the pace of bank groups, and refresh if that is spread.
         """
         clock, now, turns = self.kind.clock, self.now, self.after.history.turns
         begin, over = max(0, clock.into(since) - now), clock.into(end) - now
@@ -235,7 +238,7 @@ class BanksTurnCost:
         return start, took._replace(refresh=took.refresh + outages) if outages else took
 
     def _split(self, begin: int, over: int) -> tuple[int, BankTime]:
-        """Split a turn in bank time, which counts from the grant: the same for all slices with these histories."""
+        """Split a grant in bank time, counted from the grant. It is equal for all slices with these histories."""
         share, since, until = self.kind.share, self.before.began - self.now, self.after.began - self.now
         heads, all_turned, all_rows = [0] * PER_PC, 0, 0
         turning, opening, used = 0, over, []
@@ -271,10 +274,10 @@ class BanksTurnCost:
 
 
 class BankedMemory:
-    """The banks of a slice whose bytes begin at address ``base``. ``quantum``: in bytes.
+    """The banks of a slice whose bytes begin at address ``base``. ``quantum`` is in bytes.
 
-    ``histories``: those of all slices of its kind. ``at``: its state. ``took``: what the last grant took of the banks,
-    if that is ``observed``. ``quanta``: gone through so far.
+    ``histories``: the histories shared by all slices of this type. ``at``: the state. ``took``: the cost of the last
+    grant, if ``observed``. ``quanta``: the number of quanta computed so far.
     """
 
     def __init__(self, histories: Histories, quantum: int, base: int = 0) -> None:
@@ -288,31 +291,31 @@ class BankedMemory:
 
     @property
     def done(self) -> tuple[int, ...]:
-        """Return what its channels have done together: ``Counters.done`` before what is of each PC."""
-        return tuple(map(sum, zip(*[each.done[:PER_PC] for each in self.at.history.channels], strict=True)))
+        """Return the sum of its channels' counters: ``Counters.done`` without the counters per PC."""
+        return tuple(map(sum, zip(*[channel.done[:PER_PC] for channel in self.at.history.channels], strict=True)))
 
     @property
     def moved_bursts(self) -> int:
-        """Return the bursts that have a time on a bus: those done, but for those that wait for another turn."""
-        return self.done[0] - sum(each.history.channel().returned_bursts for each in self.at.history.channels)
+        """Return the bursts that have a time on a bus: all finished ones, except those that wait for a turnaround."""
+        return self.done[0] - sum(channel.history.channel().returned_bursts for channel in self.at.history.channels)
 
     @property
     def pending_bursts(self) -> int:
-        """Return the bursts of writes that are kept back."""
-        return sum(each.history.channel().pending_bursts for each in self.at.history.channels)
+        """Return the bursts of writes that are deferred."""
+        return sum(channel.history.channel().pending_bursts for channel in self.at.history.channels)
 
     @property
     def end_ps(self) -> int:
-        """Return when the last byte on a bus is over."""
+        """Return the time when the last byte on a bus is over, in ps."""
         history, began, _ = self.at
-        return self.clock.out(began + max([each.history.end_ps + each.behind_ps for each in history.channels]))
+        return self.clock.out(began + max([channel.history.end_ps + channel.behind_ps for channel in history.channels]))
 
     def serve(
         self, access: Access, write: bool, begin: int, end: int, now: int, until: int = FAR, least: int = 0
     ) -> Grant:
         """Serve bytes ``begin`` … ``end - 1`` of an access, in quanta.
 
-        No further one begins after ``until``, unless it has bytes before ``least``.
+        No further quantum begins after ``until``, unless it has bytes before ``least``.
         """
         clock, before = self.clock, self.at
         history, began, asked = before
@@ -325,14 +328,14 @@ class BankedMemory:
         place, stride = access.pa - self._base, access.stride if access.rows > 1 else 0
         key = history, idle, place, access.row_bytes, access.rows, stride, write, begin, end, until, least, refreshed
         grants = self._histories.grants
-        known = grants.get(key)
-        if known is None:
+        cached = grants.get(key)
+        if cached is None:
             local = Access(place, access.row_bytes, access.rows, stride)
-            known = self._serve(history, here, local, write, (begin, end), (until + here, least), list(refreshed))
+            cached = self._serve(history, here, local, write, (begin, end), (until + here, least), list(refreshed))
             if len(grants) == MOST_STEPS:
                 grants.clear()
-            grants[key] = known
-        after, grant = known
+            grants[key] = cached
+        after, grant = cached
         began = bank_now - after.now_ps
         asked = tuple(
             [its + began if its >= after.now_ps else was for was, its in zip(asked, after.asked, strict=True)]
@@ -343,7 +346,7 @@ class BankedMemory:
         if outage < bank_now and max(grant.over_ps, grant.last_ps) + began < next_outage:
             began += now - bank_now
             return Grant(grant.end, grant.over_ps + began, grant.first_ps + began, grant.last_ps + began)
-        # Queues are open in an outage: who writes then has written, and what begins then is data on a bus.
+        # Queues are open in an outage: a write that enters then is done, and a read that begins then is data on a bus.
         out_first = clock.out if write else clock.out_after
         over, first, last = clock.out(grant.over_ps + began), out_first(grant.first_ps + began), grant.last_ps + began
         return Grant(grant.end, max(now, over), max(now, first), max(now, clock.out(last)))
@@ -351,7 +354,7 @@ class BankedMemory:
     def _serve(
         self, history: SliceHistory, now: int, access: Access, write: bool, span: Span, limits: Span, shut: list[bool]
     ) -> tuple[SliceHistory, Grant]:
-        """Go through the quanta of a grant, at times of the slice's history; banks of some channels were ``shut``."""
+        """Compute the quanta of a grant, in times of the slice's history. The rows of ``shut`` channels were closed."""
         planner, quantum, step = self._histories.planner, self.quantum, self._histories.step
         channels, labels = list(history.channels), list(history.labels)
         (at, end), (until, least) = span, limits
@@ -377,15 +380,15 @@ class BankedMemory:
                 before = None
                 for place, relative in alike:
                     number, label = place ^ high, relative ^ low
-                    # Channels alike, whose labels differ alike, have the step in common.
+                    # Equal channels whose labels differ in the same way share the step.
                     its = channels[number], labels[number] ^ label, shut[number]
                     if its != before:
                         (old, behind_ps, behind_rows, more), shift, closed = before = its
                         its_now = over - behind_ps
                         if shift and its_now >= old.settled_ps and (closed or old.channel().has_uniform_banks):
                             shift = 0
-                        given = planner.relabelled(runs, shift) if shift else runs
-                        new = step(old, its_now, base - behind_rows, given, write, closed)
+                        labelled = planner.relabelled(runs, shift) if shift else runs
+                        new = step(old, its_now, base - behind_rows, labelled, write, closed)
                         by = over - new.now_ps
                         entered = new.entered_ps + by if new.entered_ps + by > entered else entered
                         sweep_first = new.first_ps + by if new.first_ps + by < sweep_first else sweep_first
@@ -399,72 +402,72 @@ class BankedMemory:
         return SliceHistory(channels, labels, now), Grant(min(at, end), over, first, last)
 
     def _first_mark(self, access: Access, begin: int, end: int) -> int:
-        """Return the byte with which the first whole sweep begins; FAR if there is none, or it cannot be known."""
+        """Return the byte at which the first complete sweep begins, or FAR if there is none or it is unknown."""
         layout, quantum = self._histories.planner.layout, self.quantum
-        # Rows that are folded begin with a sweep: from there on all that is folded changes at once.
+        # With folded rows a sweep has to begin at its first byte: from there on, all folded bits change at once.
         first = begin + (-(access.pa + begin) % layout.sweep_bytes if layout.folds_rows else 0)
         fits = access.rows == 1 and not layout.sweep_bytes % quantum and not (first - begin) % quantum
         return first if fits and end - first >= layout.sweep_bytes else FAR
 
 
 class Sweeps:
-    """The sweeps of a grant, which begins them at ``place`` of each, among those that are known.
+    """The sweeps of a grant, each begun at its byte ``place``, looked up among the computed sweeps.
 
-    A sweep is known by the state of the channels when it begins, which counts banks from where its first block lies,
-    and rows from its own. The same state makes the same of a sweep, in as much time; so a sweep that begins as one that
-    was gone through is not gone through again.
+    The key of a sweep is the state of the channels at its begin. In this state banks count from the bank of its first
+    block, and rows from the row of the sweep. Equal states yield equal sweeps, of equal duration. A sweep that begins
+    in the state of a computed sweep is therefore skipped.
     """
 
     def __init__(self, histories: Histories, write: bool, place: int) -> None:
         self._layout, self._known, self._marks = histories.planner.layout, histories.sweeps, histories.states
         self._kind = write, place
-        self._begun: tuple[Hashable, int, list[tuple[int, ...]]] | None = None  # the last: its state, when, counters
+        self._begun: tuple[Hashable, int, list[tuple[int, ...]]] | None = None  # the last sweep: state, begin, counters
         self._states: dict[Hashable, object] = {}
 
     def skip(
         self, channels: list[SliceChannel], labels: list[int], grant: Grant, row: int, most: int, until: int
     ) -> Grant:
-        """Put channels at the end of all sweeps from ``row`` on that are known. Return how many that are, and when.
+        """Advance the channels past all known sweeps from ``row`` on. Return their number and times as a grant.
 
-        ``grant``: of the sweep before. No more than ``most``, and none that ends after ``until``.
+        ``grant``: of the sweep before. At most ``most`` sweeps are skipped, none of which ends after ``until``.
         """
         layout, over, times, last = self._layout, grant.over_ps, 0, None
-        done = [each.done for each in channels]
+        done = [channel.done for channel in channels]
         if self._begun is not None:
             state, when, before = self._begun
-            made = tuple([tuple(map(sub, *each)) for each in zip(done, before, strict=True)])
+            increments = tuple([tuple(map(sub, *pair)) for pair in zip(done, before, strict=True)])
             if len(self._known) == MOST_SWEEPS:
                 self._known.clear()
                 self._marks.clear()
             took = over - when, grant.first_ps - when, grant.last_ps - when
-            self._known[state] = KnownSweep(tuple(channels), tuple(labels), row - 1, over, *took, made)
+            self._known[state] = KnownSweep(tuple(channels), tuple(labels), row - 1, over, *took, increments)
         first_ps, last_ps = FAR, 0
         state = self._state(channels, labels, over, row, layout.fold_of(row))
-        while times < most and (known := self._known.get(state)) and over + known.took <= until:
-            fold = layout.fold_of(row) ^ layout.fold_of(known.row)
+        while times < most and (sweep := self._known.get(state)) and over + sweep.took <= until:
+            fold = layout.fold_of(row) ^ layout.fold_of(sweep.row)
             high = fold // layout.banks_per_channel
-            done = [tuple(map(add, each, known.done[i ^ high])) for i, each in enumerate(done)]
-            first_ps, last_ps = min(first_ps, over + known.first), max(last_ps, over + known.last)
-            last, times, row, over = (known, fold), times + 1, row + 1, over + known.took
-            state = self._state(known.channels, known.labels, known.over, known.row + 1, fold ^ layout.fold_of(row))
+            done = [tuple(map(add, counters, sweep.done[i ^ high])) for i, counters in enumerate(done)]
+            first_ps, last_ps = min(first_ps, over + sweep.first), max(last_ps, over + sweep.last)
+            last, times, row, over = (sweep, fold), times + 1, row + 1, over + sweep.took
+            state = self._state(sweep.channels, sweep.labels, sweep.over, sweep.row + 1, fold ^ layout.fold_of(row))
         if last is not None:
-            known, fold = last
+            sweep, fold = last
             high, low = divmod(fold, layout.banks_per_channel)
-            ps, rows = over - known.over, row - known.row - 1
+            ps, rows = over - sweep.over, row - sweep.row - 1
             for i, did in enumerate(done):
-                its = known.channels[i ^ high]
+                its = sweep.channels[i ^ high]
                 more = tuple(map(sub, did, its.history.counters.done))
                 channels[i] = SliceChannel(its.history, its.behind_ps + ps, its.behind_rows + rows, more)
-                labels[i] = known.labels[i ^ high] ^ low
+                labels[i] = sweep.labels[i ^ high] ^ low
         self._begun = state, over, done
         return Grant(times, over, first_ps, last_ps)
 
     def _state(
         self, channels: Sequence[SliceChannel], labels: Sequence[int], over: int, row: int, fold: int
     ) -> Hashable:
-        """Return the state of channels at ``over``; rows count from ``row``, banks as ``fold`` has them."""
+        """Return the state of channels at ``over``. Rows count from ``row``, banks are XORed with ``fold``."""
         high, low = divmod(fold, self._layout.banks_per_channel)
-        found = []
+        entries = []
         for i in range(len(channels)):
             (history, behind_ps, behind_rows, _), label = channels[i ^ high], labels[i ^ high] ^ low
             key = history, over - behind_ps, row - behind_rows, label
@@ -472,5 +475,5 @@ class Sweeps:
             if mark is None:
                 state = history.channel().state(over - behind_ps, row - behind_rows, label)
                 mark = self._states[key] = self._marks.setdefault(state, object())
-            found.append((label, mark))
-        return *self._kind, *found
+            entries.append((label, mark))
+        return *self._kind, *entries

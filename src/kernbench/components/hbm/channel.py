@@ -1,13 +1,13 @@
-"""A channel of a slice: what its banks, buses and queues make of a run of bursts, in integer ps.
+"""A channel of a slice: the timing of its banks, buses and queues for runs of bursts, in integer ps.
 
-A channel has pseudo-channels (PCs), mostly two, with data buses of their own. They share the bus for row commands, the
-queues, and the direction: all read, or all write. Column commands may take time on the bus for row commands too.
+A channel has pseudo-channels (PCs), mostly two, with separate data buses. The PCs share the bus for row commands, the
+queues, and the direction: all read, or all write. Column commands may occupy the bus for row commands too.
 
-Runs are served in the order they come, each at once, with times ahead of now. A later run may use what an earlier one
-left free. That is what a scheduler comes to that serves first what is ready first. docs/memory.md has the rules.
+Runs are served in arrival order, each at once, with times in the future. A later run may use gaps that an earlier run
+left free. This order equals that of a scheduler that serves ready requests first. docs/memory.md has the rules.
 
-The row bus and ACT are counters that conserve work: free = max(free, now) + work, and a run starts at max(ready, free
-before), so a late row holds up no other. Column commands lie on a grid of bits, a place a burst.
+The row bus and ACT are work-conserving counters: free = max(free, now) + work. A run starts at max(ready, free before),
+so a late row delays no other row. Column commands occupy a grid of bits, one place per burst.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ T = TypeVar("T")
 FAR = 1 << 62
 LONG_AGO = -(1 << 60)
 GRID_KEPT = 256
-"""Places of the grid that are kept although their time is over."""
+"""Places of the grid that are retained although their time is over."""
 PER_PC = 7
-"""Counters before those of each PC"""
+"""Number of counters before the counters of each PC"""
 
 
 class ChannelTiming:
-    """The times of a channel in ps and the places of its banks, which all channels of a slice share.
+    """The times of a channel in ps and the places of its banks, shared by all channels of a slice.
 
-    A ``share`` of the time may be lost to refresh: all work is longer by it, latencies are not.
+    A ``share`` of the time may be lost to refresh: it lengthens all work, but no latency.
     """
 
     def __init__(self, timing: HbmTiming, pcs: int, queue_entries: int, share: float = 0.0) -> None:
@@ -49,36 +49,37 @@ class ChannelTiming:
             ns_to_ps(timing.cwl_ns + timing.wr_ns + timing.rp_ns),
         )
         self.burst = max(1, work(timing.ccd_s_ns))
-        # At least a burst, which both directions move on one bus.
+        # At least a burst, as both directions share one bus.
         self.turning = max(self.burst, work(timing.wtr_ns)), max(self.burst, work(timing.rtw_ns))
         self.queue = queue_entries
-        # Of reads, which wait in front of the queue; writes have waited before they are served.
+        # For reads, which wait in front of the queue. Writes have waited before they are served.
         self.rooms = queue_entries, FAR
         self.high, self.low = int(timing.high * queue_entries), round(timing.low * queue_entries)
         self.pcs = pcs
         self.stacks, self.groups = pcs * timing.stacks, pcs * timing.stacks * timing.groups
         self.stacked = timing.stacks > 1
-        # Lanes of the grid are of PCs and then of groups. Of banks: PC, stack, and the lane of the group.
+        # The lanes of the grid: PCs, then groups. Per bank: PC, stack, and the lane of the group.
         self.places = [
             (bank // timing.banks_per_pc, bank // timing.banks // timing.groups, pcs + bank // timing.banks)
             for bank in range(pcs * timing.banks_per_pc)
         ]
-        # A place of the grid is a burst. So tCCD_L is rounded to whole bursts. Of reads, and of writes.
+        # A place of the grid is a burst, so tCCD_L is rounded to complete bursts. For reads, and for writes.
         apart = [max(1, round(ns / timing.ccd_s_ns)) for ns in (timing.ccd_l_ns, timing.write_ccd_l_ns)]
         self.margin, self.pace = max(apart), [places * self.burst for places in apart]
         turn = max(1.0, timing.ccd_r_ns / timing.ccd_s_ns)
         self.turns = [(1 << round(n * turn)) - 1 for n in range(RUN_BURSTS + 1)]
         self.kept_ps = (GRID_KEPT + self.margin) * self.burst
         self.shapes = [[self._shape(n, places) for n in range(RUN_BURSTS + 1)] for places in apart]
-        # After the last byte: when nothing of the past matters; and when writes wait, which are served first.
+        # After the last byte: the time until the past has no effect, without and with waiting writes (served first).
         settling = max(self.cycle, *self.closing) + self.precharge
         self.settling = settling, settling + sum(self.turning) + queue_entries * (self.cycle + self.closing[1])
 
     def _shape(self, bursts: int, apart: int) -> tuple[int, int, int, list[int]]:
-        """Return what a run with commands so many places ``apart`` takes of the grid, from ``margin`` before them on.
+        """Return the shape of a run on the grid from ``margin`` places before it. Commands are ``apart`` places apart.
 
-        That is the places that others of its PC cannot have, and others of its group; then the time to the end of the
-        last byte, and by how much to shift taken places, one time after another, to have those of whole runs.
+        The shape has the places that it blocks for its PC and for its group, and the time to the end of the last byte.
+        Last come the shifts that, applied one after another to the taken places, turn them into the places at which no
+        complete run fits.
         """
         in_pc, in_group = sum(1 << self.margin + i * apart for i in range(bursts)), 0
         for by in range(apart):
@@ -90,8 +91,9 @@ class ChannelTiming:
 class Counters(NamedTuple):
     """The counters of a channel.
 
-    ``done``: bursts, rows opened; of these two what was done in idle time, then its bus time in ps: all, for turns, for
-    rows; from ``PER_PC`` on of each PC bus time for turns, and for rows. ``ends``: when the last byte of a PC is over.
+    ``done``: bursts; rows opened; both again for idle time only; the bus time in idle time in ps: total, turnarounds,
+    rows. From ``PER_PC`` on: the bus time for turnarounds of each PC, then for rows of each PC. ``ends``: the end of
+    the last byte of each PC.
     """
 
     done: tuple[int, ...]
@@ -99,16 +101,16 @@ class Counters(NamedTuple):
 
 
 Rows = tuple[tuple[int, int, int, int], ...]
-"""Rows that a bank is going to open or has open, the last first: row; when it opens, is ready, and closes, or FAR."""
+"""The rows that a bank is going to open or has open, last first: row; its times of ACT, ready, and close (or FAR)"""
 InQueue = tuple[int, int, int, int, int, int]
-"""Bursts in a queue: when they leave it, number of their run's last burst, bursts, bank, row, first command"""
+"""Bursts in a queue: time they leave it, number of their run's last burst, bursts, bank, row, first command"""
 NO_DRAIN = LONG_AGO, 0, 0
-"""When the last drain of writes began, the time until few were left, and the time between writes before it"""
+"""The begin of the last drain of writes, the time until few were left, and the time between writes before it"""
 ChannelState = tuple[object, ...]
 
 
 class Channel:
-    """The state of a channel: what its banks, buses and queues are busy with."""
+    """The state of a channel: the occupancy of its banks, buses and queues."""
 
     __slots__ = (
         *("_acts", "_bus_from", "_counted", "_done", "_ends", "_first", "_grid", "_grid_end", "_held", "_leaving"),
@@ -119,34 +121,34 @@ class Channel:
     def __init__(self, timing: ChannelTiming) -> None:
         self._of = of = timing
         banks = len(of.places)
-        # The grid of column commands: where it begins and ends; the places that are taken in each lane, and behind them
-        # those that PCs have given to stacks in turn, the last one's first.
+        # The grid of column commands: its begin and end; the taken places of each lane. Behind the lanes are the places
+        # that PCs have given to stacks round-robin, in reverse order of PCs.
         self._origin = self._grid_end = 0
         self._grid = [0] * (of.pcs + of.groups + of.pcs)
         self._ends = [0] * of.pcs
-        # The counters of rows; when a bank takes its next ACT, and its rows.
+        # The row counters: the row bus; the next ACT of each PC; per bank the next ACT and the rows.
         self._row_bus, self._acts = 0, [0] * of.pcs
         self._next = [0] * banks
         self._rows: list[Rows] = [()] * banks
-        # Of stacks: the group used last, up to which burst, and up to which one another was.
+        # By stack: the group used last, its last burst, and the last burst of another group.
         self._used = [-1] * of.stacks
         self._used_at, self._other_at = [LONG_AGO] * of.stacks, [LONG_AGO] * of.stacks
-        # Bursts so far; the direction, from when it may use the buses, its first command; the end of all data.
+        # Bursts so far; the direction, the time when it may use the buses, its first command; the end of all data.
         self._serial = self._writing = self._bus_from = self.end_ps = 0
         self._first = FAR
-        # Of reads and of writes: bursts in the queue that have a time to leave it, and how many; runs that wait for
-        # their direction, and the bursts and rows of these that were counted before.
+        # For reads and for writes: bursts in the queue that have a time to leave it, and their number; runs that wait
+        # for their direction, and their bursts and rows that have already been counted.
         self._leaving: list[list[InQueue]] = [[], []]
         self._held = [0, 0]
         self._waiting: list[tuple[RowRun, ...]] = [(), ()]
         self._counted = [(0, 0), (0, 0)]
         self._drain = NO_DRAIN
-        self._offered = 0  # when the last write came that waits
+        self._offered = 0  # when the last waiting write arrived
         self._done = [0] * (PER_PC + 2 * of.pcs)
 
     @property
     def counters(self) -> Counters:
-        """Return what it has done so far."""
+        """Return the counters so far."""
         return Counters(tuple(self._done), tuple(self._ends))
 
     @property
@@ -156,17 +158,17 @@ class Channel:
 
     @property
     def returned_bursts(self) -> int:
-        """Return the bursts that were sent back to their queue at a turn: counted as done, and yet to be served."""
+        """Return the bursts that a turnaround sent back to their queue: counted as done, but not yet served."""
         return sum([bursts for bursts, _ in self._counted])
 
     @property
     def has_uniform_banks(self) -> bool:
-        """Return True if all banks have the same row open, or none has one, and no access waits."""
+        """Return True if all banks have the same row open, or none has an open row, and no access waits."""
         return not any(self._waiting) and len({rows[0][0] if rows else None for rows in self._rows}) == 1
 
     @property
     def settled_ps(self) -> int:
-        """Return when nothing of its past matters any more, but rows and writes that wait."""
+        """Return the time from which only open rows and waiting writes of the past have an effect."""
         if self._waiting[1]:
             return max(self.end_ps, self._offered) + self._of.settling[1]
         return self.end_ps + self._of.settling[0]
@@ -174,19 +176,20 @@ class Channel:
     def serve(
         self, now: int, base: int, runs: tuple[RowRun, ...], write: bool, refreshed: bool = False
     ) -> tuple[int, int, int]:
-        """Take runs, whose rows count from ``base``, at ``now``: when the last has entered its queue, first byte, last.
+        """Serve runs, whose rows count from ``base``, at ``now``. Return last queue entry, first byte and last byte.
 
-        For who writes, a byte has been served when it has entered. ``refreshed``: its banks were, since it was asked.
+        For a write, a byte is served when it has entered the queue. ``refreshed``: the banks were refreshed since the
+        last call.
         """
         of = self._of
         if now >= self.end_ps + of.settling[0]:
-            # The queues are empty: it is no matter any more what they had.
+            # The queues are empty: their past content has no effect.
             self._used_at, self._other_at = [LONG_AGO] * len(self._used), [LONG_AGO] * len(self._used)
             self._drain = NO_DRAIN
         if self._waiting[1] and not self._writing:
             self._use_idle_time(now)
         if refreshed:
-            # Rows that are in use have been opened again in the outage.
+            # Rows in use have been reopened in the outage.
             over = now + of.closing[self._writing]
             self._rows = [rows if free > over else () for rows, free in zip(self._rows, self._next, strict=True)]
         if not write:
@@ -196,7 +199,7 @@ class Channel:
             entered, first, last = self._serve(now, base, runs, 0)
             began, took, pace = self._drain
             if self._waiting[1] and entered < began + of.settling[1]:
-                # The next drain is expected at the pace of the last: who is in the queue then waits for it.
+                # The next drain is expected at the pace of the last one. It delays the reads that are in the queue.
                 waits = took if last - entered > (of.high - self.pending_bursts) * pace else 0
                 first, last = first + waits, last + waits
             return entered, first, last
@@ -217,7 +220,7 @@ class Channel:
         return now, first, now
 
     def _use_idle_time(self, now: int) -> None:
-        """Serve the writes that wait from when nothing else was to be done. Nobody waits for turns and rows then."""
+        """Serve waiting writes from when the buses were idle. Turnarounds and rows then delay no request."""
         start = max(self.end_ps, self._offered)
         if start >= now:
             return
@@ -230,7 +233,7 @@ class Channel:
         self._done = [*map(add, before, idle), *before[PER_PC:]]
 
     def _enter(self, write: int, now: int, room: int) -> int:
-        """Return when no more than ``room`` bursts are in a queue."""
+        """Return the time when at most ``room`` bursts are in a queue."""
         leaving, held = self._leaving[write], self._held[write]
         while leaving and held > room:
             when, _, n, *_ = heappop(leaving)
@@ -239,9 +242,9 @@ class Channel:
         return now
 
     def _turn(self, writing: int, now: int) -> None:
-        """Turn the buses: what has not begun waits, what has waited is served."""
+        """Turn the buses around: commands that have not begun wait, waiting runs of the new direction are served."""
         self._writing = writing
-        # From the last command of the old direction, also in rows that are being opened.
+        # Counted from the last command of the old direction, including commands of rows that are being opened.
         begun = self._first < now
         last, over = self._send_back(1 - writing, now)
         last = max(last, min(now, self.end_ps - self._of.burst))
@@ -270,22 +273,23 @@ class Channel:
         return tuple([run for _, run in sorted(zip(order, runs, strict=True), key=itemgetter(0))])
 
     def _send_back(self, write: int, now: int) -> tuple[int, int]:
-        """Have all bursts of a direction wait that are in its queue at ``now``.
+        """Send all bursts of a direction that are in its queue at ``now`` back to wait.
 
-        Bursts that have left it are on the buses, or are the next there: that of a row that opens, and those of a run
-        whose first half is over. Return when the last row is ready, and when the buses are over with these bursts.
+        Bursts that have left the queue are on the buses, or next there. They are the burst of a row that opens, and the
+        bursts of a run whose first half is over. Return the time when the last row is ready, and the time when the
+        buses are done with these bursts.
         """
         of, opened, last = self._of, 0, LONG_AGO
         place = max(0, (now - self._origin) // of.burst + 1)
-        ahead = [(taken >> place).bit_count() for taken in self._grid[: of.pcs]]  # commands that come after now
+        ahead = [(lane >> place).bit_count() for lane in self._grid[: of.pcs]]  # commands that come after now
         queued = sorted([entry for entry in self._leaving[write] if entry[0] > now], key=itemgetter(1))
         self._leaving[write].clear()
         self._held[write], before = 0, -1
         runs: list[RowRun] = []
         for _, number, n, bank, row, first in queued:
-            # One burst of a run may have its place for itself: the one that opens the row.
-            others = runs.pop()[2] if number == before else 0
-            runs.append((bank, row, others + n))
+            # A run may have one separate entry for a single burst: the burst that opens the row.
+            preceding = runs.pop()[2] if number == before else 0
+            runs.append((bank, row, preceding + n))
             before = number
             begun = (now - first) // of.pace[write] + 1 if first <= now else 0
             ahead[of.places[bank][0]] -= max(0, n - begun)
@@ -310,16 +314,16 @@ class Channel:
             self._row_bus = min(self._row_bus, now)
             self._acts = [min(free, now + of.act) for free in self._acts]
             kept = (1 << place) - 1
-            self._grid = [taken & kept for taken in self._grid]
+            self._grid = [lane & kept for lane in self._grid]
             self._grid_end = min(self._grid_end, now + of.burst)
             self._ends = [min(end, now + (1 + n) * of.burst) for end, n in zip(self._ends, ahead, strict=True)]
             self.end_ps = now + (1 + max(ahead)) * of.burst
         return last, self.end_ps if any(ahead) else now
 
-    def _serve(  # noqa: PLR0912, PLR0915 - a simulation spends much of its time here: it calls hardly anything
+    def _serve(  # noqa: PLR0912, PLR0915 - inlined for speed, as a simulation spends much of its time here
         self, now: int, base: int, runs: tuple[RowRun, ...], write: int
     ) -> tuple[int, int, int]:
-        """Serve runs in the direction of the buses: when the last has entered its queue, first byte, last."""
+        """Serve runs in the present direction. Return last queue entry, first byte and last byte."""
         of, first, last, serial = self._of, FAR, now, self._serial
         leaving, held, room, places = self._leaving[write], self._held[write], of.rooms[write], of.places
         shapes, pace, column_command = of.shapes[write], of.pace[write], of.column_command
@@ -342,9 +346,9 @@ class Channel:
                 held -= gone
             held += n
             waits, newest, opens = n, True, 0
-            for each in all_rows[bank]:
-                if each[0] == row and at < each[3]:
-                    newest, ready = each[3] == FAR, each[2]
+            for open_row in all_rows[bank]:
+                if open_row[0] == row and at < open_row[3]:
+                    newest, ready = open_row[3] == FAR, open_row[2]
                     break
             else:
                 opens, ready = self._open(pc, bank, row, at, write)
@@ -364,27 +368,27 @@ class Channel:
                 if serial - other_at[stack] > room:
                     place = self._take_turn(pc, place, n)
             # The first place from ``start`` on at which all places of the run are free.
-            taken = (grid[pc] | grid[group]) >> place
-            if taken:
+            occupied = (grid[pc] | grid[group]) >> place
+            if occupied:
                 for by in fits:
-                    taken |= taken >> by
-                place += (~taken & (taken + 1)).bit_length() - 1
+                    occupied |= occupied >> by
+                place += (~occupied & (occupied + 1)).bit_length() - 1
             before = place - margin
             grid[pc] |= near_in_pc << before
             grid[group] |= near_in_group << before
             start = origin + place * unit
             end = start + length
             grid_end = end if end > grid_end else grid_end
-            # The last burst comes after it has entered.
+            # The last burst leaves after it has entered the queue.
             end = now + burst if end < now + burst else end
             if newest and end + closing > next_at[bank]:
                 next_at[bank] = end + closing
             if waits < n:
                 heappush(leaving, (opens, serial, 1, bank, row, start))
             if waits:
-                # They leave one after another: all at half of their time comes to the same for those that follow.
-                own = start + (n - waits) * pace
-                heappush(leaving, ((start + end) // 2, serial, waits, bank, row, own))
+                # They leave one after another. Leaving together at half of the time has the same effect on later runs.
+                from_ps = start + (n - waits) * pace
+                heappush(leaving, ((start + end) // 2, serial, waits, bank, row, from_ps))
             ends[pc] = end if end > ends[pc] else ends[pc]
             first = start if start < first else first
             last = end if end > last else last
@@ -394,7 +398,7 @@ class Channel:
         return now, first, last
 
     def _open(self, pc: int, bank: int, row: int, now: int, write: int) -> tuple[int, int]:
-        """Open a row of a bank after those that it is going to open: when ACT comes, and when the row is ready."""
+        """Open a row of a bank after the rows that it is going to open. Return the times of ACT and of readiness."""
         of, bus, acts, opens = self._of, self._row_bus, self._acts[pc], self._next[bank]
         rows = self._rows[bank]
         at = now + of.precharge if rows else now
@@ -407,7 +411,7 @@ class Channel:
         ready = opens + of.column[write]
         opened: Rows = ((row, opens, ready, FAR),)
         if rows:
-            # The row before closes for it; those before that have closed earlier.
+            # The preceding row closes for it. Earlier rows have closed before.
             while rows[-1][3] <= now:
                 rows = rows[:-1]
             closes = opens - of.precharge
@@ -422,42 +426,42 @@ class Channel:
         return opens, ready
 
     def _begin_grid(self, now: int, start: int) -> int:
-        """Begin the grid anew, as all of it is over at ``now``, with a place at ``start``: return its begin."""
+        """Restart the grid, all of which is over at ``now``, with a place at ``start``. Return its begin."""
         unit = self._of.burst
         self._origin = start - (start - now) // unit * unit - self._of.margin * unit
         self._grid[:] = [0] * len(self._grid)
         return self._origin
 
     def _forget_grid(self, now: int) -> int:
-        """Forget most of the grid that is over at ``now``: return its begin."""
+        """Drop most places of the grid that are over at ``now``. Return its begin."""
         over = (now - self._origin) // self._of.burst - self._of.margin
         self._origin += over * self._of.burst
-        self._grid[:] = [taken >> over for taken in self._grid]
+        self._grid[:] = [lane >> over for lane in self._grid]
         return self._origin
 
     def _take_turn(self, pc: int, place: int, n: int) -> int:
-        """Take the first room for ``n`` bursts that are tCCD_R apart, in turn with the other stack."""
+        """Take the first room for ``n`` bursts that are tCCD_R apart, alternating with the other stack."""
         room = self._of.turns[n]
-        while taken := self._grid[~pc] >> place & room:
-            place += taken.bit_length()
+        while occupied := self._grid[~pc] >> place & room:
+            place += occupied.bit_length()
         self._grid[~pc] |= room << place
         return place
 
-    # -- the state as a whole --
+    # -- the complete state --
 
     def copy(self) -> Channel:
-        """Return another channel that is as busy."""
-        made = copy(self)
+        """Return a copy of the channel in the same state."""
+        channel = copy(self)
         for name in self.__slots__:
             value = getattr(self, name)
             if isinstance(value, list):
-                setattr(made, name, [each[:] if isinstance(each, list) else each for each in value])
-        return made
+                setattr(channel, name, [item[:] if isinstance(item, list) else item for item in value])
+        return channel
 
     def state(self, now: int, base: int, label: int) -> ChannelState:
-        """Return all that decides what it makes of what comes from ``now`` on: equal states behave alike.
+        """Return the state that decides future runs: two equal states behave alike from ``now`` on.
 
-        Times and bursts count from now, rows from ``base``, banks from the one that has ``label``.
+        Times and bursts count from now, rows from ``base``, banks from the bank with ``label``.
         """
         of = self._of
         since = min(now, max(self.end_ps, self._offered)) if self._waiting[1] else now
@@ -473,8 +477,8 @@ class Channel:
         times = [*relabelled(self._ends, pc_label), *relabelled(self._acts, pc_label), *relabelled(self._next, label)]
         times += self._row_bus, self._bus_from, self._first, self._offered, self._grid_end, self.end_ps
         rows = [
-            tuple([(row - base, *map(ahead, its)) for row, *its in each if its[-1] > since])
-            for each in relabelled(self._rows, label)
+            tuple([(row - base, *map(ahead, its)) for row, *its in bank_rows if its[-1] > since])
+            for bank_rows in relabelled(self._rows, label)
         ]
         grid: list[int] = []
         if self._grid_end > since:
@@ -482,19 +486,19 @@ class Channel:
             in_pcs, in_groups, in_turn = self._grid[: of.pcs], self._grid[of.pcs : -of.pcs], self._grid[-of.pcs :]
             lanes = *relabelled(in_pcs, pc_label), *relabelled(in_groups, group_label), *relabelled(in_turn, pc_label)
             grid = [self._origin + over * of.burst - since, *[lane >> over for lane in lanes]]
-        used = [each if each < 0 else (each - of.pcs) ^ group_label for each in relabelled(self._used, stack_label)]
+        used = [group if group < 0 else (group - of.pcs) ^ group_label for group in relabelled(self._used, stack_label)]
         used_at = relabelled(self._used_at, stack_label) + relabelled(self._other_at, stack_label)
-        used += [max(each - self._serial, -of.queue - 1) for each in used_at]
-        left = [[each for each in these if each[0] > now] for these in self._leaving]
+        used += [max(mark - self._serial, -of.queue - 1) for mark in used_at]
+        left = [[entry for entry in these if entry[0] > now] for these in self._leaving]
         leaving = [
             sorted(
                 [
                     (when - now, last - self._serial, n, bank ^ label, row - base, first - now)
-                    for when, last, n, bank, row, first in each
+                    for when, last, n, bank, row, first in entries
                 ]
             )
-            for each in left
+            for entries in left
         ]
-        waiting = [[(bank ^ label, row - base, n) for bank, row, n in each] for each in self._waiting]
+        waiting = [[(bank ^ label, row - base, n) for bank, row, n in waits] for waits in self._waiting]
         drain = (now - self._drain[0], *self._drain[1:]) if now - self._drain[0] < of.settling[1] else NO_DRAIN
         return self._writing, drain, *map(tuple, (map(ahead, times), rows, grid, used, *leaving, *waiting))

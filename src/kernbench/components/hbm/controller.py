@@ -1,11 +1,11 @@
-"""Between the fabric and a slice of HBM: requests take turns, and what they are promised feeds the replies.
+"""The controller of an HBM slice: it arbitrates between requesters, and feeds replies as bytes are promised.
 
-Requesters take turns, a quantum at a time, and each is served in the order it asked. A requester is a part and one of
-its channels: the queues of a PE, or all else.
+Requesters are served round-robin, a quantum at a time, and the requests of each in order. A requester is a component
+and one of its channels: the queues of a PE, or all other traffic.
 
-A requester that is alone is promised its whole access at once. What it was promised is a *stretch*; if a request of
-another comes in it, the stretch is cut after the quantum that has its turn: the slice is put back to before the
-stretch, and goes through the quanta up to there once more. What was promised of them stands.
+A requester without competitors is promised its complete access at once. This promise is a *stretch*. If another
+requester's request arrives during a stretch, the stretch is cut after the current quantum. The slice then returns to
+its state before the stretch, and repeats the quanta up to the cut. The promises of these quanta remain valid.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 SliceMemory: TypeAlias = BankedMemory | IdealMemory
-"""Memories serve turns: they know addresses, and nothing of requesters. Their state is never changed in place"""
+"""Memories serve grants. They deal with addresses, not with requesters, and never change their state in place"""
 
 
 class Request:
-    """An access, ``served`` bytes of which have had their turn. Data of a write come from ``since`` on."""
+    """An access, of which ``served`` bytes have been granted. The data of a write arrive from ``since`` on."""
 
     __slots__ = ("access", "requester", "served", "since", "write")
 
@@ -45,20 +45,20 @@ class Request:
         self.served = 0
 
     def begin(self, first: int, grant: Grant) -> None:
-        """Take a turn of bytes ``first`` … ``grant.end - 1``."""
+        """Receive a grant of bytes ``first`` … ``grant.end - 1``."""
         raise NotImplementedError
 
     def cut(self, end: int) -> None:
-        """Cut what was begun: it holds for bytes up to ``end`` only."""
+        """Cut the last grant: it is valid for bytes up to ``end`` only."""
         raise NotImplementedError
 
     def bytes_left_port(self, now: int) -> int:
-        """Return how many bytes may have left by ``now``: what was begun holds for them."""
+        """Return how many bytes may have left by ``now``. The grant stays valid for these bytes."""
         return 0
 
 
 class _OpenGrant(NamedTuple):
-    """A stretch of several quanta, and what is needed to cut it."""
+    """A stretch of several quanta, and the data that are needed to cut it."""
 
     request: Request
     begin: int
@@ -67,7 +67,7 @@ class _OpenGrant(NamedTuple):
 
 
 class SliceArbiter:
-    """The turns of one slice. ``over_ps``: when the turns it has given are over."""
+    """The arbiter of one slice. ``over_ps``: the end of the grants made so far."""
 
     __slots__ = ("_clock", "_lines", "_memory", "_open", "_ring", "_turn_at", "over_ps")
 
@@ -78,10 +78,10 @@ class SliceArbiter:
         self._lines: dict[Hashable, deque[Request]] = {}
         self._ring: deque[Hashable] = deque()
         self._open: _OpenGrant | None = None
-        self._turn_at = -1  # when the next turn is due, if requests wait
+        self._turn_at = -1  # the time of the next grant, if requests wait
 
     def submit(self, request: Request) -> None:
-        """Serve a request when its turn comes."""
+        """Queue a request and grant it round-robin."""
         self._line_of(request).append(request)
         now = self._clock.time
         if self.over_ps > now:
@@ -102,7 +102,7 @@ class SliceArbiter:
             self._give_turn()
 
     def _give_turn(self) -> None:
-        """Serve a quantum of the next requester, or all of its access if no other waits."""
+        """Serve a quantum of the next requester, or all of its access if no other requester waits."""
         requester = self._ring.popleft()
         line = self._lines[requester]
         request = line[0]
@@ -129,7 +129,7 @@ class SliceArbiter:
             self._await_turn()
 
     def _cut(self, promise: _OpenGrant, now: int) -> None:
-        """End a stretch with the quantum that has its turn; the rest of the access is first in its line again."""
+        """End a stretch after the current quantum. The rest of the access becomes the first in its line again."""
         self._open = None
         memory, request = self._memory, promise.request
         memory.at = promise.before
@@ -145,7 +145,7 @@ class SliceArbiter:
         self._line_of(request).appendleft(request)
 
     def _line_of(self, request: Request) -> deque[Request]:
-        """Return the line of a request's requester, who takes turns from now on."""
+        """Return the line of a request's requester, and add a new requester to the round-robin."""
         line = self._lines.get(request.requester)
         if line is None:
             line = self._lines[request.requester] = deque()
@@ -154,7 +154,7 @@ class SliceArbiter:
 
 
 def idle_memory(machine: Machine, node: Node) -> SliceMemory:
-    """Return the memory of a slice, idle. What is known of accesses and of histories, all slices of a machine share."""
+    """Return the memory of a slice, idle. All slices of a machine share the caches of accesses and histories."""
     hbm, banks = machine.spec.cube.hbm, machine.spec.cube.hbm.banks
     quantum = machine.spec.quantum_packets * machine.network.packet_bytes
     if banks is None:
@@ -167,7 +167,7 @@ def idle_memory(machine: Machine, node: Node) -> SliceMemory:
 
 
 class SliceController(Answering):
-    """Answers for a slice."""
+    """The controller of a slice."""
 
     __slots__ = ("_memory", "_outputs", "slice")
 
@@ -189,12 +189,12 @@ class SliceController(Answering):
         self.slice.submit(_Read(self, request, output))
 
     def write(self, message: WriteData, transfer: Transfer) -> None:
-        """Take data that have been delivered: they came from the head's time on."""
+        """Take delivered data, which arrived from the time of their head on."""
         self._memory.observed = self.machine.observation is not None
         self.slice.submit(_Write(self, message, transfer.head_ps))
 
     def turned(self, request: Request, message: ReadRequest | WriteData, since: int, grant: Grant) -> None:
-        """Tell who observes it of a turn that a requester waited for from ``since`` on."""
+        """Notify the observer of a grant that a requester waited for from ``since`` on."""
         observation, took = self.machine.observation, self._memory.took
         if observation is not None and took is not None:
             end = max(since, grant.last_ps)
@@ -203,22 +203,22 @@ class SliceController(Answering):
             observation.turn_in_banks(message, self.slice, (start, end), waited, split)
 
     def cut_short(self, message: ReadRequest | WriteData, since: int, end: int) -> None:
-        """Tell who observes it that a turn is over earlier than it was to be."""
+        """Notify the observer that a grant ends earlier than promised."""
         observation, took = self.machine.observation, self._memory.took
         if observation is not None and took is not None:
             start, split = took.split(since, end)
             observation.cut_in_banks(message, (start, max(end, start)), split)
 
-    def commit_if(self, what: tuple[_Write, int]) -> None:
-        """Commit a write if what it was promised still stands."""
-        write, promise = what
+    def commit_if(self, pending: tuple[_Write, int]) -> None:
+        """Commit a write if its promise is still valid."""
+        write, promise = pending
         if write.promise == promise:
             self._commit(write.message)
 
 
 @state
 class _Output:
-    """The way of the replies to a requester, and when what was promised of them has come: they come in their order."""
+    """The route of the replies to a requester, and the arrival time of the promised ones, which arrive in order."""
 
     port: Port
     route: Route
@@ -226,13 +226,13 @@ class _Output:
 
 
 class _Read(Request):
-    """The bytes of its turns feed the reply. ``promised``: what the last one did."""
+    """A read. The bytes of its grants feed the reply. ``promised``: the supply of the last grant."""
 
     __slots__ = ("controller", "message", "output", "promised", "transfer", "waited_ps")
 
     promised: Supply
     waited_ps: int
-    """Once it has begun; since when nothing of its own was in its way"""
+    """The time since which none of its earlier replies was in its way; set when it has begun"""
 
     def __init__(self, controller: SliceController, message: ReadRequest, output: _Output) -> None:
         super().__init__((message.requester, False), message.access, False, controller.clock.time)
@@ -274,7 +274,7 @@ class _Read(Request):
 
 
 class _Write(Request):
-    """Committed when all of its bytes are written, of banks in their queues. ``promise`` counts the cuts."""
+    """A write. It is committed when all bytes are written (with banks: queued). ``promise`` counts the cuts."""
 
     __slots__ = ("controller", "message", "promise")
 

@@ -1,8 +1,8 @@
-"""A slice without banks (``timing: ideal``): each pseudo-channel (PC) moves its bytes at the bandwidth that it can use.
+"""A slice without banks (``timing: ideal``): each pseudo-channel (PC) moves its bytes at its usable bandwidth.
 
-PCs are counters, free = max(free, now) + bytes / bandwidth, so accesses to different ones overlap. A turn ends when no
-PC that it used has more than a quantum left to do: PCs do not idle when a few accesses meet in one of them, and a
-small access waits for at most a quantum in its PC, and one of each competitor.
+PCs are counters, free = max(free, now) + bytes / bandwidth, so accesses to different PCs overlap. A grant ends when no
+PC that it uses has more than a quantum left. Therefore PCs do not idle when a few accesses coincide in one of them. A
+small access waits at most for a quantum in its PC, plus one quantum of each competitor.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ MOST_KEPT = 1 << 15
 
 
 class Channels:
-    """The PCs of one kind of slice. ``count``: how many they are."""
+    """The PCs of one type of slice. ``count``: their number."""
 
     def __init__(self, hbm: HbmSpec) -> None:
         self.count = hbm.num_pcs
         self._burst, self._piece = hbm.interleave_bytes, hbm.piece_bytes
-        # One channel has no digits to fold.
+        # A single channel has no digits to fold.
         self._xor = hbm.folds_channels and hbm.num_pcs > 1
-        # Tiles come again.
+        # Tiles recur.
         self.loads = lru_cache(MOST_KEPT)(self._loads)
 
     def _loads(self, access: Access, end: int) -> list[int]:
-        """Return the bytes of pieces that the first ``end`` bytes of an access touch, by PC; a piece counts once."""
+        """Return the bytes of pieces that the first ``end`` bytes of an access touch, by PC. A piece counts once."""
         loads = [0] * self.count
         runs = [
             (access.pa + begin // access.row_bytes * access.stride, min(access.row_bytes, end - begin))
@@ -52,12 +52,12 @@ class Channels:
         return loads
 
     def _add_run(self, loads: list[int], first: int, end: int) -> None:
-        """Add the bytes ``first`` … ``end - 1`` to the loads."""
+        """Add bytes ``first`` … ``end - 1`` to the loads."""
         burst, group = self._burst, self.count * self._burst
         while first < end:
             groups = 0 if first % group else (end - first) // group
             if groups:
-                # A group has a burst of every PC.
+                # A group has one burst of every PC.
                 loads[:] = [load + groups * burst for load in loads]
                 first += groups * group
             else:
@@ -78,19 +78,19 @@ class Channels:
 
 @value
 class _IdealTurnCost:
-    """The cost of a turn that began with the PC which was done last."""
+    """The cost of a grant. ``began``: when the PC that finishes last became free for it, in ps."""
 
     began: int
 
     def split(self, since: int, end: int) -> tuple[int, BankTime]:
-        """Return when a turn began that was waited for from ``since`` to ``end``, and nothing that it took of banks."""
+        """Return the begin of a grant that was waited for from ``since`` to ``end``, and an empty bank time."""
         return min(max(since, self.began), end), BankTime()
 
 
 class IdealMemory:
-    """The PCs of one slice. ``quantum``: in bytes; ``ps_per_byte``: of a PC. ``at``: when each PC is free.
+    """The PCs of one slice. ``quantum`` is in bytes, ``ps_per_byte`` is per PC. ``at``: when each PC is free, in ps.
 
-    ``took``: what the last stretch took, if that is ``observed``.
+    ``took``: the cost of the last grant, if ``observed``.
     """
 
     def __init__(self, channels: Channels, quantum: int, ps_per_byte: float) -> None:
@@ -122,11 +122,11 @@ class IdealMemory:
         return Grant(end, self._over_ps(after, now), first, last)
 
     def _over_ps(self, free: list[int], now: int) -> int:
-        """Return when no PC has more than a quantum left to do."""
+        """Return the time when no PC has more than a quantum left."""
         return max(now, max(free) - self._ahead_ps)
 
     def _serve(self, access: Access, begin: int, end: int, now: int) -> list[int]:
-        """Return when each PC is free after its part of these bytes: of a piece that turns share, the first has it."""
+        """Return when each PC is free after its share of these bytes. Only the first grant counts a shared piece."""
         loads = self._channels.loads(access, end)
         if begin:
             loads = [load - done for load, done in zip(loads, self._channels.loads(access, begin), strict=True)]
@@ -136,7 +136,7 @@ class IdealMemory:
         ]
 
     def _end_of_turns(self, access: Access, begin: int, end: int, now: int, until: int, least: int) -> int:
-        """Return the end of the first quantum that is over after ``until``, no byte before ``least`` being left."""
+        """Return the end of the first quantum that is over after ``until``, with no byte before ``least`` left."""
 
         def over_ps(at: int) -> int:
             return self._over_ps(self._serve(access, begin, at, now), now)

@@ -1,13 +1,13 @@
-"""Layout of a slice: from an address to a bank and a row.
+"""The layout of a slice: it maps an address to a bank and a row.
 
-A *block* is what lies in one row of one bank side by side (the lowest columns of the mapping); a *sweep* is all columns
-of all banks of all pseudo-channels, after which the same places come again in the next row. Folds are XORs: where all
-sizes are powers of two, the bank of an address is that of its high bits XOR that of its low bits.
+A *block* is the contiguous bytes in one row of one bank (the lowest columns of the mapping). A *sweep* is all columns
+of all banks of all pseudo-channels. After a sweep the same places recur in the next row. Folds are XORs. If all sizes
+are powers of two, the bank of an address is the bank of its high bits XOR the bank of its low bits.
 
-A plan takes an access to its quanta, and a quantum to the runs its banks serve. A *run* is what a quantum has in one
-row of one bank, side by side or not: ``(bank, row, bursts)``. A *part* is the runs of a quantum that some channels have
-alike. The *label* of a bank is its number in the channel XOR that of another bank: channels that do the same, but in
-other banks, have the same runs by labels.
+A plan maps an access to its quanta, and a quantum to the runs that its banks serve. A *run* is the part of a quantum in
+one row of one bank, contiguous or not: ``(bank, row, bursts)``. A *part* is a set of runs that several channels have in
+common. The *label* of a bank is its number in the channel XOR the number of another bank. Channels that do the same in
+different banks have the same runs by labels.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from kernbench.topology.hbm_places import BurstArray, Places
 from kernbench.topology.hbm_spec import AddressMapping, HbmTiming
 
 MOST_KEPT = 1 << 15
-"""Quanta whose runs are kept, and folds of rows"""
+"""Cache size: quanta with their runs, and folds of rows"""
 
 
 class Layout:
-    """The places of a slice of ``num_pcs`` pseudo-channels. Banks are numbered by PC, stack, group, bank."""
+    """The places of a slice of ``num_pcs`` pseudo-channels. Banks are numbered by PC, stack, group and bank."""
 
     def __init__(self, timing: HbmTiming, num_pcs: int, mapping: AddressMapping) -> None:
         self.burst_bytes = timing.burst_bytes
@@ -41,7 +41,7 @@ class Layout:
         self.banks: list[int] = self._banks(blocks * in_block).tolist()
         self.folds_rows = any(entry.fold in ("above", "row") for entry in mapping)
         self.fold_of = lru_cache(MOST_KEPT)(self._fold_of)
-        # Labels need powers of two. They are in the order of banks, stacks, groups, then PCs.
+        # Labels need powers of two. They are ordered by bank, stack, group, then PC.
         shape = timing.pcs_per_channel, timing.stacks, timing.groups, timing.banks
         self.labels = not num_pcs % timing.pcs_per_channel and all(not n & n - 1 for n in shape)
         self.is_binary = self.labels and not self.sweep_bytes & self.sweep_bytes - 1
@@ -54,13 +54,13 @@ class Layout:
         return self.banks[place // self.block_bytes] ^ self.fold_of(row)
 
     def _fold_of(self, row: int) -> int:
-        """Return what is XORed into the bank of every block of ``row``."""
+        """Return the value that is XORed into the bank of every block of ``row``."""
         if not self.folds_rows:
             return 0
         return int(self._banks(np.array([row * (self.sweep_bytes // self.burst_bytes)], dtype=np.int64))[0])
 
     def _banks(self, bursts: BurstArray) -> BurstArray:
-        """Return the bank of each burst, by its number in the slice."""
+        """Return the bank of each burst, which is given by its number in the slice."""
         places, sizes = self._places.of(bursts), self._places.sizes
         banks = places["pc"]
         for name in ("stack", "group", "bank"):
@@ -70,13 +70,13 @@ class Layout:
 
 RowRun = tuple[int, int, int]
 RUN_BURSTS = 8
-"""Bursts of a run: those in a row beyond it are another, as they enter queues when places become free"""
+"""Most bursts of a run. Further bursts of a row form another run, as they enter queues when places become free"""
 Parts = tuple[tuple[tuple[tuple[int, int], ...], tuple[RowRun, ...]], ...]
-"""Channels with the label of their bank 0, and the runs that each of them has, by labels"""
+"""Channels with the label of their bank 0, and the runs by label that all of them have"""
 
 
 class Planner:
-    """The runs of the quanta of one kind of slice. They are kept by their place in a region, and shape."""
+    """The runs of the quanta of one type of slice, cached by place in a region, and by shape."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -84,9 +84,9 @@ class Planner:
         self.relabelled = lru_cache(MOST_KEPT)(self._label)
 
     def parts(self, access: Access, first: int, nbytes: int) -> tuple[int, int, Parts]:
-        """Return the runs of bytes ``first`` … ``first + nbytes - 1`` of an access, after what they count from.
+        """Return the runs of bytes ``first`` … ``first + nbytes - 1`` of an access, after their base.
 
-        That is the row that is added to theirs, and the bank that theirs are XORed with.
+        The base is the row that is added to their rows, and the bank that is XORed into their banks.
         """
         pa, row_bytes, stride, column = access.pa + first, nbytes, 0, 0
         if access.rows > 1:
@@ -95,18 +95,18 @@ class Planner:
             pa = access.pa + row * stride
         last = pa + (column + nbytes - 1) // row_bytes * stride
         lowest, highest = (pa, last) if pa < last else (last, pa)
-        # Regions alike have the same runs, but for what is XORed into all banks of one, and added to all rows.
+        # Equal regions have the same runs, except for the value XORed into all banks and the value added to all rows.
         layout = self.layout
         if layout.is_binary:
             size = 1 << (lowest ^ (highest + row_bytes - 1)).bit_length()
             base = lowest - lowest % (size if size > layout.block_bytes else layout.block_bytes)
         else:
             base = 0 if layout.folds_rows else lowest - lowest % layout.sweep_bytes
-        found = self._kept(pa - base, row_bytes, stride, column, nbytes)
-        return base // layout.sweep_bytes, layout.bank_of(base), found
+        runs = self._kept(pa - base, row_bytes, stride, column, nbytes)
+        return base // layout.sweep_bytes, layout.bank_of(base), runs
 
     def _merge(self, pa: int, row_bytes: int, stride: int, column: int, nbytes: int) -> Parts:
-        """Return the runs of bytes of rows, from a ``column`` of the first on. A burst that rows share counts once."""
+        """Return the runs of bytes of rows, from ``column`` of the first row on. A burst shared by rows counts once."""
         layout = self.layout
         block, burst, sweep, end = layout.block_bytes, layout.burst_bytes, layout.sweep_bytes, column + nbytes
         counts: dict[tuple[int, int], int] = {}
@@ -127,15 +127,15 @@ class Planner:
         runs: dict[int, list[RowRun]] = {}
         for (bank, row), n in counts.items():
             channel, place = divmod(bank, layout.banks_per_channel)
-            own = runs.setdefault(channel, [])
-            own += [(place, row, min(n - before, RUN_BURSTS)) for before in range(0, n, RUN_BURSTS)]
+            channel_runs = runs.setdefault(channel, [])
+            channel_runs += [(place, row, min(n - before, RUN_BURSTS)) for before in range(0, n, RUN_BURSTS)]
         channels: dict[tuple[RowRun, ...], list[tuple[int, int]]] = {}
-        for channel, each in runs.items():
-            label = each[0][0] if layout.labels else 0
-            channels.setdefault(self._label(each, label), []).append((channel, label))
-        return tuple((tuple(alike), each) for each, alike in channels.items())
+        for channel, quantum_runs in runs.items():
+            label = quantum_runs[0][0] if layout.labels else 0
+            channels.setdefault(self._label(quantum_runs, label), []).append((channel, label))
+        return tuple((tuple(alike), quantum_runs) for quantum_runs, alike in channels.items())
 
     def _label(self, runs: Iterable[RowRun], label: int) -> tuple[RowRun, ...]:
-        """Return runs with other labels, in the order of these."""
+        """Return runs with other labels, sorted by label."""
         order = self.layout.order
         return tuple(sorted([(bank ^ label, row, n) for bank, row, n in runs], key=lambda run: (order[run[0]], run[1])))
