@@ -110,8 +110,8 @@ class BenchRegistry:
         """Return a decorator that registers a function ``run(torch)``; every parameter needs a default.
 
         ``data=False``: the bench reads no values, so a run stores none unless asked to. Raises BenchError, which names
-        the file, for a name that exists or is not kebab-case, for a description of more or less than one line, and for
-        parameters without a valid default.
+        the file, for a name that exists or is not kebab-case. Raises it too unless the description is one line and all
+        parameters have valid defaults.
         """
 
         def enter(function: BenchFunction) -> Bench:
@@ -183,7 +183,9 @@ def _normalise(name: str) -> str:
 
 def _check_bench(bench: Bench) -> None:
     if not _NAME.fullmatch(bench.name):
-        raise BenchError(f"{bench.file}: {bench.name!r} is no name for a bench; write kebab-case, like 'gemm-single-pe'")
+        raise BenchError(
+            f"{bench.file}: {bench.name!r} is no name for a bench; write kebab-case, like 'gemm-single-pe'"
+        )
     if not bench.description.strip() or "\n" in bench.description:
         raise BenchError(f"{bench.file}: bench {bench.name!r} needs a description of one line")
     try:

@@ -57,7 +57,7 @@ class BenchStatus(StrEnum):
 
 @value(kw_only=True)
 class PhaseSummary:
-    """All requests of one phase.
+    """The summary of all requests of one phase.
 
     ``nbytes``: their bytes in total. ``busy_ns``: the time in which at least one was in flight. ``longest_ns``: the
     duration of the longest.
@@ -72,7 +72,7 @@ class PhaseSummary:
 
 @value(kw_only=True)
 class KernelSummary:
-    """All launches of one name.
+    """The summary of all launches of one name.
 
     ``total_ns``: their durations added up. ``pe_exec_ns``: the longest execution on one PE in any of them.
     ``algorithm``: the algorithm of a collective; launches of the same name by another algorithm are counted separately.

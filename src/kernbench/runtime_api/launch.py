@@ -37,9 +37,12 @@ def prepare_launches(
 ) -> tuple[Launch, ...]:
     """Check a launch and return its messages: one, or one for each SIP if arguments are lists of a tensor per SIP.
 
-    A string names a kernel of the package. Raises InputError for arguments that do not fit the kernel or that no kernel
-    can take, for tensors that were freed or are on several SIPs, for lists of different SIPs, and without a tensor to
-    determine the PEs.
+    A string names a kernel of the package. Raises InputError in these cases:
+
+    - the arguments do not fit the kernel, or no kernel can take them;
+    - no argument is a tensor, so that no PE is determined;
+    - a tensor was freed, or tensors are on several SIPs;
+    - lists of tensors name different SIPs.
     """
     args = tuple(args)
     count = _count_sips(name, [argument for argument in (*args, *kwargs.values()) if _is_list(argument)])
@@ -64,8 +67,8 @@ def prepare_launch_on(
 ) -> Launch:
     """Prepare the launch of a front end's program, which lists its PEs itself and runs once on each.
 
-    The function takes ``args`` and ``tl``, whose ``site`` gives its place. Raises InputError for no PE, for a PE that
-    is repeated or that ``spec`` does not have, and for tensors that were freed or are on other SIPs.
+    The function takes ``args`` and ``tl``, whose ``site`` gives its place. Raises InputError for no PE, and for a PE
+    that is repeated or that ``spec`` does not have. Raises InputError for tensors that were freed or are on other SIPs.
     """
     exists = [0 <= s < spec.num_sips and 0 <= c < spec.cubes_per_sip and 0 <= p < spec.pes_per_cube for s, c, p in pes]
     if not pes or len(set(pes)) < len(pes) or not all(exists):

@@ -67,7 +67,7 @@ class LaunchSplit:
 
 @value(kw_only=True)
 class RunReport:
-    """All figures measured on the engine of a run.
+    """The figures measured on the engine of a run.
 
     ``launches``: the longest launch of each name. ``queues``: those of PEs that sent messages. ``under_way``: requests
     that had not ended when the run did, or that failed and were abandoned. ``translation``: None without TLBs.

@@ -106,7 +106,7 @@ class TensorLayout:
 
     @property
     def parts(self) -> Iterator[tuple[ShardView, MappedShard]]:
-        """All shards, each with its view and its place."""
+        """The shards, each with its view and its place."""
         return zip(self.views, self.shards, strict=True)
 
     @cached_property

@@ -39,10 +39,13 @@ class ProcessContext:
     def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
         """Wait until all ranks have ended, and return True.
 
-        If a rank raises, the others end at their next wait, and their requests in flight are dropped. Raises
-        SpawnException if a rank raised, SimulationDeadlock if none can proceed, RunError if an interrupt ended them,
-        and IpcqError if they succeeded but left messages in queues that they removed. The times are PyTorch's and have
-        no effect: ranks always end.
+        If a rank raises, the others end at their next wait, and their requests in flight are dropped. The times are
+        PyTorch's and have no effect: ranks always end. Raises:
+
+        - SpawnException if a rank raised;
+        - SimulationDeadlock if no rank can proceed;
+        - RunError if an interrupt ended the ranks;
+        - IpcqError if the ranks succeeded but left messages in queues that they removed.
         """
         self._joined = True
         self._run()

@@ -236,8 +236,7 @@ class ProcessGroups:
     def _make_for(self, program: Worker) -> None:
         if self._scheduler.busy:
             raise InputError(
-                "init_process_group: the program's ranks run already; call init_process_group before spawn, or in the "
-                "ranks"
+                "init_process_group: the program's ranks run already; call it before spawn, or in the ranks"
             )
         group = self._make_group()
         self._install(group)
@@ -358,7 +357,7 @@ class ProcessGroups:
         if len(self._devices.selected) != spec.num_sips:
             selected = ", ".join(map(str, self._devices.selected))
             raise InputError(
-                f"torch.distributed needs rank = SIP, all {spec.num_sips} SIPs; this run has {selected}: select all"
+                f"torch.distributed needs rank = SIP, all {spec.num_sips} SIPs; this run has SIP {selected}: select all"
             )
         return ProcessGroup(algorithm, spec.num_sips)
 

@@ -1,10 +1,11 @@
 """Advance rank programs and the simulation together. Every wait of a host program passes through this file.
 
-1. Every runnable rank runs, in rank order, until it has to wait or ends. 2. The engine advances to the first completion
-that any rank or the program waits for. 3. Exactly the ranks whose wait is over become runnable, in rank order.
+1. Every runnable rank runs, in rank order, until it has to wait or ends.
+2. The engine advances to the first completion that any rank or the program waits for.
+3. Exactly the ranks whose wait is over become runnable, in rank order.
 
-The loop runs inside the waits of the program, which takes part like one more rank: also a program without ranks, or one
-that has not joined them yet.
+The loop runs inside the waits of the program, which takes part like one more rank. This also holds for a program
+without ranks, and for one that has not joined its ranks yet.
 """
 
 from __future__ import annotations

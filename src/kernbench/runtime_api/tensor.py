@@ -109,8 +109,8 @@ class Tensor(Shaped):
     def reshape(self, *shape: SizeArg) -> Tensor:
         """Return the same memory under another shape, in no simulated time; one extent may be -1.
 
-        Raises ShapeError for another number of elements, and if a shard is no box of the new shape: the program then
-        has to move the data itself.
+        Raises ShapeError for another number of elements, and if a shard is no box of the new shape. In the second case
+        the program has to move the data itself.
         """
         wanted = shape_of(shape)
         extents = complete_shape(wanted, self.numel())
