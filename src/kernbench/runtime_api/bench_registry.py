@@ -145,7 +145,7 @@ class BenchRegistry:
 
     def forget_file(self, file: str) -> None:
         """Remove the benches that a file registered, so that it can be loaded again."""
-        self._benches = {name: each for name, each in self._benches.items() if each.file != file}
+        self._benches = {name: bench for name, bench in self._benches.items() if bench.file != file}
 
     def _enter(self, bench: Bench) -> None:
         _check_bench(bench)
@@ -157,7 +157,7 @@ class BenchRegistry:
     def _load_group(self) -> None:
         group, self._pending_group = self._pending_group, None
         if group is not None:
-            for point in sorted(importlib.metadata.entry_points(group=group), key=lambda each: each.name):
+            for point in sorted(importlib.metadata.entry_points(group=group), key=lambda point: point.name):
                 _load_point(point)
 
 
@@ -173,8 +173,8 @@ def _load_point(point: importlib.metadata.EntryPoint) -> None:
     except BenchError:
         raise
     except Exception as error:
-        what = f"{type(error).__name__}: {error}"
-        raise BenchError(f"entry point {point.name} = {point.value!r} of {point.group} failed: {what}") from error
+        reason = f"{type(error).__name__}: {error}"
+        raise BenchError(f"entry point {point.name} = {point.value!r} of {point.group} failed: {reason}") from error
 
 
 def _normalise(name: str) -> str:
@@ -244,13 +244,13 @@ def _load_in_run(path: Path, name: str, registry: BenchRegistry) -> Bench:
     """Return a bench that imports its file when it runs."""
 
     def run(context: RuntimeContext[NoParams]) -> object:
-        found = _find_bench(_import_file(path, registry), path, name)
-        if found.params is not NoParams:
+        bench = _find_bench(_import_file(path, registry), path, name)
+        if bench.params is not NoParams:
             raise BenchError(
                 f"{path}: {name!r} has parameters, which are read before a machine exists; use the machine inside "
                 f"the function, not while the file is imported"
             )
-        return found(context)
+        return bench(context)
 
     return Bench(name=path.stem, description=f"{name} of {path.name}", function=run, file=str(path))
 
@@ -258,33 +258,33 @@ def _load_in_run(path: Path, name: str, registry: BenchRegistry) -> Bench:
 def _find_bench(module: ModuleType, path: Path, name: str) -> Bench:
     names = vars(module)
     if name not in names:
-        own = sorted(each for each, value in names.items() if _is_program(value, module))
-        there = f"there are: {', '.join(own)}" if own else "it defines no function"
-        raise BenchError(f"{path} has no {name!r}; {close_to(name, own)}{there}")
-    found = names[name]
+        programs = sorted(other for other, value in names.items() if _is_program(value, module))
+        choices = f"there are: {', '.join(programs)}" if programs else "it defines no function"
+        raise BenchError(f"{path} has no {name!r}; {close_to(name, programs)}{choices}")
+    program = names[name]
     keeps = names.get(_DATA) is not False  # an array of that name is no setting
-    if isinstance(found, Bench):
-        return replace(found, data=found.data and keeps)
-    if not callable(found):
-        raise BenchError(f"{path}: {name!r} is of type {type(found).__name__}, not a function")
-    if inspect.isgeneratorfunction(found) or inspect.iscoroutinefunction(found):
+    if isinstance(program, Bench):
+        return replace(program, data=program.data and keeps)
+    if not callable(program):
+        raise BenchError(f"{path}: {name!r} is of type {type(program).__name__}, not a function")
+    if inspect.isgeneratorfunction(program) or inspect.iscoroutinefunction(program):
         raise BenchError(
             f"{path}: {name!r} does nothing when it is called, since it has yield or is async; write a plain function"
         )
-    _check_signature(found, path, name)
-    description = (inspect.getdoc(found) or f"{name} of {path.name}").partition("\n")[0]
+    _check_signature(program, path, name)
+    description = (inspect.getdoc(program) or f"{name} of {path.name}").partition("\n")[0]
     return Bench(
         name=path.stem,
         description=description,
-        function=found,
+        function=program,
         data=keeps,
         file=str(path),
     )
 
 
 def _is_program(value: object, module: ModuleType) -> bool:
-    own = inspect.isfunction(value) and value.__module__ == module.__name__
-    return isinstance(value, Bench) or own
+    defined_here = inspect.isfunction(value) and value.__module__ == module.__name__
+    return isinstance(value, Bench) or defined_here
 
 
 def _check_signature(function: object, path: Path, name: str) -> None:
@@ -332,8 +332,8 @@ def _explain(error: Exception, path: Path, resolved: Path) -> KernbenchError:
         return error
     if isinstance(error, SyntaxError):
         return BenchError(f"{error.filename}:{error.lineno}: not Python: {error.msg}")
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(resolved)]
-    where = f"{path}:{own[-1].lineno}" if own else str(path)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(resolved)]
+    where = f"{path}:{frames[-1].lineno}" if frames else str(path)
     hint = extra_of(error)
     return BenchError(f"{where}: importing it failed: {type(error).__name__}: {error}{'; ' * bool(hint)}{hint or ''}")
 
@@ -391,8 +391,8 @@ def _import_frontends() -> dict[str, ModuleType]:
     """
     faces = {}
     for name in FRONTENDS:
-        found = importlib.util.find_spec(name)
-        if found is not None and found.origin is not None:  # a folder of that name is no package
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.origin is not None:  # a folder of that name is no package
             try:
                 with put_off_stops():
                     faces[name] = importlib.import_module(f"kernbench.{name}")

@@ -164,9 +164,9 @@ class BenchResult:
         failure = self.completion.error
         if failure is None:
             return None
-        asked = next((each.line for each in self.comparisons if not each.passed), None) if self.error is None else None
-        found = place_of(failure)
-        return replace(found, line=found.line or asked or self.program)
+        line = next((c.line for c in self.comparisons if not c.passed), None) if self.error is None else None
+        place = place_of(failure)
+        return replace(place, line=place.line or line or self.program)
 
     @property
     def verified(self) -> bool:
@@ -189,9 +189,9 @@ def summarise(requests: Iterable[RequestRecord], sim_ns: float, since_ns: float 
     kinds = dict.fromkeys((record.name, record.algorithm) for record in launches)
     return BenchSummary(
         sim_ns=sim_ns,
-        phases=tuple(_sum_phase(phase, [each for each in records if each.phase == phase]) for phase in phases),
+        phases=tuple(_sum_phase(phase, [record for record in records if record.phase == phase]) for phase in phases),
         kernels=tuple(
-            _sum_kernel([each for each in launches if (each.name, each.algorithm) == kind]) for kind in kinds
+            _sum_kernel([record for record in launches if (record.name, record.algorithm) == kind]) for kind in kinds
         ),
     )
 
@@ -352,7 +352,7 @@ class _BenchRun:
         """Raise IpcqError for messages of this run in queues that remain, since its context did not install them."""
         context = self._context
         lost, report = context.requests.lost, context.cleanup_report
-        lost.add(each for each in context.engine.unreceived() if each.launch >= self._first_request)
+        lost.add(message for message in context.engine.unreceived() if message.launch >= self._first_request)
         left = dict.fromkeys([*report.left, *lost.list_lines(after_failure=False)])
         context.cleanup_report = replace(report, left=tuple(left))
         lost.raise_new()
@@ -366,7 +366,7 @@ class _BenchRun:
     @property
     def _wrong(self) -> list[Comparison]:
         """The comparisons that failed."""
-        return [each for each in self._context.testing.comparisons if not each.passed]
+        return [comparison for comparison in self._context.testing.comparisons if not comparison.passed]
 
     def _decide_status(self) -> BenchStatus:
         if self._error is not None or self._wrong:

@@ -67,7 +67,7 @@ class CollectiveTensor:
     def of(cls, layout: TensorLayout) -> CollectiveTensor:
         """Return the description of a tensor."""
         shards = layout.shards
-        places = tuple((each.cube, each.pe, each.offset_bytes, each.nbytes) for each in shards)
+        places = tuple((shard.cube, shard.pe, shard.offset_bytes, shard.nbytes) for shard in shards)
         return cls(shape=layout.shape, dtype=layout.dtype.name, places=places, policy=str(layout.dp))
 
     def __str__(self) -> str:
@@ -91,7 +91,7 @@ class CollectiveCall:
         """Return the call as text, with layouts if the text is otherwise the same as that of ``other``."""
         if str(self) != str(other):
             return str(self)
-        return f"{self} of {', '.join(each.policy for each in self.operands)}"
+        return f"{self} of {', '.join(operand.policy for operand in self.operands)}"
 
 
 @state

@@ -327,7 +327,7 @@ def _block_table(
     if len(inputs) == len(outputs) == 1 and world_size > 1:
         if a.size == b.size:
             return exchange_table(name, a, b, world_size)
-        return part_table(name, *sorted((a, b), key=lambda each: each.size))
+        return part_table(name, *sorted((a, b), key=lambda layout: layout.size))
     wanted = CollectiveTensor.of(a)
     for other in (*inputs, *outputs):
         if CollectiveTensor.of(other) != wanted:

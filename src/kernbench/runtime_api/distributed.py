@@ -142,8 +142,8 @@ class Distributed:
         """Return the number of ranks of ``group``, else of this rank's process group, else of the spawn."""
         if group is not None:
             return group.size
-        found = self._groups.of(self._workers.current)
-        return self._workers.current.n_ranks if found is None else found.world_size
+        process_group = self._groups.of(self._workers.current)
+        return self._workers.current.n_ranks if process_group is None else process_group.world_size
 
     def get_backend(self, group: RankGroup | None = None) -> str:
         """Return ``"ahbm"``. Raises InputError without a process group, or if this rank is not in ``group``."""
@@ -174,11 +174,11 @@ class Distributed:
         ``op`` is set.
         """
         member = self._require_rank("all_reduce", group)
-        layout, asked = self._find_layout(member, tensor), None if op is None else _check_op(op)
+        layout, reduction = self._find_layout(member, tensor), None if op is None else _check_op(op)
         if elementwise:
-            work = self._collectives.all_reduce_elementwise(member, layout, asked or ReduceOp.SUM.value)
+            work = self._collectives.all_reduce_elementwise(member, layout, reduction or ReduceOp.SUM.value)
         else:
-            work = self._collectives.all_reduce(member, layout, asked)
+            work = self._collectives.all_reduce(member, layout, reduction)
         return _finish(work, async_op)
 
     def broadcast(
@@ -326,7 +326,7 @@ class Distributed:
         async_op: bool,
     ) -> Work | None:
         member = self._require_rank(name, group)
-        lists = [self._find_layouts(name, member, each) for each in (inputs, outputs)]
+        lists = [self._find_layouts(name, member, side) for side in (inputs, outputs)]
         _check_apart(name, lists[1])
         sizes = [sum(layout.size for layout in layouts) for layouts in lists]
         wanted = _fit_sizes(name, sizes, member.size)
@@ -345,13 +345,13 @@ class Distributed:
     def _find_member(self, name: str, group: object) -> Member:
         """Return this rank in its process group, or the program in the group that it created."""
         worker = self._workers.current
-        found = self._groups.of(worker)
-        if found is None:
+        process_group = self._groups.of(worker)
+        if process_group is None:
             more = "" if worker.spawned else ". Only ranks call collectives; torch.multiprocessing.spawn runs ranks"
             raise InputError(
                 f"{name}: {worker} has no process group; call torch.distributed.init_process_group('ahbm') first{more}"
             )
-        return Member(found, worker.rank, _check_group(name, group, worker.rank, found.world_size))
+        return Member(process_group, worker.rank, _check_group(name, group, worker.rank, process_group.world_size))
 
     def _require_rank(self, name: str, group: object) -> Member:
         member, ranks = self._find_member(name, group), self._groups.world_size
@@ -421,9 +421,9 @@ def _check_group(name: str, group: object, rank: int, world_size: int) -> RankGr
 
 def _fit_sizes(name: str, sizes: Sequence[int], world_size: int) -> list[int]:
     """Return the required sizes of input and output, computed from the smaller of the two."""
-    given, taken = sizes
+    input_size, output_size = sizes
     if name == "all_gather":
-        return [given, given * world_size]
+        return [input_size, input_size * world_size]
     if name == "reduce_scatter":
-        return [taken * world_size, taken]
-    return [given, given if given % world_size == 0 else -1]
+        return [output_size * world_size, output_size]
+    return [input_size, input_size if input_size % world_size == 0 else -1]

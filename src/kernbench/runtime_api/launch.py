@@ -74,10 +74,10 @@ def prepare_launch_on(
     if not pes or len(set(pes)) < len(pes) or not all(exists):
         where = f"{spec.num_sips} SIPs of {spec.cubes_per_sip} cubes of {spec.pes_per_cube} PEs"
         raise InputError(f"launch {name!r}: PEs are (sip, cube, pe), each once, of {where}; found {list(pes)}")
-    tensors = [each for each in args if isinstance(each, Tensor)]
+    tensors = [tensor for tensor in args if isinstance(tensor, Tensor)]
     _check_live(name, tensors)
     sips = {sip for sip, _, _ in pes}
-    away = [f"{each.name} on sip{each.sip}" for each in tensors if each.sip not in sips]
+    away = [f"{tensor.name} on sip{tensor.sip}" for tensor in tensors if tensor.sip not in sips]
     if len(sips) > 1 or away:
         on = ", ".join(f"sip{sip}" for sip in sorted(sips))
         more = f", and {', '.join(away)}" if away else ""
@@ -86,7 +86,7 @@ def prepare_launch_on(
 
 
 def _is_list(value: object) -> TypeGuard[Sequence[Tensor]]:
-    return isinstance(value, list | tuple) and len(value) > 0 and all(isinstance(each, Tensor) for each in value)
+    return isinstance(value, list | tuple) and len(value) > 0 and all(isinstance(element, Tensor) for element in value)
 
 
 def _pick_sip(value: object, at: int) -> object:
@@ -97,17 +97,17 @@ def _count_sips(name: str, lists: Sequence[Sequence[Tensor]]) -> int | None:
     """Return the number of SIPs that take part; None if no argument is a list."""
     if not lists:
         return None
-    sips = [[tensor.sip for tensor in each] for each in lists]
-    if any(each != sips[0] for each in sips) or len(set(sips[0])) < len(sips[0]):
-        found = "; ".join(f"SIPs {', '.join(map(str, each))}" for each in sips)
-        raise InputError(f"launch {name!r}: a list has one tensor for each SIP, all lists in one order; found {found}")
+    sips = [[tensor.sip for tensor in group] for group in lists]
+    if any(group != sips[0] for group in sips) or len(set(sips[0])) < len(sips[0]):
+        listed = "; ".join(f"SIPs {', '.join(map(str, group))}" for group in sips)
+        raise InputError(f"launch {name!r}: a list has one tensor for each SIP, all lists in one order; found {listed}")
     return len(sips[0])
 
 
 def _prepare(name: str, kernel: KernelFunction | str, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Launch:
     function = builtin_kernel(kernel) if isinstance(kernel, str) else kernel
     _check_call(name, function, args, kwargs)
-    tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
+    tensors = [argument for argument in (*args, *kwargs.values()) if isinstance(argument, Tensor)]
     targets = _find_targets(name, tensors)
     return _make_launch(name, KernelRef(name=_name(kernel, name), function=function), args, kwargs, tensors, targets)
 

@@ -150,8 +150,8 @@ def _list_kernels(handle: RequestHandle) -> tuple[PeReport, ...]:
 
 def _split(works: Works, handle: RequestHandle, launches: int) -> LaunchSplit:
     kernels = _list_kernels(handle)
-    begin, end = min(each.start_ps for each in kernels), max(each.end_ps for each in kernels)
-    slowest = max(kernels, key=lambda each: each.end_ps - each.start_ps)
+    begin, end = min(kernel.start_ps for kernel in kernels), max(kernel.end_ps for kernel in kernels)
+    slowest = max(kernels, key=lambda kernel: kernel.end_ps - kernel.start_ps)
     # A PE runs one kernel at a time, so all work of its components in that time belongs to this kernel.
     parts = {pe_part(*slowest.pe, kind) for kind in PE_KINDS}
     return LaunchSplit(
@@ -163,7 +163,7 @@ def _split(works: Works, handle: RequestHandle, launches: int) -> LaunchSplit:
         before_ns=ps_to_ns(begin - handle.submitted_ps),
         kernel_ns=ps_to_ns(end - begin),
         after_ns=ps_to_ns(handle.ended_ps - end),
-        late_pes=sum(each.late for each in kernels),
+        late_pes=sum(kernel.late for kernel in kernels),
         slowest=slowest.pe,
         slowest_ns=ps_to_ns(slowest.end_ps - slowest.start_ps),
         shares=engine_shares(works, parts, slowest.start_ps, slowest.end_ps),
@@ -173,8 +173,8 @@ def _split(works: Works, handle: RequestHandle, launches: int) -> LaunchSplit:
 
 def _measure_engines(works: Works, launched: Sequence[RequestHandle]) -> tuple[EngineUsage, ...]:
     """Return the use of engines from the first start of a kernel to the last end."""
-    kernels = [each for handle in launched for each in _list_kernels(handle)]
+    kernels = [kernel for handle in launched for kernel in _list_kernels(handle)]
     if not kernels:
         return ()
-    begin, end = min(each.start_ps for each in kernels), max(each.end_ps for each in kernels)
+    begin, end = min(kernel.start_ps for kernel in kernels), max(kernel.end_ps for kernel in kernels)
     return engine_usage(works, ps_to_ns(begin), ps_to_ns(end))

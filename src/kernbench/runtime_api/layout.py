@@ -164,7 +164,7 @@ class TensorLayout:
 
     def place_of(self, index: Index, fmt: AddressFormat, pe: PeCoord | None = None) -> str:
         """Return PE and address of one element as text: in its first copy, or in the copy on ``pe``."""
-        stretch = next(each for each in self.stretches_of(index) if pe in (None, each.pe))
+        stretch = next(stretch for stretch in self.stretches_of(index) if pe in (None, stretch.pe))
         return f"{pe_name(stretch.pe)}, {PhysAddr.decode(stretch.pa, fmt)!r}"
 
     def _make_stretch(self, piece: WindowPiece) -> ShardStretch:

@@ -162,17 +162,17 @@ class TensorMemory:
     def _make_mappings(self, layouts: Iterable[TensorLayout], pes: tuple[PeCoord, ...]) -> list[HostMsg]:
         messages: list[HostMsg] = []
         for layout in layouts:
-            known = self._mapped[layout.key]
-            new = tuple(pe for pe in pes if pe not in known)
+            mapped = self._mapped[layout.key]
+            new = tuple(pe for pe in pes if pe not in mapped)
             if new:
-                known.update(new)
+                mapped.update(new)
                 mapping = layout.deployment.mapping()
                 messages.append(MmuMapMsg(name=layout.name, sip=layout.sip, mapping=mapping, target_pe=new))
         return messages
 
     def _make_unmapping(self, layout: TensorLayout) -> HostMsg:
-        known = tuple(sorted(self._mapped[layout.key]))
-        return MmuUnmapMsg(name=layout.name, sip=layout.sip, va_base=layout.va, target_pe=known)
+        mapped = tuple(sorted(self._mapped[layout.key]))
+        return MmuUnmapMsg(name=layout.name, sip=layout.sip, va_base=layout.va, target_pe=mapped)
 
     def clone(self, layout: TensorLayout, name: str) -> TensorLayout:
         """Create a tensor of the same layout: every owner PE copies its shards."""
@@ -275,9 +275,9 @@ class TensorMemory:
         Raises NoDataError in a run without values.
         """
         self._check_live(layout)
-        whole = layout.whole
-        has_values = self._engine.keeping.read(whole.size, f"tensor {layout.name!r}")
-        return self._gather(layout, whole) if has_values else np.zeros(whole.shape, layout.dtype.numpy)
+        window = layout.whole
+        has_values = self._engine.keeping.read(window.size, f"tensor {layout.name!r}")
+        return self._gather(layout, window) if has_values else np.zeros(window.shape, layout.dtype.numpy)
 
     def copies(self, layout: TensorLayout, first: Array) -> Iterator[TensorCopy]:
         """Yield every further copy as it is stored now; ``first`` is the first copy."""
@@ -324,7 +324,9 @@ class TensorMemory:
                 self.settle(layout)
             self._requests.transfer([*map(self._make_unmapping, left), *self._joined.unmappings(left)])
         self._forget(left)
-        freed = tuple(FreedTensor(each.name, each.shape, each.dtype.name, each.sip, each.nbytes) for each in left)
+        freed = tuple(
+            FreedTensor(layout.name, layout.shape, layout.dtype.name, layout.sip, layout.nbytes) for layout in left
+        )
         return CleanupReport(freed, tuple(self._find_leaks()))
 
     def _write(self, layout: TensorLayout, messages: Iterable[HostMsg]) -> None:
@@ -379,9 +381,9 @@ class ExtraMemories:
             node = self._engine.topology.topology_obj.node(part)
             pa, nbytes = self._engine.addresses_of(part)
             sip, cube = node.cube_coord
-            whole = MappedShard(sip=sip, cube=cube, pe=node.pe or 0, offset_bytes=0, nbytes=nbytes, pa=pa)
+            shard = MappedShard(sip=sip, cube=cube, pe=node.pe or 0, offset_bytes=0, nbytes=nbytes, pa=pa)
             va = self._engine.va_allocator(sip).alloc(nbytes)
-            mapping = TensorMapping(name=part, va_base=va, nbytes=nbytes, shards=(whole,))
+            mapping = TensorMapping(name=part, va_base=va, nbytes=nbytes, shards=(shard,))
             self._mapped[part] = sip, mapping
             self._requests.transfer([MmuMapMsg(name=part, sip=sip, mapping=mapping)])
         return self._mapped[part][1].va_base

@@ -127,6 +127,7 @@ class OperatorTallies:
     def uses(self) -> tuple[OperatorUse, ...]:
         """Return all operators that took time, the longest first."""
         used = [
-            OperatorUse(name, each.calls, each.launches, each.ns, each.modelled) for name, each in self._by_name.items()
+            OperatorUse(name, tally.calls, tally.launches, tally.ns, tally.modelled)
+            for name, tally in self._by_name.items()
         ]
-        return tuple(sorted(used, key=lambda each: (-each.ns, each.name)))
+        return tuple(sorted(used, key=lambda use: (-use.ns, use.name)))

@@ -77,9 +77,9 @@ class QueueInstaller:
 
     def remove_all(self, queues: Iterable[InstalledQueues] | None = None) -> None:
         """Remove those of these queues that are still installed; without an argument, all."""
-        for each in tuple(self._there if queues is None else queues):
-            if each in self._there:
-                self.remove(each)
+        for installed in tuple(self._there if queues is None else queues):
+            if installed in self._there:
+                self.remove(installed)
 
     def forget(self) -> None:
         """Free the memory of all queues, without a request to the machine."""

@@ -89,7 +89,7 @@ class Sleepers:
 
     def remove_ranks(self) -> None:
         """Remove all ranks; the program may sleep on."""
-        for sleeper in [each for each in self._sleeps if each is not None]:
+        for sleeper in [sleeper for sleeper in self._sleeps if sleeper is not None]:
             self.remove(sleeper)
 
     def _leave(self, gate: Gate, sleeper: Sleeper) -> None:

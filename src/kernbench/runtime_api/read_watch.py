@@ -83,7 +83,7 @@ class ReadWatch:
         missing &= wanted
         if missing.any():
             index = look.window.outward(first_true(missing))
-            holder = next(each for each in look.layout.stretches_of(index) if not self._is_written(each))
+            holder = next(stretch for stretch in look.layout.stretches_of(index) if not self._is_written(stretch))
             elements, read = _describe_elements(look, missing, wanted, index, holder), self._read(look)
             for observer in self._engine.observers:
                 observer.read_unwritten(read, elements)

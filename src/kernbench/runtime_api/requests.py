@@ -265,17 +265,17 @@ class Requests:
 
     def give_way(self) -> None:
         """Let other ranks run, and advance time to the next completion of any request in flight."""
-        worker, in_flight = self._workers.current, [each for each in self._unseen.values() if not each.handle.done]
+        worker, in_flight = self._workers.current, [sent for sent in self._unseen.values() if not sent.handle.done]
         by_worker = [request for request in in_flight if request.worker is worker]
         self._scheduler.give_way((request.handle for request in in_flight), lambda: _describe_turn(by_worker))
 
     def drain(self, worker: Worker | None = None) -> None:
         """Wait for every request, or every request of ``worker``, that no wait has seen."""
-        self.wait([each.handle for each in self._unseen.values() if worker is None or each.worker is worker])
+        self.wait([request.handle for request in self._unseen.values() if worker is None or request.worker is worker])
 
     def find_failures(self, workers: Collection[Worker]) -> dict[Worker, Exception]:
         """Return the first error of each worker among its ended requests that no wait has seen."""
-        return self._find_first_failures(each for each in self._unseen.values() if each.worker in workers)
+        return self._find_first_failures(request for request in self._unseen.values() if request.worker in workers)
 
     def abandon(
         self, workers: Collection[Worker] | None = None, why: str = "", *, blamed: bool = True, later: bool = False
@@ -288,10 +288,10 @@ class Requests:
 
         Return the error of each worker whose request had failed on a PE while other PEs continued it.
         """
-        dropped = [each for each in self._unseen.values() if workers is None or each.worker in workers]
-        handles = [each.handle for each in dropped]
+        dropped = [request for request in self._unseen.values() if workers is None or request.worker in workers]
+        handles = [request.handle for request in dropped]
         self._why_dropped = why
-        at_fault = None if blamed else [each.handle for each in dropped if self._is_hopeless(each)]
+        at_fault = None if blamed else [request.handle for request in dropped if self._is_hopeless(request)]
         if later:
             self._postpone_giving_up(handles)
         elif self._scheduler.machine_answers:
@@ -341,12 +341,16 @@ class Requests:
 
     def _end_failed_launches(self, handles: Sequence[RequestHandle]) -> None:
         """End the requests submitted together with the failed launches among ``handles``."""
-        found = [self._unseen[handle.request_id] for handle in handles if self.unseen(handle)]
-        failed = [each for each in found if each.purpose.phase == "launch" and self._find_error(each) is not None]
+        submitted = [self._unseen[handle.request_id] for handle in handles if self.unseen(handle)]
+        failed = [
+            request
+            for request in submitted
+            if request.purpose.phase == "launch" and self._find_error(request) is not None
+        ]
         if failed and self._scheduler.machine_answers:
-            others = [handle for each in failed for handle in each.together]
-            self._give_up(others, at_fault=[*others, *(each.handle for each in failed)])
-            self._drop(others)
+            siblings = [handle for request in failed for handle in request.together]
+            self._give_up(siblings, at_fault=[*siblings, *(request.handle for request in failed)])
+            self._drop(siblings)
 
     def _is_hopeless(self, submitted: _Submitted) -> bool:
         """Return True for a request that has failed, or that can never end."""
@@ -357,15 +361,15 @@ class Requests:
 
     def _find_first_failures(self, submitted: Iterable[_Submitted]) -> dict[Worker, Exception]:
         failed: dict[Worker, Exception] = {}
-        for each in submitted:
-            error = self._find_error(each)
+        for request in submitted:
+            error = self._find_error(request)
             if error is not None and not isinstance(error, AbandonedError):
-                failed.setdefault(each.worker, error)
+                failed.setdefault(request.worker, error)
         return failed
 
     def forget(self) -> None:
         """Drop all requests without a wait or a request to the machine. Ended requests are still recorded."""
-        self._drop([each.handle for each in self._unseen.values()])
+        self._drop([request.handle for request in self._unseen.values()])
 
     def _drop(self, handles: Sequence[RequestHandle]) -> None:
         self._see(handle for handle in handles if handle.done)

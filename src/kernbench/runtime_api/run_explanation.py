@@ -190,7 +190,7 @@ class LaunchExplanation(TimeExplanation):
     @cached_property
     def lines(self) -> tuple[LineUse, ...]:
         """Every line that issued a command, and every line on the path."""
-        texts = _Texts(self.program, self.path, dict.fromkeys([*(each.pe for each in self.pes), *self._targets]))
+        texts = _Texts(self.program, self.path, dict.fromkeys([*(share.pe for share in self.pes), *self._targets]))
         return _sum_lines(self._seen, self.request_id, self.path, texts)
 
     @cached_property
@@ -211,14 +211,18 @@ class RunExplanation(TimeExplanation):
         super().__init__(snapshot)
         finder = PathFinder(snapshot, handles)
         self._path = finder.of_run(begin_ps, end_ps)
-        launched = {each.request_id: each.msg for each in handles if isinstance(each.msg, KernelLaunchMsg)}
+        launched = {handle.request_id: handle.msg for handle in handles if isinstance(handle.msg, KernelLaunchMsg)}
         self._names = {request_id: msg.title for request_id, msg in launched.items()}
-        self._copies = {each.request_id for each in handles if isinstance(each.msg, MemoryWriteMsg | MemoryReadMsg)}
+        self._copies = {
+            handle.request_id for handle in handles if isinstance(handle.msg, MemoryWriteMsg | MemoryReadMsg)
+        }
         programs = {request_id: ProgramText(msg) for request_id, msg in launched.items()}
         ended = launches_of(handles)
-        stopped = launched.keys() - {each.request_id for each in ended}
-        left = [each for each in handles if each.request_id in stopped and each.submitted_ps < self._path.end_ps]
-        ended = [each for each in ended if each.submitted_ps >= begin_ps]
+        stopped = launched.keys() - {handle.request_id for handle in ended}
+        left = [
+            handle for handle in handles if handle.request_id in stopped and handle.submitted_ps < self._path.end_ps
+        ]
+        ended = [handle for handle in ended if handle.submitted_ps >= begin_ps]
         self.launches: tuple[LaunchExplanation, ...] = tuple(
             LaunchExplanation(snapshot, finder, handle, self._names, programs, stopped_ps)
             for group, stopped_ps in ((ended, None), (left, self._path.end_ps))
@@ -233,14 +237,16 @@ class RunExplanation(TimeExplanation):
     @cached_property
     def verdict(self) -> RunVerdict:
         """The verdict on the time: kernels (by the bottleneck of the longest of each name), copies and waits."""
-        verdicts = {each.name: each.verdict for each in self.longest_of_each_name()}
+        verdicts = {launch.name: launch.verdict for launch in self.longest_of_each_name()}
         return judge_run(self.path, self._seen.divider, self._names, verdicts, self._copies)
 
     @property
     def main_launch(self) -> LaunchExplanation | None:
         """The longest launch of the name with most of the run's critical path; None if no kernel is on the path."""
-        name = max(self._spent, key=lambda each: self._spent[each], default=None)
-        return max((each for each in self.launches if each.name == name), key=lambda each: each.ps, default=None)
+        name = max(self._spent, key=lambda name: self._spent[name], default=None)
+        return max(
+            (launch for launch in self.launches if launch.name == name), key=lambda launch: launch.ps, default=None
+        )
 
     @property
     def main_share(self) -> float:
@@ -250,7 +256,7 @@ class RunExplanation(TimeExplanation):
     @cached_property
     def _spent(self) -> dict[str, int]:
         """The time of the path in launches, by name, without the waits of a launch."""
-        names = {each.request_id: each.name for each in self.launches}
+        names = {launch.request_id: launch.name for launch in self.launches}
         spent: dict[str, int] = {}
         for step in self.path.steps:
             name = names.get(step.request_id)
@@ -261,16 +267,16 @@ class RunExplanation(TimeExplanation):
     @property
     def rooflines(self) -> list[tuple[str, int, Roofline]]:
         """The name, the request and the roofline of every launch."""
-        return [(each.name, each.request_id, each.roofline) for each in self.launches]
+        return [(launch.name, launch.request_id, launch.roofline) for launch in self.launches]
 
     def longest_of_each_name(self) -> tuple[LaunchExplanation, ...]:
         """Return the longest launch of each name, beginning with the name with most of the run's path."""
-        found: dict[str, LaunchExplanation] = {}
+        longest: dict[str, LaunchExplanation] = {}
         for launch in self.launches:
-            best = found.get(launch.name)
+            best = longest.get(launch.name)
             if best is None or launch.ps > best.ps:
-                found[launch.name] = launch
-        return tuple(sorted(found.values(), key=lambda launch: -self._spent.get(launch.name, 0)))
+                longest[launch.name] = launch
+        return tuple(sorted(longest.values(), key=lambda launch: -self._spent.get(launch.name, 0)))
 
 
 @patient_collector()
@@ -281,10 +287,10 @@ def explain_run(log: TraceLog, handles: Sequence[RequestHandle], begin_ns: float
 
 def _sum_waits(path: CriticalPath, names: Mapping[int, str]) -> tuple[LineWait, ...]:
     """Return the hops of a path, merged by their pair of lines."""
-    found: dict[tuple[KernelPlace, KernelPlace, WaitedFor, str], list[PathHop]] = {}
+    hops_by_lines: dict[tuple[KernelPlace, KernelPlace, WaitedFor, str], list[PathHop]] = {}
     for hop in path.hops:
-        found.setdefault((hop.waiting, hop.cause, hop.waited_for, hop.direction), []).append(hop)
-    made = [
+        hops_by_lines.setdefault((hop.waiting, hop.cause, hop.waited_for, hop.direction), []).append(hop)
+    waits = [
         LineWait(
             waiting=waiting,
             waiting_kernel=names.get(waiting.launch_id, ""),
@@ -295,9 +301,9 @@ def _sum_waits(path: CriticalPath, names: Mapping[int, str]) -> tuple[LineWait, 
             count=len(hops),
             ns=ps_to_ns(sum(hop.ps for hop in hops)),
         )
-        for (waiting, cause, waited_for, direction), hops in found.items()
+        for (waiting, cause, waited_for, direction), hops in hops_by_lines.items()
     ]
-    return tuple(sorted(made, key=lambda each: -each.ns))
+    return tuple(sorted(waits, key=lambda wait: -wait.ns))
 
 
 def _sum_shares(path: CriticalPath, names: Mapping[int, str]) -> tuple[KernelShare, ...]:
@@ -322,7 +328,7 @@ class _Texts:
     def __init__(self, program: ProgramText, path: CriticalPath, pes: Iterable[PeCoord]) -> None:
         self._program = program
         self._pes = list(islice(pes, _MOST_PES))
-        self._on_path = {(each.pe, each.line) for each in path.steps if each.launch_id == path.launch_id}
+        self._on_path = {(step.pe, step.line) for step in path.steps if step.launch_id == path.launch_id}
 
     def of(self, line: int) -> str:
         """Return the text of ``line``."""
@@ -346,7 +352,7 @@ def _sum_lines(snapshot: Seen, launch_id: int, path: CriticalPath, texts: _Texts
     for group in dict.fromkeys(of_line.tolist()):
         line, engine = divmod(group, n_engines)
         times.setdefault(line, []).append(EngineTime(ENGINES[engine], ps_to_ns(busy[group])))
-    on_path, blocks = {each.line: each for each in path.lines}, works.blocks_of(launch_id)
+    on_path, blocks = {use.line: use for use in path.lines}, works.blocks_of(launch_id)
     return tuple(
         LineUse(
             line,

@@ -369,7 +369,7 @@ class HostTensor(Shaped, NDArrayOperatorsMixin):
         return np.array(self._array, dtype=dtype, copy=bool(copy)) if copy else np.asarray(self._array, dtype=dtype)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        plain = (each.numpy() if isinstance(each, HostTensor) else each for each in inputs)
+        plain = (operand.numpy() if isinstance(operand, HostTensor) else operand for operand in inputs)
         return getattr(ufunc, method)(*plain, **kwargs)
 
     def __getitem__(self, index: Any) -> HostTensor:

@@ -214,18 +214,18 @@ class Verifier:
         ``expected`` only the first copy is used. Default tolerances are those of the dtype of ``actual``. Return None
         if the run does not verify.
         """
-        settled = [each for each in (actual, expected) if isinstance(each, Tensor)]
+        settled = [side for side in (actual, expected) if isinstance(side, Tensor)]
         for tensor in settled:
             tensor.settle()
         wanted = expected() if self._verify and callable(expected) else expected
-        for each in (actual, wanted):
-            if isinstance(each, Tensor):
-                each.check(tolerance_for(each.dtype, rtol, atol))
+        for side in (actual, wanted):
+            if isinstance(side, Tensor):
+                side.check(tolerance_for(side.dtype, rtol, atol))
         if not self._verify:
             self._skipped += 1
             return None
         held = _look_at(actual)
-        found = compare(
+        comparison = compare(
             self._choose_name(actual, name),
             held,
             _look_at(wanted),
@@ -234,10 +234,10 @@ class Verifier:
             equal_nan=equal_nan,
             copies=actual.copies(held) if isinstance(actual, Tensor) else (),
         )
-        if not found.passed:
-            found = replace(_add_place(found, actual, self._fmt), line=calling_line())
-        self._comparisons.append(found)
-        return found
+        if not comparison.passed:
+            comparison = replace(_add_place(comparison, actual, self._fmt), line=calling_line())
+        self._comparisons.append(comparison)
+        return comparison
 
     def _choose_name(self, actual: object, name: str | None) -> str:
         if name is not None:
