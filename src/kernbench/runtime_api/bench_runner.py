@@ -421,7 +421,7 @@ def _refused_threads_fail() -> Iterator[None]:
 
 @contextmanager
 def _forks_end() -> Iterator[None]:
-    """End a process that the program forked when it returns from the program: the run belongs to its parent."""
+    """End a forked process when it returns from the program: the run belongs to its parent."""
     process = os.getpid()
     try:
         yield

@@ -48,7 +48,7 @@ ShardPlaces: TypeAlias = tuple[tuple[int, int, int, int], ...]
 
 
 class CollectiveMismatch(RunError):  # noqa: N818 - it says what happened
-    """Ranks call different collectives where they have to call the same."""
+    """An error of ranks that call different collectives where they have to call the same."""
 
 
 @value(kw_only=True)

@@ -133,7 +133,7 @@ class StartedCollective:
 
 
 class Collectives:
-    """The start of collectives, for all process groups."""
+    """The launcher of collectives, for all process groups."""
 
     __slots__ = ("_memory", "_replaced", "_requests", "_spec")
 

@@ -80,8 +80,8 @@ class Distributed:
     ) -> None:
         """Join the process group; return when all ranks have joined and the queues between them are installed.
 
-        A program may call it before ``spawn``: this installs the queues. The ranks are then members from the start, and
-        the call returns at once in each of them.
+        If the program itself calls this before ``spawn``, the queues are installed then. The ranks are members from the
+        start, and the call returns at once in each of them.
 
         ``world_size`` and ``rank`` may be omitted; if present, they must be those of the spawn. ``init_method``,
         ``timeout`` and ``device_id`` are PyTorch's and have no effect. Raises InputError for another backend, and
@@ -165,9 +165,9 @@ class Distributed:
     ) -> Work | None:
         """Replace every element with the reduction of that element over all ranks.
 
-        The algorithm of ccl.yaml does this if it accepts the layout. Otherwise ``sip_allreduce`` replaces it, with one
-        warning for each algorithm; with ``strict`` in ccl.yaml this is an InputError. ``op`` None: the ``reduce_op`` of
-        ccl.yaml, else the sum.
+        The algorithm of ccl.yaml does this if it accepts the layout. Otherwise ``sip_allreduce`` runs in its place,
+        with one warning for each algorithm; with ``strict`` in ccl.yaml this is an InputError. ``op`` None: the
+        ``reduce_op`` of ccl.yaml, else the sum.
 
         The packaged default, ``intercube_allreduce``, reduces a tensor with a row per cube over cubes too.
         ``elementwise``, which PyTorch does not have, selects ``sip_allreduce`` for any layout, with the sum unless
@@ -275,7 +275,7 @@ class Distributed:
         async_op: bool = False,
         device_ids: object = None,
     ) -> Work | None:
-        """Wait until all ranks have called it. ``device_ids`` is PyTorch's and has no effect: a rank has one SIP."""
+        """Wait until all ranks have called barrier. ``device_ids`` is PyTorch's and has no effect: a rank has one SIP."""
         return _finish(self._collectives.barrier(self._require_rank("barrier", group)), async_op)
 
     def send(self, tensor: Tensor, dst: int, group: RankGroup | None = None) -> None:

@@ -199,8 +199,8 @@ class TensorFactories:
     ) -> Tensor:
         """Make a tensor of ``start``, ``start + step``, … below ``end`` on the current SIP; a single number is the end.
 
-        Without a dtype, whole numbers become i32 and floats f32. Raises InputError if the range is empty, or an integer
-        type cannot hold a number.
+        Without a dtype, whole numbers become i32 and floats f32. Raises InputError if the range is empty or infinite,
+        and if an integer type cannot hold a number.
         """
         first, last = (0, start) if end is None else (start, end)
         if not step or not np.isfinite(numeric((first, last, step), "torch.arange")).all():

@@ -35,9 +35,9 @@ class TritonSettings(ConfigModel):
 class TorchSettings(ConfigModel):
     """The settings of the PyTorch front end.
 
-    ``cubes``, ``pes``: a tensor spreads over this many cubes of its SIP, and over the first ``pes`` PEs of each, or
-    all. ``as_cuda``: the device "cuda" of a script is the machine. ``strict``: an operator without a kernel is an
-    error. ``from_load``: the time of a run includes initialisation.
+    ``cubes``: the number of cubes of its SIP over which a tensor spreads. ``pes``: the number of PEs in each of these
+    cubes, counted from PE 0; None: all. ``as_cuda``: the device "cuda" of a script is the machine. ``strict``: an
+    operator without a kernel is an error. ``from_load``: the time of a run includes initialisation.
     """
 
     as_cuda: bool = False

@@ -41,8 +41,8 @@ class LaunchSplit:
     """A launch in three phases: control path before the first kernel, kernels, control path after the last kernel.
 
     ``title``: the name, and for a collective its ``algorithm`` too. ``slowest``: the PE whose kernel ran longest.
-    ``shares``: the split of its ``slowest_ns``, which is their sum. ``blocks``: the block sizes of its products, as
-    m×k×n.
+    ``shares``: the parts of that kernel's time, which add up to ``slowest_ns``. ``blocks``: the block sizes of the
+    products, as m×k×n.
     """
 
     name: str

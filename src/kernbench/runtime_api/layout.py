@@ -132,7 +132,7 @@ class TensorLayout:
 
     @cached_property
     def is_row_major(self) -> bool:
-        """True when virtual addresses follow the order of elements within and between shards."""
+        """True when every shard has consecutive elements of the tensor, at their offset in its virtual range."""
         return all(self._is_in_order(view) for view in self.views)
 
     def _is_in_order(self, view: ShardView) -> bool:
@@ -284,7 +284,7 @@ class JoinedRanges:
     def join(self, layouts: Sequence[TensorLayout]) -> tuple[int, list[HostMsg]]:
         """Return the address of the first tensor, which the others follow, and the messages that map them there.
 
-        Without messages the tensors are joined already.
+        There are no messages if the tensors are joined already.
         """
         keys = tuple(layout.key for layout in layouts)
         if keys in self._joined:

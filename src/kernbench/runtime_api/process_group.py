@@ -56,7 +56,7 @@ class QueueInstaller:
         return queues
 
     def remove(self, queues: InstalledQueues) -> None:
-        """Remove queues after the kernels of their PEs, free the memory, and note lost messages.
+        """Remove queues once the kernels of their PEs have ended, free the memory, and note lost messages.
 
         If a rank is stopped during the removal, the next call completes it. Raises IpcqError if the queues are gone
         already.

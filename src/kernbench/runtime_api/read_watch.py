@@ -1,4 +1,4 @@
-"""Report elements that the host reads in error: unwritten elements, and copies that differ."""
+"""Report faults in elements that the host reads: unwritten elements, and copies that differ."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from kernbench.runtime_api.transfers import copies
 class Look:
     """A read of a tensor. ``held``: the content of ``window`` in the first copy; ``start_ps``: the start of the read.
 
-    ``index``: the elements of the window that the program uses. ``tolerance``: of copies, by default that of their
-    type.
+    ``index``: the elements of the window that the program uses. ``tolerance``: the allowed difference of copies; by
+    default that of their type.
     """
 
     action: Literal["read", "assert_close"]

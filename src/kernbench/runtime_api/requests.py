@@ -35,7 +35,8 @@ from kernbench.runtime_api.ranks import WaitText, Worker, Workers
 class LostMessages:
     """The messages of one context that no PE received: removed with their queues, or when queues were reset.
 
-    Each is raised once. Messages lost because of another failure are only listed, and only after a failed run.
+    Each message is reported by one IpcqError. Messages lost because of another failure are only listed, and only after
+    a failed run.
     """
 
     __slots__ = ("_errors", "_lost", "_n_raised", "_swept")

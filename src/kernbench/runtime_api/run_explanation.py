@@ -37,8 +37,8 @@ class EngineTime:
 class LineUse:
     """A line of a kernel.
 
-    ``says``: its text. ``path_ns``: its time on the critical path; ``parts``: the same by part. ``busy``: the time that
-    each engine worked for it. ``blocks``: the block sizes of its products, as m×k×n.
+    ``says``: its text. ``path_ns``: its time on the critical path; ``parts``: that time by part. ``busy``: the time
+    that each engine worked for it. ``blocks``: the block sizes of its products, as m×k×n.
     """
 
     line: int
@@ -102,7 +102,7 @@ class KernelShare:
 class TimeExplanation:
     """The explained time of a run, or of the launch ``request_id``. Each property is computed on first use.
 
-    It describes the state in ``snapshot``, regardless of what the machine does afterwards.
+    The explanation describes the state in ``snapshot``, regardless of what the machine does afterwards.
     """
 
     def __init__(self, snapshot: Seen, request_id: int | None = None) -> None:
@@ -323,7 +323,7 @@ _MOST_PES = 16
 
 
 class _Texts:
-    """The texts of a launch's lines: on the PEs where they are on the path, if any."""
+    """The texts of a launch's lines, on the PEs where a line is on the path, else on all examined PEs."""
 
     def __init__(self, program: ProgramText, path: CriticalPath, pes: Iterable[PeCoord]) -> None:
         self._program = program
