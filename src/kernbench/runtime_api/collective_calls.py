@@ -47,7 +47,7 @@ CallChannel: TypeAlias = Hashable
 ShardPlaces: TypeAlias = tuple[tuple[int, int, int, int], ...]
 
 
-class CollectiveMismatch(RunError):  # noqa: N818 - it says what happened
+class CollectiveMismatch(RunError):  # noqa: N818 - the name describes the event
     """An error of ranks that call different collectives where they have to call the same."""
 
 

@@ -275,7 +275,10 @@ class Distributed:
         async_op: bool = False,
         device_ids: object = None,
     ) -> Work | None:
-        """Wait until all ranks have called barrier. ``device_ids`` is PyTorch's and has no effect: a rank has one SIP."""
+        """Wait until all ranks have called barrier.
+
+        ``device_ids`` is PyTorch's and has no effect: a rank has one SIP.
+        """
         return _finish(self._collectives.barrier(self._require_rank("barrier", group)), async_op)
 
     def send(self, tensor: Tensor, dst: int, group: RankGroup | None = None) -> None:
