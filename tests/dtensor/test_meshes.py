@@ -85,7 +85,7 @@ def test_meshes_that_cannot_be(make, words):
 
 
 def test_a_mesh_needs_a_context_and_a_process_group():
-    with pytest.raises(InputError, match="no RuntimeContext is entered here"):
+    with pytest.raises(InputError, match="no RuntimeContext is active"):
         init_device_mesh("ahbm", (1,))
     with (
         RuntimeContext(GraphEngine(machine(2))) as torch,

@@ -153,4 +153,4 @@ def test_parameters_are_read_before_there_is_a_machine(write):
         topology=resolve_topology("one-cube"), bench_fn=made, engine_factory=lambda machine, _: GraphEngine(machine)
     )
     assert isinstance(result.error, BenchError)
-    assert "has parameters, which are read before there is a machine" in str(result.error)
+    assert "has parameters, which are read before a machine exists" in str(result.error)

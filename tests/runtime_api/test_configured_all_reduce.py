@@ -117,7 +117,7 @@ def test_a_group_of_some_ranks_is_not_what_is_configured(tmp_path: Path) -> None
             if rank != 1:
                 torch.distributed.all_reduce(tensor_of(torch, rank, ROWS), group=group)
 
-        with pytest.warns(RuntimeWarning, match="it is over all ranks, and the call over ranks 0, 2; sip_allreduce"):
+        with pytest.warns(RuntimeWarning, match="it runs over all ranks, the call over ranks 0, 2; sip_allreduce"):
             run_ranks(torch, program)
 
 

@@ -97,7 +97,7 @@ def test_errors_are_at_the_line_of_the_users_program(
         ([], r"PEs are \(sip, cube, pe\), each once, of 2 SIPs of 16 cubes of 8 PEs; found \[\]"),
         ([(0, 0, 0), (0, 0, 0)], "each once"),
         ([(0, 16, 0)], "found"),
-        ([(0, 0, 0), (1, 0, 0)], "its PEs are of one SIP .* found PEs of sip0, sip1"),
+        ([(0, 0, 0), (1, 0, 0)], "its PEs must be of one SIP, .* found PEs of sip0, sip1"),
         ([(1, 0, 0)], "found PEs of sip1, and x on sip0"),
     ],
 )

@@ -103,7 +103,7 @@ def test_a_rank_of_the_group_that_never_joins(torch):
     [
         (lambda dist, x: dist.all_reduce(x, group=dist.new_group([1, 2])), "rank 0 is not in the group of ranks 1, 2"),
         (lambda dist, x: dist.broadcast(x, 1, group=dist.new_group([0, 2])), "src=1: there are ranks 0, 2"),
-        (lambda dist, x: dist.all_reduce(x, group=[0, 1]), "is made by torch.distributed.new_group"),
+        (lambda dist, x: dist.all_reduce(x, group=[0, 1]), "make one with torch.distributed.new_group"),
         (lambda dist, x: dist.all_gather([x] * 4, x, group=dist.new_group([0, 2])), "4 tensors for 2 ranks"),
     ],
 )

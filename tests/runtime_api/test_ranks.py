@@ -391,7 +391,7 @@ def test_one_spawn_at_a_time(torch, spawn):
     ("given", "words"),
     [
         ({"fn": 3}, "fn is a int"),
-        ({"args": 3}, r"write a tuple, \(x,\)"),
+        ({"args": 3}, r"write a tuple, such as \(x,\)"),
         ({"nprocs": 0}, "nprocs=0"),
         ({"nprocs": 2.5}, "nprocs=2.5"),
         ({"start_method": "thread"}, "must be one of spawn, fork, forkserver"),

@@ -42,7 +42,7 @@ def test_lists_name_the_same_sips(torch):
     for given in ([tensors, tensors[::-1]], [[tensors[0], tensors[0]]], [tensors, tensors[:1]]):
         with pytest.raises(InputError, match="a list has one tensor for each SIP, all lists in one order; found SIPs"):
             torch.launch("k", lambda *args, tl: None, *given)
-    with pytest.raises(InputError, match="lie on several SIPs"):
+    with pytest.raises(InputError, match="are on several SIPs"):
         torch.launch("k", no_kernel, tensors, tensors[0])
 
 

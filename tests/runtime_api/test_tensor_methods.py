@@ -429,7 +429,7 @@ def test_a_seed_begins_anew(torch):
         with pytest.raises(InputError, match="a seed is a whole number"):
             torch.manual_seed(seed)
     for make in (lambda: torch.randn(2, dtype="i32"), lambda: torch.randn_like(torch.zeros(2, dtype="i8"))):
-        with pytest.raises(InputError, match="take a float type"):
+        with pytest.raises(InputError, match="use a float type"):
             make()
 
 

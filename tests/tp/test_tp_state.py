@@ -59,7 +59,7 @@ def test_nothing_works_before_it_is_initialised(torch, use):
 def test_outside_of_any_context():
     with pytest.raises(RuntimeError, match="call initialize_model_parallel"):
         get_tensor_model_parallel_rank()
-    with pytest.raises(InputError, match="no RuntimeContext is entered here: give torch="):
+    with pytest.raises(InputError, match="no RuntimeContext is active: pass torch="):
         initialize_model_parallel(1)
     assert not model_parallel_is_initialized()
 

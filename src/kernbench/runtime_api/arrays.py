@@ -1,4 +1,4 @@
-"""Arrays, shapes, numbers and element types as programs give them: check, convert and compare them."""
+"""Check, convert and compare the arrays, shapes, numbers and element types that programs pass."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from kernbench.common.values import value
 from kernbench.policy.placement.geometry import Index
 
 
-def whole_number(given: object) -> int | None:
-    """Return ``given`` as an int; None unless it is a whole number.
+def whole_number(number: object) -> int | None:
+    """Return ``number`` as an int; None unless it is a whole number.
 
-    ``True`` and ``1.0`` are not: a program that gives them meant something else.
+    ``True`` and ``1.0`` are refused: a program that passes them is likely to mean something else.
     """
-    if isinstance(given, bool | np.bool_):
+    if isinstance(number, bool | np.bool_):
         return None
     try:
-        return index(given)  # type: ignore[arg-type]
+        return index(number)  # type: ignore[arg-type]
     except TypeError:
         return None
 
@@ -50,7 +50,7 @@ SizeArg: TypeAlias = int | tuple[int, ...] | list[int]
 
 
 class ShapeError(InputError, ValueError):
-    """Shapes that do not fit each other."""
+    """An error about shapes that do not fit each other."""
 
 
 def shape_of(size: tuple[SizeArg, ...]) -> Shape:
@@ -63,7 +63,7 @@ def shape_of(size: tuple[SizeArg, ...]) -> Shape:
 
 
 def complete_shape(shape: Shape, size: int) -> Shape | None:
-    """Return the shape with its one -1 worked out; None unless it then has ``size`` elements."""
+    """Return the shape with its only -1 computed; None unless the shape then has ``size`` elements."""
     rest = prod(extent for extent in shape if extent != -1)
     if shape.count(-1) == 1 and rest > 0 and size % rest == 0:
         shape = tuple(size // rest if extent == -1 else extent for extent in shape)
@@ -79,14 +79,14 @@ def broadcasts(shape: Shape, to: Shape) -> bool:
 
 
 class Shaped(ABC):
-    """Something with a shape, which is asked for it as PyTorch's tensors are."""
+    """An object with a shape, which it reports through the methods of PyTorch's tensors."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def shape(self) -> tuple[int, ...]:
-        """Elements along each axis."""
+        """The number of elements along each axis."""
 
     @property
     def ndim(self) -> int:
@@ -110,18 +110,21 @@ _MACHINE = {kind.numpy: kind for kind in ALL}
 _NUMBERS = "biuf"
 
 
-def numeric(source: object, what: str) -> Array:
-    """Return ``source`` (an array, a number, nested lists) as an array; InputError unless it holds real numbers."""
+def numeric(source: object, label: str) -> Array:
+    """Return ``source`` (an array, a number or nested lists) as an array.
+
+    Raises InputError, which begins with ``label``, unless the elements are real numbers.
+    """
     array = np.asarray(source)
     if array.dtype not in _MACHINE and array.dtype.kind not in _NUMBERS:
-        raise InputError(f"{what}: {type(source).__name__} of {array.dtype} is no array of real numbers")
+        raise InputError(f"{label}: {type(source).__name__} of {array.dtype} is no array of real numbers")
     return array
 
 
 def convert(source: Array, dtype: DType) -> Array:
     """Return a row-major copy with elements of ``dtype``.
 
-    They convert as in PyTorch: rounded to nearest even, infinite where too large.
+    Elements convert as in PyTorch: rounded to nearest even, infinite if too large.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         return source.astype(dtype.numpy, order="C", copy=True)
@@ -133,7 +136,7 @@ def as_bytes(array: Array) -> Array:
 
 
 def host_dtype(array: Array) -> DType:
-    """Return the element type of an array: one of the machine's, else a description of NumPy's own."""
+    """Return the element type of an array: the machine's type, else a description of NumPy's type."""
     return _MACHINE.get(array.dtype) or DType(array.dtype.name, array.itemsize, array.dtype, array.dtype.kind == "f")
 
 
@@ -144,16 +147,16 @@ def holds_floats(array: Array) -> bool:
 
 
 def machine_dtype(array: Array) -> DType:
-    """Return the machine's type for the elements of an array without a named type.
+    """Return the machine's element type for an array without a named type.
 
-    f64 and i64, which NumPy has where nothing else is said, become f32 and i32.
+    f64 and i64, which are NumPy's defaults, become f32 and i32.
     """
-    found = _MACHINE.get(array.dtype)
-    return (F32 if holds_floats(array) else I32) if found is None or found is I64 else found
+    dtype = _MACHINE.get(array.dtype)
+    return (F32 if holds_floats(array) else I32) if dtype is None or dtype is I64 else dtype
 
 
 class DTypeNames:
-    """The element types under PyTorch's names and under the machine's own."""
+    """The element types, under PyTorch's names and under the machine's names."""
 
     __slots__ = ()
 
@@ -192,13 +195,13 @@ class DTypeNames:
 
 @value
 class Tolerance:
-    """``|actual - expected| <= atol + rtol * |expected|``."""
+    """The tolerances of a comparison: ``|actual - expected| <= atol + rtol * |expected|``."""
 
     rtol: float
     atol: float
 
 
-# Those of torch.testing.assert_close; of the f8 types, which it does not list, one unit in the last place.
+# The defaults of torch.testing.assert_close. It lists no f8 types: theirs is one unit in the last place.
 _TOLERANCES = {
     "float64": Tolerance(1e-7, 1e-7),
     "f32": Tolerance(1.3e-6, 1e-5),
@@ -212,14 +215,14 @@ _ELEMENTS_AT_ONCE = 1 << 16
 
 
 def tolerance_for(dtype: DType, rtol: float | None = None, atol: float | None = None) -> Tolerance:
-    """Return the tolerances asked for, else those that fit the dtype: integers have to be equal."""
+    """Return the requested tolerances, else the defaults of the dtype. The default for integers is equality."""
     default = _TOLERANCES.get(dtype.name, _EXACT)
     return Tolerance(default.rtol if rtol is None else rtol, default.atol if atol is None else atol)
 
 
 @value
 class Errors:
-    """The ``wrong`` elements (a bool each, in the shape compared) and the maximum errors: NaN when one is NaN."""
+    """The ``wrong`` elements (one bool each, in the compared shape) and the maximum errors: NaN if any error is NaN."""
 
     wrong: Array
     max_abs: float
@@ -227,8 +230,8 @@ class Errors:
 
 
 def errors_of(actual: Array, expected: Array, tolerance: Tolerance, *, equal_nan: bool) -> Errors:
-    """Compare two arrays of one shape in f64. NaN equals NaN only if asked."""
-    # Block by block: the errors of a large tensor in f64 would take many times its memory.
+    """Compare two arrays of the same shape in f64. NaN equals NaN only with ``equal_nan``."""
+    # Compare block by block: f64 errors of a large tensor take many times its memory.
     got, wanted = actual.reshape(-1), expected.reshape(-1)
     wrong = np.empty(got.size, np.bool_)
     max_abs = max_rel = 0.0
@@ -241,12 +244,12 @@ def errors_of(actual: Array, expected: Array, tolerance: Tolerance, *, equal_nan
 
 
 def first_true(mask: Array) -> Index:
-    """Return the index of the first element that is true; there has to be one."""
+    """Return the index of the first true element; ``mask`` has at least one."""
     return tuple(int(at) for at in np.unravel_index(int(np.argmax(mask)), mask.shape))
 
 
 def greater(a: float, b: float) -> float:
-    """Return the greater number as ``max`` does, but NaN when one is NaN."""
+    """Return the greater number, as ``max`` does, but NaN if either is NaN."""
     return float(np.maximum(a, b))
 
 
@@ -255,7 +258,7 @@ def _block_errors(actual: Array, expected: Array, tolerance: Tolerance, *, equal
     with np.errstate(invalid="ignore"):
         error = np.where(got == wanted, 0.0, np.abs(got - wanted))
         near = error <= tolerance.atol + tolerance.rtol * np.abs(wanted)
-    # Whatever the tolerances, only infinity itself is close to infinity.
+    # Only infinity is close to infinity, for any tolerance.
     wrong = (got != wanted) & ~(near & np.isfinite(wanted))
     if equal_nan:
         both_nan = np.isnan(got) & np.isnan(wanted)
@@ -264,8 +267,8 @@ def _block_errors(actual: Array, expected: Array, tolerance: Tolerance, *, equal
 
 
 def _max_relative(error: Array, wanted: Array) -> float:
-    """Return the greatest relative error among the elements whose expected value is not zero."""
+    """Return the greatest relative error over the elements whose expected value is not zero."""
     magnitude = np.abs(wanted)
-    some = magnitude > 0
+    nonzero = magnitude > 0
     with np.errstate(invalid="ignore"):
-        return float((error[some] / magnitude[some]).max(initial=0.0))
+        return float((error[nonzero] / magnitude[nonzero]).max(initial=0.0))

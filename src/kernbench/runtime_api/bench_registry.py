@@ -1,10 +1,12 @@
-"""The registry of benches, entered by decorator, and the programs that a user names: a bench, a file, or a script.
+"""The registry of benches, and the loading of programs: a registered bench, a file or a script.
+
+A decorator registers a bench:
 
     @bench("gemm-single-pe", "one GEMM on one PE", params=GemmParams)
     def run(torch): ...
 
-Packages announce theirs with an entry point in the group ``kernbench.benches``: a module that registers them when
-imported. The benches of this package are found the same way, so nothing here imports upward.
+Packages announce their benches with an entry point in the group ``kernbench.benches``: a module that registers them
+when imported. The benches of this package are found the same way, so this file imports no higher layer.
 """
 
 from __future__ import annotations
@@ -53,16 +55,16 @@ PARAMS_PATH = ("bench",)
 _DATA = "data"
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _FIGURE_BACKEND = "MPLBACKEND"
-# A bench takes the RuntimeContext, whose ``params`` are of the bench's own type.
+# A bench takes the RuntimeContext, whose ``params`` have the type that the bench declares.
 BenchFunction: TypeAlias = Callable[[Any], object]
 
 
 @value(kw_only=True)
 class Bench:
-    """A host program with a name. Callable as the function it is.
+    """A named host program, callable as its function.
 
-    ``evaluation``: it builds engines of its own, so it need not submit anything to the one it is given. ``data``: a run
-    keeps what phase 2 needs; a file's function says otherwise by ``data = False`` in its module.
+    ``evaluation``: the bench builds its own engines, so it may submit nothing to the engine of its run. ``data``: a run
+    records what phase 2 needs. A function in a file turns this off by ``data = False`` in its module.
     """
 
     name: str
@@ -74,13 +76,13 @@ class Bench:
     file: str = ""
 
     def __call__(self, torch: Any) -> object:
-        """Run it on a RuntimeContext."""
+        """Run the bench on a RuntimeContext."""
         return self.function(torch)
 
     def make_params(self, overrides: Iterable[str] = ()) -> ConfigModel:
-        """Return its parameters, changed by texts such as ``bench.m=512``.
+        """Return the bench's parameters, changed by overrides such as ``bench.m=512``.
 
-        ConfigError lists everything wrong with them.
+        Raises ConfigError, which lists all errors in them.
         """
         document = apply_overrides(Document(f"bench {self.name}", {PARAMS_PATH[0]: {}}, {}), overrides)
         checked = check(document, self.params, at=PARAMS_PATH)
@@ -90,7 +92,7 @@ class Bench:
 
 
 class BenchRegistry:
-    """Benches by name; ``-`` and ``_`` are the same in a name. ``group``: entry points to load at the first look-up."""
+    """Benches by name, in which ``-`` and ``_`` are equal. ``group``: entry points to load at the first look-up."""
 
     def __init__(self, group: str | None = None) -> None:
         self._benches: dict[str, Bench] = {}
@@ -105,15 +107,15 @@ class BenchRegistry:
         evaluation: bool = False,
         data: bool = True,
     ) -> Callable[[BenchFunction], Bench]:
-        """Decorate a function ``run(torch)`` to make it known; every parameter needs a default.
+        """Return a decorator that registers a function ``run(torch)``; every parameter needs a default.
 
-        ``data=False``: it reads no values, so a run keeps none unless it is asked to.
-        BenchError, which names the file, for a name that is taken or not kebab-case, a description that is not one
-        line, and parameters that do not stand by themselves.
+        ``data=False``: the bench reads no values, so a run stores none unless asked to. Raises BenchError, which names
+        the file, for a name that exists or is not kebab-case. Raises it too unless the description is one line and all
+        parameters have valid defaults.
         """
 
         def enter(function: BenchFunction) -> Bench:
-            made = Bench(
+            bench = Bench(
                 name=name,
                 description=description,
                 function=function,
@@ -122,19 +124,19 @@ class BenchRegistry:
                 data=data,
                 file=file_of(function),
             )
-            self._enter(made)
-            return made
+            self._enter(bench)
+            return bench
 
         return enter
 
     def lookup(self, name: str) -> Bench:
-        """Return the bench called ``name``; UnknownNameError, which lists all benches, when there is none."""
+        """Return the bench called ``name``. Raises UnknownNameError, which lists all benches, if there is none."""
         self._load_group()
-        found = self._benches.get(_normalise(name))
-        if found is None:
-            hint = "a file of yours is named path/to/file.py[:function]"
+        bench = self._benches.get(_normalise(name))
+        if bench is None:
+            hint = "name your own file as path/to/file.py[:function]"
             raise UnknownNameError("bench", name, tuple(sorted(self._benches)), hint)
-        return found
+        return bench
 
     def list_benches(self) -> tuple[Bench, ...]:
         """Return all benches, sorted by name."""
@@ -142,25 +144,25 @@ class BenchRegistry:
         return tuple(self._benches[name] for name in sorted(self._benches))
 
     def forget_file(self, file: str) -> None:
-        """Take out what a file registered, so that it can be loaded again."""
-        self._benches = {name: each for name, each in self._benches.items() if each.file != file}
+        """Remove the benches that a file registered, so that it can be loaded again."""
+        self._benches = {name: bench for name, bench in self._benches.items() if bench.file != file}
 
-    def _enter(self, made: Bench) -> None:
-        _check_bench(made)
-        taken = self._benches.get(made.name)
-        if taken is not None:
-            raise BenchError(f"{made.file}: a bench {made.name!r} exists already, in {taken.file}")
-        self._benches[made.name] = made
+    def _enter(self, bench: Bench) -> None:
+        _check_bench(bench)
+        existing = self._benches.get(bench.name)
+        if existing is not None:
+            raise BenchError(f"{bench.file}: a bench {bench.name!r} exists already, in {existing.file}")
+        self._benches[bench.name] = bench
 
     def _load_group(self) -> None:
         group, self._pending_group = self._pending_group, None
         if group is not None:
-            for point in sorted(importlib.metadata.entry_points(group=group), key=lambda each: each.name):
+            for point in sorted(importlib.metadata.entry_points(group=group), key=lambda point: point.name):
                 _load_point(point)
 
 
 def file_of(function: BenchFunction) -> str:
-    """Return the file that a function was written in; of a callable object, its class's module."""
+    """Return the file that defines a function; for a callable object, the module of its class."""
     return function.__code__.co_filename if isinstance(function, FunctionType) else type(function).__module__
 
 
@@ -171,24 +173,26 @@ def _load_point(point: importlib.metadata.EntryPoint) -> None:
     except BenchError:
         raise
     except Exception as error:
-        what = f"{type(error).__name__}: {error}"
-        raise BenchError(f"entry point {point.name} = {point.value!r} of {point.group} failed: {what}") from error
+        reason = f"{type(error).__name__}: {error}"
+        raise BenchError(f"entry point {point.name} = {point.value!r} of {point.group} failed: {reason}") from error
 
 
 def _normalise(name: str) -> str:
     return name.replace("_", "-")
 
 
-def _check_bench(made: Bench) -> None:
-    if not _NAME.fullmatch(made.name):
-        raise BenchError(f"{made.file}: {made.name!r} is no name for a bench; write kebab-case, like 'gemm-single-pe'")
-    if not made.description.strip() or "\n" in made.description:
-        raise BenchError(f"{made.file}: bench {made.name!r} needs a description of one line")
+def _check_bench(bench: Bench) -> None:
+    if not _NAME.fullmatch(bench.name):
+        raise BenchError(
+            f"{bench.file}: {bench.name!r} is no name for a bench; write kebab-case, like 'gemm-single-pe'"
+        )
+    if not bench.description.strip() or "\n" in bench.description:
+        raise BenchError(f"{bench.file}: bench {bench.name!r} needs a description of one line")
     try:
-        made.params()
+        bench.params()
     except ValidationError as error:
         names = ", ".join(".".join(map(str, item["loc"])) for item in error.errors())
-        raise BenchError(f"{made.file}: bench {made.name!r}: parameters without a valid default: {names}") from error
+        raise BenchError(f"{bench.file}: bench {bench.name!r}: parameters without a valid default: {names}") from error
 
 
 REGISTRY = BenchRegistry(ENTRY_POINT_GROUP)
@@ -204,18 +208,19 @@ _MODULE = re.compile(r"(?P<module>\w+(?:\.\w+)*):(?P<function>\w+)")
 def load_bench(text: str, registry: BenchRegistry = REGISTRY) -> Bench:
     """Return the bench that ``text`` names: a registered one, ``path/to/file.py[:function]``, or ``module:function``.
 
-    Of a file the function is by default ``run``.
-    The function may be decorated with ``@bench`` or plain; a plain one has no parameters. UnknownNameError for a name
-    nobody registered; BenchError for a file that is missing, does not import (with the line) or lacks the function;
-    ProgramExitError for one that is left by ``sys.exit`` while it is imported. A file that asks for the machine while
-    it is imported is imported by the run, which has one.
+    The default function of a file is ``run``. The function may be decorated with ``@bench`` or plain; a plain function
+    has no parameters.
+
+    Raises UnknownNameError for a name that is not registered. Raises BenchError if the file is missing, fails to import
+    (with the line) or lacks the function. Raises ProgramExitError if the file calls ``sys.exit`` while it is imported.
+    A file that needs the machine while it is imported is imported by the run, which has a machine.
     """
     match = _FILE.fullmatch(text)
     named = _MODULE.fullmatch(text)
     if match is None and named is None:
         return registry.lookup(text)
     if match is None:
-        assert named is not None, "what names no file here names a module"
+        assert named is not None, "a text that is no file and no registered name is a module"
         module = _import_module(named["module"])
         return _find_bench(module, Path(module.__file__ or named["module"]), named["function"])
     path, name = Path(match["path"]), match["function"] or DEFAULT_FUNCTION
@@ -239,13 +244,13 @@ def _load_in_run(path: Path, name: str, registry: BenchRegistry) -> Bench:
     """Return a bench that imports its file when it runs."""
 
     def run(context: RuntimeContext[NoParams]) -> object:
-        found = _find_bench(_import_file(path, registry), path, name)
-        if found.params is not NoParams:
+        bench = _find_bench(_import_file(path, registry), path, name)
+        if bench.params is not NoParams:
             raise BenchError(
-                f"{path}: {name!r} has parameters, which are read before there is a machine; ask for the machine in "
-                f"it, and not while the file is imported"
+                f"{path}: {name!r} has parameters, which are read before a machine exists; use the machine inside "
+                f"the function, not while the file is imported"
             )
-        return found(context)
+        return bench(context)
 
     return Bench(name=path.stem, description=f"{name} of {path.name}", function=run, file=str(path))
 
@@ -253,33 +258,33 @@ def _load_in_run(path: Path, name: str, registry: BenchRegistry) -> Bench:
 def _find_bench(module: ModuleType, path: Path, name: str) -> Bench:
     names = vars(module)
     if name not in names:
-        own = sorted(each for each, value in names.items() if _is_program(value, module))
-        there = f"there are: {', '.join(own)}" if own else "it defines no function"
-        raise BenchError(f"{path} has no {name!r}; {close_to(name, own)}{there}")
-    found = names[name]
-    keeps = names.get(_DATA) is not False  # an array that happens to have that name says nothing
-    if isinstance(found, Bench):
-        return replace(found, data=found.data and keeps)
-    if not callable(found):
-        raise BenchError(f"{path}: {name!r} is of type {type(found).__name__}, not a function")
-    if inspect.isgeneratorfunction(found) or inspect.iscoroutinefunction(found):
+        programs = sorted(other for other, value in names.items() if _is_program(value, module))
+        choices = f"there are: {', '.join(programs)}" if programs else "it defines no function"
+        raise BenchError(f"{path} has no {name!r}; {close_to(name, programs)}{choices}")
+    program = names[name]
+    keeps = names.get(_DATA) is not False  # an array of that name is no setting
+    if isinstance(program, Bench):
+        return replace(program, data=program.data and keeps)
+    if not callable(program):
+        raise BenchError(f"{path}: {name!r} is of type {type(program).__name__}, not a function")
+    if inspect.isgeneratorfunction(program) or inspect.iscoroutinefunction(program):
         raise BenchError(
-            f"{path}: {name!r} does nothing when it is called, since it has yield or is async; a bench runs"
+            f"{path}: {name!r} does nothing when it is called, since it has yield or is async; write a plain function"
         )
-    _check_signature(found, path, name)
-    description = (inspect.getdoc(found) or f"{name} of {path.name}").partition("\n")[0]
+    _check_signature(program, path, name)
+    description = (inspect.getdoc(program) or f"{name} of {path.name}").partition("\n")[0]
     return Bench(
         name=path.stem,
         description=description,
-        function=found,
+        function=program,
         data=keeps,
         file=str(path),
     )
 
 
 def _is_program(value: object, module: ModuleType) -> bool:
-    own = inspect.isfunction(value) and value.__module__ == module.__name__
-    return isinstance(value, Bench) or own
+    defined_here = inspect.isfunction(value) and value.__module__ == module.__name__
+    return isinstance(value, Bench) or defined_here
 
 
 def _check_signature(function: object, path: Path, name: str) -> None:
@@ -305,7 +310,7 @@ def _import_file(path: Path, registry: BenchRegistry) -> ModuleType:
 
 
 def check_program(path: str | Path) -> None:
-    """Raise BenchError unless ``path`` is a file to read as a program."""
+    """Raise BenchError unless ``path`` is a readable program file."""
     try:
         check_input(path)
     except UnreadableFileError as error:
@@ -314,7 +319,7 @@ def check_program(path: str | Path) -> None:
 
 @contextmanager
 def _importable(directory: Path) -> Iterator[None]:
-    """Let the file import its neighbours; they come last, so that they hide nothing."""
+    """Let a file import its neighbours. Its folder comes last on the path, so that it hides no other module."""
     sys.path.append(str(directory))
     try:
         yield
@@ -327,18 +332,18 @@ def _explain(error: Exception, path: Path, resolved: Path) -> KernbenchError:
         return error
     if isinstance(error, SyntaxError):
         return BenchError(f"{error.filename}:{error.lineno}: not Python: {error.msg}")
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(resolved)]
-    where = f"{path}:{own[-1].lineno}" if own else str(path)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(resolved)]
+    where = f"{path}:{frames[-1].lineno}" if frames else str(path)
     hint = extra_of(error)
     return BenchError(f"{where}: importing it failed: {type(error).__name__}: {error}{'; ' * bool(hint)}{hint or ''}")
 
 
 def load_script(file: str, arguments: Sequence[str] = ()) -> Bench:
-    """Return a bench that runs ``file`` as ``python FILE ARGUMENTS`` would.
+    """Return a bench that runs ``file`` as ``python FILE ARGUMENTS`` does.
 
-    BenchError when it cannot be read as a program. The file's folder comes first on the path, what front ends there are
-    have been imported, figures are drawn without a window, and ``sys.exit(0)`` is a good end. ``current_context()``
-    gives the machine.
+    The file's folder comes first on the path, the installed front ends are imported, figures are drawn without a
+    window, and ``sys.exit(0)`` counts as success. ``current_context()`` returns the machine's context. Raises
+    BenchError if the file cannot be read as a program.
     """
     check_program(file)
     path = Path(file)
@@ -362,7 +367,7 @@ def _run_main(path: Path) -> None:
         if leaving.code not in (None, 0):
             raise
     except SyntaxError as error:
-        if error.filename is None or Path(error.filename).name != path.name:  # of a text that the script compiles
+        if error.filename is None or Path(error.filename).name != path.name:  # in source that the script compiles
             raise
         raise _explain(error, path, path.resolve()) from error
     except ImportError as error:
@@ -373,21 +378,21 @@ def _run_main(path: Path) -> None:
 
 
 def _package_of(error: ImportError) -> str | None:
-    """Return how to install the package that the script itself imports; None when another package lacks it."""
+    """Return how to install the package that the script itself fails to import; None if another package lacks it."""
     if not isinstance(error, ModuleNotFoundError) or error.name is None or "." in error.name:
         return None
-    return f"if that is a package, install it: pip install {error.name}"
+    return f"if {error.name} is a package, install it: pip install {error.name}"
 
 
 def _import_frontends() -> dict[str, ModuleType]:
-    """Import the faces whose packages are installed, and return them by name.
+    """Import the front ends whose packages are installed, and return their modules by name.
 
-    A script then imports the package and finds it taken over.
+    A script that imports such a package then gets the front end in its place.
     """
     faces = {}
     for name in FRONTENDS:
-        found = importlib.util.find_spec(name)
-        if found is not None and found.origin is not None:  # a folder that happens to have that name is no package
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.origin is not None:  # a folder of that name is no package
             try:
                 with defer_stops():
                     faces[name] = importlib.import_module(f"kernbench.{name}")
@@ -398,7 +403,7 @@ def _import_frontends() -> dict[str, ModuleType]:
 
 @contextmanager
 def _as_main(path: Path, arguments: Sequence[str]) -> Iterator[None]:
-    """Give a script the argv, path and environment of a main program; restore them at the end."""
+    """Give a script the argv, path and environment of a main program, and restore them at the end."""
     argv, folders, backend = sys.argv, list(sys.path), os.environ.get(_FIGURE_BACKEND)
     sys.argv = [str(path), *arguments]
     sys.path.insert(0, str(path.resolve().parent))
@@ -408,7 +413,7 @@ def _as_main(path: Path, arguments: Sequence[str]) -> Iterator[None]:
             warnings.filterwarnings("ignore", message=".*is non-interactive, and thus cannot be shown")
             yield
     finally:
-        sys.argv, sys.path[:] = argv, folders  # whatever the script has done to them
+        sys.argv, sys.path[:] = argv, folders  # undo changes by the script too
         os.environ.pop(_FIGURE_BACKEND, None)
         if backend is not None:
             os.environ[_FIGURE_BACKEND] = backend

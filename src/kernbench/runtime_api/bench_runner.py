@@ -1,4 +1,4 @@
-"""Run a bench: make an engine, put a context around the program, and collect what came of it."""
+"""Run a bench: build an engine, run the program in a context, and collect the result."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ EngineFactory: TypeAlias = Callable[[Topology, DeviceSelector], GraphEngine]
 
 
 class BenchStatus(StrEnum):
-    """The ways in which a run ends."""
+    """The outcomes of a run."""
 
     OK = "ok"
     FAILED = "FAILED"
@@ -57,7 +57,11 @@ class BenchStatus(StrEnum):
 
 @value(kw_only=True)
 class PhaseSummary:
-    """All requests of one phase: how many, their bytes, the ns in which at least one was under way, the longest."""
+    """The summary of all requests of one phase.
+
+    ``nbytes``: their bytes in total. ``busy_ns``: the time in which at least one was in flight. ``longest_ns``: the
+    duration of the longest.
+    """
 
     phase: str
     requests: int
@@ -68,9 +72,10 @@ class PhaseSummary:
 
 @value(kw_only=True)
 class KernelSummary:
-    """All launches of one name: how many, the ns of all, and the PE that ran longest in any of them.
+    """The summary of all launches of one name.
 
-    ``algorithm``: of a collective, what carried these out; others of the name are counted by themselves.
+    ``total_ns``: their durations added up. ``pe_exec_ns``: the longest execution on one PE in any of them.
+    ``algorithm``: the algorithm of a collective; launches of the same name by another algorithm are counted separately.
     """
 
     name: str
@@ -83,7 +88,7 @@ class KernelSummary:
 
 @value(kw_only=True)
 class BenchSummary:
-    """The figures of a run, without those of loading; phases and kernels in the order in which they first appear."""
+    """The figures of a run, without initialisation. Phases and kernels are in the order of first appearance."""
 
     sim_ns: float
     phases: tuple[PhaseSummary, ...]
@@ -92,9 +97,9 @@ class BenchSummary:
 
 @value(kw_only=True)
 class RunCompletion:
-    """The end of a whole run; times in ns, of the program, from the end of loading on.
+    """The end of a complete run. Times are in ns of the program, counted from the end of initialisation.
 
-    ``request_id``: of the request that failed, else of the last that was seen; None when there was none.
+    ``request_id``: the request that failed, else the last that the program waited for; None if there was none.
     """
 
     request_id: int | None
@@ -110,15 +115,15 @@ class RunCompletion:
 
 @value(kw_only=True)
 class BenchResult:
-    """A run of a bench.
+    """The result of a run of a bench.
 
-    ``completion``: how it ended, with the error that says why not well; ``traces``: every request; ``sim_ns``:
-    simulated time of the program, without loading and cleaning up; ``load``: what a program of a front end took to
-    load, None of others; ``value``: what it returned; ``error``: what it raised;
-    ``skipped_comparisons``: those that were not evaluated, since the run does not verify; ``links``: what each had
-    carried when the program was over; ``program``: where the bench begins; ``unmodelled``: operators of a front end
-    that the host computed, at the price of copies, and how often; ``operators``: those that took time; ``remarks``: of
-    a front end; ``data``: what was kept, read and computed.
+    ``completion``: the end of the run, with its error if it failed. ``traces``: every request. ``sim_ns``: simulated
+    time of the program, without initialisation and cleanup. ``load``: the initialisation time of a front end's program;
+    None for other programs. ``value``: the return value of the program. ``error``: the exception that it raised.
+    ``skipped_comparisons``: comparisons that were not evaluated, since the run does not verify. ``links``: the traffic
+    of each link at the end of the program. ``program``: the first line of the bench. ``unmodelled``: the operators of a
+    front end that the host computed at the cost of copies, with their counts. ``operators``: the operators that took
+    time. ``remarks``: the front end's remarks. ``data``: the data that was stored, read and computed.
     """
 
     bench: str
@@ -145,27 +150,27 @@ class BenchResult:
 
     @property
     def ok(self) -> bool:
-        """True when the run went well."""
+        """True when the run succeeded."""
         return self.completion.ok
 
     def raise_for_status(self) -> None:
-        """Raise what went wrong, the cause itself; nothing after a run that went well."""
+        """Raise the error that made the run fail; do nothing after a successful run."""
         if self.completion.error is not None:
             raise self.completion.error
 
     @property
     def place(self) -> ErrorPlace | None:
-        """The place where the run failed, at least its bench; None after a run that went well."""
+        """The place where the run failed, at least its bench; None after a successful run."""
         failure = self.completion.error
         if failure is None:
             return None
-        asked = next((each.line for each in self.comparisons if not each.passed), None) if self.error is None else None
-        found = place_of(failure)
-        return replace(found, line=found.line or asked or self.program)
+        line = next((c.line for c in self.comparisons if not c.passed), None) if self.error is None else None
+        place = place_of(failure)
+        return replace(place, line=place.line or line or self.program)
 
     @property
     def verified(self) -> bool:
-        """True when anything was compared; a comparison that failed makes ``ok`` false."""
+        """True when any values were compared; a failed comparison makes ``ok`` false."""
         return bool(self.comparisons)
 
     @property
@@ -177,16 +182,16 @@ class BenchResult:
 
 
 def summarise(requests: Iterable[RequestRecord], sim_ns: float, since_ns: float = 0.0) -> BenchSummary:
-    """Compute the figures of a run from its requests, those from ``since_ns`` on."""
+    """Compute the figures of a run from its requests that start at ``since_ns`` or later."""
     records = [record for record in requests if record.t_start_ns >= since_ns]
     phases = dict.fromkeys(record.phase for record in records)
     launches = [record for record in records if record.phase == "launch"]
     kinds = dict.fromkeys((record.name, record.algorithm) for record in launches)
     return BenchSummary(
         sim_ns=sim_ns,
-        phases=tuple(_sum_phase(phase, [each for each in records if each.phase == phase]) for phase in phases),
+        phases=tuple(_sum_phase(phase, [record for record in records if record.phase == phase]) for phase in phases),
         kernels=tuple(
-            _sum_kernel([each for each in launches if (each.name, each.algorithm) == kind]) for kind in kinds
+            _sum_kernel([record for record in launches if (record.name, record.algorithm) == kind]) for kind in kinds
         ),
     )
 
@@ -234,14 +239,15 @@ def run_bench(
     frontends: FrontendSettings | None = None,
     data: DataPolicy | None = None,
 ) -> BenchResult:
-    """Run a bench, or any function of one argument, on a machine that ``engine_factory`` makes of ``topology``.
+    """Run a bench, or any function of one argument, on a machine that ``engine_factory`` builds from ``topology``.
 
-    ``params``: the bench's parameters, or texts like ``bench.m=512`` that change them. ``verify``: evaluate its
-    comparisons; by default when the engine keeps data. ``data``: what the engine that is made here keeps; by default
-    all, or as the bench says. ``ccl``: what configures collectives, or its file; ``frontends``: how front ends run
-    programs of others.
-    Errors of the program are in the result, whose ``raise_for_status()`` raises them; InputError comes out for a
-    topology, a device or parameters that cannot be used.
+    ``params``: the bench's parameters, or overrides like ``bench.m=512``. ``verify``: evaluate the bench's comparisons;
+    by default if the engine computes data. ``data``: the data that the engine built here stores; by default all, or as
+    the bench declares. ``ccl``: the configuration of collectives, or its file. ``frontends``: the settings by which
+    front ends run their programs.
+
+    The result holds errors of the program, and its ``raise_for_status()`` raises them. Raises InputError for an
+    unusable topology, device or parameter.
     """
     bench = as_bench(bench_fn)
     chosen = _make_params(bench, params)
@@ -263,7 +269,7 @@ def run_bench(
 
 
 class _BenchRun:
-    """One run of a bench under way."""
+    """One run of a bench, in progress."""
 
     __slots__ = (
         "_begin_ns",
@@ -292,13 +298,13 @@ class _BenchRun:
         self._data = context.engine.data_report()
 
     def result(self) -> BenchResult:
-        """Run to the end, well or not."""
+        """Run to the end and return the result, successful or not."""
         try:
             with patient_collector(), self._context:
                 self._run()
             self._check_queues()
         except Exception as error:
-            # What has failed otherwise stays the error of the run, and a comparison that failed raised nothing.
+            # A failed comparison raises nothing itself; it remains the cause if the error only lists lost messages.
             only_listed = self._wrong and self._context.requests.lost.has_raised(error)
             self._error = None if only_listed else error
         except RunStopped as stopped:
@@ -338,29 +344,29 @@ class _BenchRun:
                 self._context.drain()
         finally:
             self._sim_ns = whole_ps(engine.now - self._zero_ns)
-            # Now, since cleaning up sends messages too, which are no part of what the program did.
+            # Measure before the cleanup, whose messages are not the program's.
             self._links = link_traffic(engine.machine)
             self._data = engine.data_report()
 
     def _check_queues(self) -> None:
-        """Raise IpcqError for messages of this run in queues that still stand: its context did not install them."""
+        """Raise IpcqError for messages of this run in queues that remain, since its context did not install them."""
         context = self._context
         lost, report = context.requests.lost, context.cleanup_report
-        lost.add(each for each in context.engine.unreceived() if each.launch >= self._first_request)
+        lost.add(message for message in context.engine.unreceived() if message.launch >= self._first_request)
         left = dict.fromkeys([*report.left, *lost.list_lines(after_failure=False)])
         context.cleanup_report = replace(report, left=tuple(left))
         lost.raise_new()
 
     @property
     def _zero_ns(self) -> float:
-        """The time from which the run counts."""
+        """The time in ns from which the run counts."""
         load = self._context.operators.load
         return self._begin_ns if load is None else self._begin_ns + load.left_out_ns
 
     @property
     def _wrong(self) -> list[Comparison]:
         """The comparisons that failed."""
-        return [each for each in self._context.testing.comparisons if not each.passed]
+        return [comparison for comparison in self._context.testing.comparisons if not comparison.passed]
 
     def _decide_status(self) -> BenchStatus:
         if self._error is not None or self._wrong:
@@ -379,7 +385,7 @@ class _BenchRun:
         )
 
     def _find_failure(self, status: BenchStatus) -> Exception | None:
-        """Return the error that the run ends with; None when it went well."""
+        """Return the error that the run ends with; None if it succeeded."""
         if status is BenchStatus.NO_REQUESTS:
             return RunError(f"bench {self._bench.name!r} submitted no request, so nothing was simulated")
         wrong = self._wrong
@@ -415,7 +421,7 @@ def _refused_threads_fail() -> Iterator[None]:
 
 @contextmanager
 def _forks_end() -> Iterator[None]:
-    """End a process that the program has forked where it comes back from the program: the run is its parent's."""
+    """End a forked process when it returns from the program: the run belongs to its parent."""
     process = os.getpid()
     try:
         yield
@@ -428,7 +434,7 @@ def _forks_end() -> Iterator[None]:
 
 
 def _end_fork(error: BaseException | None) -> NoReturn:
-    """End this process as Python ends one, but leave alone what its parent will clean up, or write."""
+    """End this process as Python does, but do not clean up or write what belongs to the parent."""
     code = 0
     if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
         code = error.code or 0
@@ -438,13 +444,13 @@ def _end_fork(error: BaseException | None) -> NoReturn:
         sys.stderr.write(f"{text}\n" if place is None else f"{text}\n  at {place}\n")
         code = 1
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # closed, or nobody reads it any more
+        with suppress(OSError, ValueError):  # the stream is closed, or its reader is
             stream.flush()
     os._exit(code & 0xFF)
 
 
 def as_bench(bench_fn: Bench | BenchFunction) -> Bench:
-    """Return a bench as it is, and a function of one argument as a bench. BenchError for anything else."""
+    """Return a bench unchanged, and a function of one argument as a bench. Raises BenchError for anything else."""
     if isinstance(bench_fn, Bench):
         return bench_fn
     if not callable(bench_fn):

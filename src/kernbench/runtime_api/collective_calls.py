@@ -1,4 +1,4 @@
-"""Compare the collectives that ranks call: the k-th collective of every rank of a group has to be the same."""
+"""Compare the collectives that ranks call: the k-th collective of all ranks of a group has to be the same."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from kernbench.runtime_api.layout import TensorLayout
 class RankGroup:
     """A group of ranks, made by ``torch.distributed.new_group``.
 
-    Its collectives are among ``ranks``, in ascending order. It has no state and no queues of its own: every PE has
-    queues to its like on all SIPs. Groups of the same ranks are one and the same.
+    ``ranks`` are in ascending order and take part in the group's collectives. The group has no state and no queues:
+    every PE has queues to the same PE of all other SIPs. Groups of the same ranks are equal.
     """
 
     ranks: tuple[int, ...]
@@ -34,28 +34,28 @@ class RankGroup:
 def group_of(ranks: Iterable[int] | None, world_size: int) -> RankGroup:
     """Return the group of ``ranks``, by default of all.
 
-    InputError for no ranks, a repeated rank and a rank that does not exist.
+    Raises InputError for no ranks, a repeated rank and a rank that does not exist.
     """
     chosen = tuple(sorted(range(world_size) if ranks is None else ranks))
     if not chosen or len(set(chosen)) < len(chosen) or not set(chosen) <= set(range(world_size)):
-        raise InputError(f"new_group({list(chosen)}): some of the ranks 0..{world_size - 1}, each once")
+        raise InputError(f"new_group({list(chosen)}): give some of the ranks 0..{world_size - 1}, each once")
     return RankGroup(chosen)
 
 
 CallChannel: TypeAlias = Hashable
-"""Calls are counted apart in each: all ranks' collectives, or what one rank sends to another."""
+"""A separate count of calls: the collectives of all ranks or of a group, or the messages from one rank to another."""
 ShardPlaces: TypeAlias = tuple[tuple[int, int, int, int], ...]
 
 
-class CollectiveMismatch(RunError):  # noqa: N818 - it says what happened
-    """Ranks that call different collectives where they have to call the same."""
+class CollectiveMismatch(RunError):  # noqa: N818 - the name describes the event
+    """An error of ranks that call different collectives where they have to call the same."""
 
 
 @value(kw_only=True)
 class CollectiveTensor:
-    """A tensor of a collective, as far as it is the same on every rank. ``places``: (cube, pe, offset, bytes).
+    """The properties of a collective's tensor that are the same on every rank. ``places``: (cube, pe, offset, bytes).
 
-    ``policy``: how the program wrote that; several ways may mean the same places.
+    ``policy``: the placement that the program wrote; different policies may give the same places.
     """
 
     shape: tuple[int, ...]
@@ -67,7 +67,7 @@ class CollectiveTensor:
     def of(cls, layout: TensorLayout) -> CollectiveTensor:
         """Return the description of a tensor."""
         shards = layout.shards
-        places = tuple((each.cube, each.pe, each.offset_bytes, each.nbytes) for each in shards)
+        places = tuple((shard.cube, shard.pe, shard.offset_bytes, shard.nbytes) for shard in shards)
         return cls(shape=layout.shape, dtype=layout.dtype.name, places=places, policy=str(layout.dp))
 
     def __str__(self) -> str:
@@ -76,7 +76,7 @@ class CollectiveTensor:
 
 @value(kw_only=True)
 class CollectiveCall:
-    """A collective as a rank calls it. ``details``: the reduction, the root and the like."""
+    """A collective call of one rank. ``details``: the reduction, the root and similar arguments."""
 
     name: str
     operands: tuple[CollectiveTensor, ...] = ()
@@ -88,15 +88,15 @@ class CollectiveCall:
         )
 
     def describe_beside(self, other: CollectiveCall) -> str:
-        """Return the call as text; with layouts where nothing else differs from ``other``."""
+        """Return the call as text, with layouts if the text is otherwise the same as that of ``other``."""
         if str(self) != str(other):
             return str(self)
-        return f"{self} of {', '.join(each.policy for each in self.operands)}"
+        return f"{self} of {', '.join(operand.policy for operand in self.operands)}"
 
 
 @state
 class RankMeeting:
-    """One collective: what its first rank called, and which ranks have come."""
+    """One collective: the call of its first rank, and the ranks ``here`` that have called it."""
 
     call: CollectiveCall
     number: int
@@ -104,14 +104,14 @@ class RankMeeting:
     here: list[int] = field(default_factory=list)
 
     def __str__(self) -> str:
-        """Return the call and the ranks that are missing, for a report of what a rank waits for."""
+        """Return the call and the missing ranks, for a report of the calls that a rank waits for."""
         missing = [rank for rank in self.parties if rank not in self.here]
         who = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))} never joined"
         return f"{self.call}, number {self.number}" + (f", which {who}" if missing else "")
 
 
 class CallBook:
-    """The collectives that some ranks have called and others have yet to call."""
+    """The collectives that some ranks have called and other ranks have yet to call."""
 
     __slots__ = ("_broken", "_counts", "_open")
 
@@ -122,14 +122,14 @@ class CallBook:
 
     @property
     def is_even(self) -> bool:
-        """True when every rank has made every call that another has made, and the same."""
+        """True when all ranks have made the same calls, and no call waits for a rank."""
         return not self._open and self._broken is None
 
     def enter(self, channel: CallChannel, rank: int, call: CollectiveCall, parties: Sequence[int]) -> RankMeeting:
-        """Enter a call of ``rank``: its next in ``channel``, which ``parties`` take part in.
+        """Enter the next call of ``rank`` in ``channel``, in which ``parties`` take part.
 
-        CollectiveMismatch when a rank that came before it called another; from then on the same one for every call,
-        so that it is what a program ends with, whatever its ``finally`` blocks still call.
+        Raises CollectiveMismatch if an earlier rank called another collective. Every later call raises the same error:
+        the program then ends with it, even if a ``finally`` block calls further collectives.
         """
         if self._broken is not None:
             raise self._broken

@@ -1,4 +1,4 @@
-"""Launch collectives: every rank launches the kernel on the PEs of its own SIP, with a table of each PE's part."""
+"""Launch collectives: every rank launches the kernel on the PEs of its SIP, with a table of each PE's part."""
 
 from __future__ import annotations
 
@@ -25,66 +25,66 @@ from kernbench.topology.spec import TopologySpec
 def list_table(layout: TensorLayout) -> tuple[int, ...]:
     """Return ``(cube, pe, in_offset, n_elem, out_offset, stride)`` of every shard and copy.
 
-    All but ``n_elem`` are in bytes. For tensors of this layout, one for each rank, that follow each other in virtual
-    addresses.
+    All numbers but ``n_elem`` are in bytes. The table is for tensors of this layout, one for each rank, at consecutive
+    virtual addresses.
     """
     size = layout.dtype.itemsize
     lines = ((s.cube, s.pe, s.offset_bytes, s.nbytes // size, s.offset_bytes, layout.nbytes) for s in layout.shards)
     return tuple(value for line in lines for value in line)
 
 
-def part_table(name: str, part: TensorLayout, whole: TensorLayout) -> tuple[int, ...]:
-    """Return the same table where ``whole`` has a block for every rank, in order, each of the size of ``part``.
+def part_table(name: str, part: TensorLayout, full: TensorLayout) -> tuple[int, ...]:
+    """Return the ``list_table`` of ``part`` if ``full`` consists of one block of that size for each rank, in order.
 
-    InputError for layouts in which blocks are not behind each other in virtual addresses.
+    Raises InputError for layouts in which blocks are not at consecutive virtual addresses.
     """
-    if not (_copies(part) and _copies(whole) and part.owners == whole.owners):
+    if not (_copies(part) and _copies(full) and part.owners == full.owners):
         _check_in_order(name, part, copies=True)
-        _check_in_order(name, whole)
+        _check_in_order(name, full)
     return list_table(part)
 
 
-def exchange_table(name: str, given: TensorLayout, taken: TensorLayout, ranks: int) -> tuple[int, ...]:
-    """Return the same table for two tensors with a block for every rank.
+def exchange_table(name: str, inputs: TensorLayout, outputs: TensorLayout, ranks: int) -> tuple[int, ...]:
+    """Return the table, as ``list_table`` has it, for two tensors with a block for every rank.
 
-    The PEs that own them share every block evenly.
+    The PEs that own the tensors share every block evenly. Raises InputError as ``part_table`` does.
     """
-    size = given.dtype.itemsize
-    stride = given.nbytes // ranks
+    size = inputs.dtype.itemsize
+    stride = inputs.nbytes // ranks
     count = stride // size
-    if _copies(given) and _copies(taken) and given.owners == taken.owners:
-        shares = [(owner, (0, count)) for owner in given.owners]
+    if _copies(inputs) and _copies(outputs) and inputs.owners == outputs.owners:
+        shares = [(owner, (0, count)) for owner in inputs.owners]
     else:
-        _check_in_order(name, given)
-        _check_in_order(name, taken)
-        each = -(-count // len(given.owners))
-        shares = list(zip(given.owners, blocks(count, each), strict=False))
+        _check_in_order(name, inputs)
+        _check_in_order(name, outputs)
+        share = -(-count // len(inputs.owners))
+        shares = list(zip(inputs.owners, blocks(count, share), strict=False))
     lines = ((cube, pe, at * size, n, at * size, stride) for (_, cube, pe), (at, n) in shares)
     return tuple(value for line in lines for value in line)
 
 
 def _copies(layout: TensorLayout) -> bool:
-    """Return True when there are several shards and every one holds all of the tensor."""
+    """Return True when there are several shards and each holds the complete tensor."""
     return len(layout.views) > 1 and all(view.window == layout.whole for view in layout.views)
 
 
 def _check_in_order(name: str, layout: TensorLayout, *, copies: bool = False) -> None:
     if (layout.has_copies and not copies) or not layout.is_row_major:
         raise InputError(
-            f"{name}: {layout.name} ({layout.dp}) does not lie in memory in the order of its elements, each once. A "
-            f"tensor with a block for each rank is spread by row_wise, or both are replicated over the same PEs; for "
-            f"any other layout give a list of tensors, one for each rank"
+            f"{name}: {layout.name} ({layout.dp}) is not stored in the order of its elements, each once. Spread a "
+            f"tensor with a block for each rank by row_wise, or replicate both tensors over the same PEs; for any "
+            f"other layout give a list of tensors, one for each rank"
         )
 
 
 ELEMENTWISE = "sip_allreduce"
-"""What does an all-reduce with PyTorch's meaning, of any layout."""
+"""The algorithm that reduces elementwise over ranks, as PyTorch does, for any layout."""
 BLOCK_COLUMNS = 6
 
 
 @value
 class Member:
-    """A rank of a process group. ``among``: the ranks that a collective of it is among; all, unless given."""
+    """A rank of a process group. ``among``: the ranks of its collectives; None: all ranks."""
 
     group: ProcessGroup
     rank: int
@@ -102,11 +102,11 @@ class Member:
 
     @property
     def channel(self) -> CallChannel:
-        """The channel in which its collectives are counted."""
+        """The channel that counts its collectives."""
         return "all" if self.among is None else self.among
 
     def ring(self, spec: TopologySpec) -> SipRing:
-        """Return its place in the ring over those ranks, in the form that kernels get."""
+        """Return the rank's place in the ring over the participating ranks, in the form that kernels take."""
         if self.among is None:
             return self.group.ring_of(self.rank, spec)
         return ring_among(self.among.ranks, self.rank)
@@ -114,10 +114,10 @@ class Member:
 
 @value(kw_only=True)
 class StartedCollective:
-    """A collective as one rank starts it: the call, the kernel and its PEs, the tensors, and what becomes arguments.
+    """A collective that one rank starts: the call, the kernel and its PEs, the tensors and the arguments.
 
-    ``channel``, ``parties``: which ranks have to make the same call; those of the group, unless given. ``stream``: as a
-    launch has it. ``writes``: whether it changes the tensors of this rank.
+    ``channel``, ``parties``: the ranks that have to make the same call; by default those of the group. ``stream``: the
+    stream of the launch. ``writes``: the collective changes the tensors of this rank.
     """
 
     call: CollectiveCall
@@ -133,7 +133,7 @@ class StartedCollective:
 
 
 class Collectives:
-    """Starts collectives of process groups."""
+    """The launcher of collectives, for all process groups."""
 
     __slots__ = ("_memory", "_replaced", "_requests", "_spec")
 
@@ -144,8 +144,8 @@ class Collectives:
     def all_reduce(self, member: Member, tensor: TensorLayout, op: str | None = None) -> Work:
         """Start an all-reduce by the configured algorithm.
 
-        If that does not accept the layout, reduce elementwise over ranks, with a warning. ``op`` None: as configured.
-        InputError where nothing else may take the place of what is configured.
+        If the algorithm does not accept the layout, reduce elementwise over ranks, with a warning. ``op`` None: the
+        configured reduction. Raises InputError if the configuration forbids the replacement.
         """
         configured, refusal = member.group.algorithm, self._explain_refusal(member, tensor)
         op = op or configured.config.reduce_op
@@ -158,7 +158,7 @@ class Collectives:
         return self._all_reduce(member, tensor, op, member.group.algorithm_called(ELEMENTWISE), tensor.owners)
 
     def all_reduce_elementwise(self, member: Member, tensor: TensorLayout, op: str) -> Work:
-        """Start an all-reduce elementwise over ranks, whatever is configured."""
+        """Start an all-reduce elementwise over ranks, regardless of the configured algorithm."""
         algorithm = member.group.algorithm_called(ELEMENTWISE)
         return self._all_reduce(member, tensor, op, algorithm, tensor.owners, ("elementwise", True))
 
@@ -177,7 +177,7 @@ class Collectives:
         return self._start(member, _prepare_shards(call, algorithm, pes, tensor, reduce_op=op))
 
     def in_place(self, member: Member, name: str, tensor: TensorLayout, root: int, op: str | None = None) -> Work:
-        """Start a broadcast or a reduce: every shard with its counterparts on the other SIPs."""
+        """Start a broadcast or a reduce between every shard and its counterparts on the other SIPs."""
         call = CollectiveCall(
             name=name, operands=(CollectiveTensor.of(tensor),), details=(("root", root), *_name_op(op))
         )
@@ -186,10 +186,10 @@ class Collectives:
         return self._start(member, _prepare_shards(call, algorithm, tensor.owners, tensor, **more))
 
     def message(self, member: Member, tensor: TensorLayout, src: int, dst: int) -> Work:
-        """Start a message from ``src`` to ``dst``; the rank is one of them.
+        """Start a message from ``src`` to ``dst``; the member's rank is one of them.
 
-        What goes from one rank to another is a stream of launches: it uses a queue of its own, so that a PE has all
-        messages of its rank under way side by side, however full a queue is.
+        The messages from one rank to another are a stream of launches with its own queue. A PE thus has all messages of
+        its rank in flight at once, even if one queue is full.
         """
         call = CollectiveCall(
             name="send_recv", operands=(CollectiveTensor.of(tensor),), details=(("src", src), ("dst", dst))
@@ -205,7 +205,7 @@ class Collectives:
         return self._start(member, operation)
 
     def barrier(self, member: Member) -> Work:
-        """Start a barrier: a token goes round, on PE 0 of cube 0."""
+        """Start a barrier: a token visits PE 0 of cube 0 of all ranks."""
         algorithm = member.group.algorithm_called("barrier")
         call = CollectiveCall(name="barrier")
         config = {"n_elem": 0}
@@ -217,26 +217,26 @@ class Collectives:
         self,
         member: Member,
         name: str,
-        given: Sequence[TensorLayout],
-        taken: Sequence[TensorLayout],
+        inputs: Sequence[TensorLayout],
+        outputs: Sequence[TensorLayout],
         op: str | None = None,
     ) -> Work:
-        """Start a collective from ``given`` to ``taken``.
+        """Start a collective from ``inputs`` to ``outputs``.
 
-        One or both have a block for every rank, in a list or in one tensor.
+        At least one of the two has a block for every rank, in a list or in one tensor.
         """
-        table = _block_table(name, given, taken, member.size)
+        table = _block_table(name, inputs, outputs, member.size)
         at_work = {table[at : at + 2] for at in range(0, len(table), BLOCK_COLUMNS)}
         call = CollectiveCall(
-            name=name, operands=(CollectiveTensor.of(given[0]), CollectiveTensor.of(taken[0])), details=_name_op(op)
+            name=name, operands=(CollectiveTensor.of(inputs[0]), CollectiveTensor.of(outputs[0])), details=_name_op(op)
         )
-        config = {"n_elem": sum(table[3::BLOCK_COLUMNS]), "shards": table, "dtype": given[0].dtype.name}
+        config = {"n_elem": sum(table[3::BLOCK_COLUMNS]), "shards": table, "dtype": inputs[0].dtype.name}
         operation = StartedCollective(
             call=call,
             algorithm=member.group.algorithm_called(name),
             pes=[(member.rank, cube, pe) for cube, pe in at_work],
-            tensors=(*given, *taken),
-            pointers=(self._join_pointers(given), self._join_pointers(taken)),
+            tensors=(*inputs, *outputs),
+            pointers=(self._join_pointers(inputs), self._join_pointers(outputs)),
             config=config if op is None else config | {"reduce_op": op},
         )
         return self._start(member, operation)
@@ -245,35 +245,38 @@ class Collectives:
         return layouts[0].argument if len(layouts) == 1 else self._memory.join(layouts)
 
     def _explain_refusal(self, member: Member, tensor: TensorLayout) -> str | None:
-        """Return why the configured algorithm does not reduce a tensor; None when it does."""
+        """Return why the configured algorithm cannot reduce a tensor; None if it can."""
         if member.among is not None:
-            return f"it is over all ranks, and the call over ranks {', '.join(map(str, member.parties))}"
+            return f"it runs over all ranks, the call over ranks {', '.join(map(str, member.parties))}"
         try:
             member.group.algorithm.validator_fn(tensor, member.group.world_size, self._spec)
         except InputError as error:
             return str(error)
-        except Exception as error:  # a validator of the user's says no in its own way
+        except Exception as error:  # a user's validator may raise anything
             return f"its validator raised {type(error).__name__}: {error}"
         return None
 
     def _replace(self, configured: Algorithm, refusal: str) -> None:
-        """Warn once for each pair that ``ELEMENTWISE`` runs in place of what is configured."""
+        """Warn that ``ELEMENTWISE`` replaces the configured algorithm, once for each algorithm."""
         config = configured.config
-        told = f"all_reduce: the configured {config.name!r} cannot do this: {refusal}"
+        refused = f"all_reduce: the configured {config.name!r} cannot do this: {refusal}"
         hint = f"all_reduce(…, elementwise=True) asks for {ELEMENTWISE}"
         if config.strict:
-            raise InputError(f"{told}; nothing may take its place (strict in ccl.yaml). {hint}")
+            raise InputError(f"{refused}; nothing may take its place (strict in ccl.yaml). {hint}")
         if (config.name, ELEMENTWISE) not in self._replaced:
             self._replaced.add((config.name, ELEMENTWISE))
-            warnings.warn(f"{told}; {ELEMENTWISE} does it instead. {hint}", RuntimeWarning, stacklevel=4)
+            warnings.warn(f"{refused}; {ELEMENTWISE} does it instead. {hint}", RuntimeWarning, stacklevel=4)
 
     def _start(self, member: Member, operation: StartedCollective) -> Work:
-        """Enter the call in the group's book, then launch: early ranks' PEs wait for the others', in simulated time."""
+        """Enter the call in the group's book, then launch.
+
+        The PEs of early ranks wait in simulated time for the other ranks.
+        """
         message = self._make_message(member, operation)
         parties, channel = operation.parties or member.parties, operation.channel or member.channel
         meeting = member.group.calls.enter(channel, member.rank, operation.call, parties)
         for layout in operation.tensors:
-            # Other PEs may be at work on it, and PEs wait for none but their own.
+            # Other PEs may still use the tensor, and a PE waits for its own work only.
             self._memory.settle(layout, writes=operation.writes)
         self._memory.map_on([(operation.tensors, message.targets)])
         handle = self._requests.submit(message, lambda: str(meeting))
@@ -305,7 +308,7 @@ def _name_op(op: str | None) -> tuple[tuple[str, object], ...]:
 def _prepare_shards(
     call: CollectiveCall, algorithm: Algorithm, pes: Collection[PeCoord], tensor: TensorLayout, **more: Any
 ) -> StartedCollective:
-    """Return the operation that works on the shards of one tensor."""
+    """Return the operation on the shards of one tensor."""
     n_elem = max(shard.nbytes for shard in tensor.shards) // tensor.dtype.itemsize
     return StartedCollective(
         call=call,
@@ -318,15 +321,15 @@ def _prepare_shards(
 
 
 def _block_table(
-    name: str, given: Sequence[TensorLayout], taken: Sequence[TensorLayout], world_size: int
+    name: str, inputs: Sequence[TensorLayout], outputs: Sequence[TensorLayout], world_size: int
 ) -> tuple[int, ...]:
-    a, b = given[0], taken[0]
-    if len(given) == len(taken) == 1 and world_size > 1:
+    a, b = inputs[0], outputs[0]
+    if len(inputs) == len(outputs) == 1 and world_size > 1:
         if a.size == b.size:
             return exchange_table(name, a, b, world_size)
-        return part_table(name, *sorted((a, b), key=lambda each: each.size))
+        return part_table(name, *sorted((a, b), key=lambda layout: layout.size))
     wanted = CollectiveTensor.of(a)
-    for other in (*given, *taken):
+    for other in (*inputs, *outputs):
         if CollectiveTensor.of(other) != wanted:
             raise InputError(
                 f"{name}: {a.name} ({a.dp}) and {other.name} ({other.dp}) differ in shape, dtype or layout"

@@ -1,4 +1,4 @@
-"""``torch``, as a bench gets it: tensors, launches and comparisons on one machine."""
+"""The ``torch`` of a bench: tensors, launches and comparisons on one machine."""
 
 from __future__ import annotations
 
@@ -38,38 +38,39 @@ from kernbench.runtime_api.types import Accelerator, Ahbm, Devices, DeviceSelect
 from kernbench.topology.spec import TopologySpec
 
 P = TypeVar("P", bound=ConfigModel)
-# It belongs to the flow of execution: contexts side by side do not see each other.
+# A context variable, so that concurrent contexts do not affect each other.
 _CURRENT: ContextVar[RuntimeContext[Any] | None] = ContextVar("kernbench_context", default=None)
 
 
 def current_context() -> RuntimeContext[Any] | None:
-    """Return the context that this code runs in, for libraries whose functions are not given one.
+    """Return the active context, for libraries whose functions take no context.
 
-    It is the innermost ``with RuntimeContext(...)`` around the code, and for a rank around whoever spawned it.
+    The active context is the innermost ``with RuntimeContext(...)`` around the code; for a rank, around its ``spawn``.
     """
     return _CURRENT.get()
 
 
 def require_context(torch: AnyContext | None = None) -> AnyContext:
-    """Return ``torch``, else the context that this code runs in; NoMachineError when there is none."""
+    """Return ``torch``, else the active context. Raises NoMachineError if there is none."""
     context = torch or current_context()
     if context is None:
-        raise NoMachineError("no RuntimeContext is entered here: give torch=, or run inside `with RuntimeContext(...)`")
+        raise NoMachineError("no RuntimeContext is active: pass torch=, or run inside `with RuntimeContext(...)`")
     return context
 
 
 class NoParams(ConfigModel):
-    """The parameters of a program that has none."""
+    """The parameters of a program without parameters."""
 
 
 class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
     """The host's side of one run: the part of PyTorch that a program on the machine needs. A context manager.
 
-    ``target_device``: the SIPs it may use; ``spec``: the machine when it is not the engine's own; ``params``: the
-    program's typed parameters; ``verify``: whether comparisons are evaluated, by default when the engine has data;
-    ``ccl``: what configures collectives, loaded or its file, else ./ccl.yaml, else the packaged one; ``frontends``: how
-    front ends run programs of others. InputError when it shall verify without data, or for a device that the machine
-    does not have.
+    ``target_device``: the SIPs that the run may use. ``spec``: the machine, if it differs from the engine's.
+    ``params``: the program's typed parameters. ``verify``: evaluate comparisons; by default if the engine computes
+    data. ``ccl``: the configuration of collectives, loaded or as a file; else ./ccl.yaml, else the packaged file.
+    ``frontends``: the settings by which front ends run their programs.
+
+    Raises InputError for ``verify`` without data, and for a device that the machine does not have.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         frontends: FrontendSettings | None = None,
     ) -> None:
         if verify and not engine.enable_data:
-            raise InputError("to verify, the engine has to compute data; make it with enable_data=True")
+            raise InputError("to verify, the engine has to compute data; build it with enable_data=True")
         self._engine = engine
         engine.machine.do_postponed()
         self._spec = spec or engine.spec
@@ -109,7 +110,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self.cleanup_report = CleanupReport()
         self.frontends = frontends or FrontendSettings()
         self.known_values = KnownValues()  # of a front end, in a run without data
-        # Operators of a front end that the host has computed, whose time is that of copies; how often.
+        # Counts of a front end's operators that the host computed; they take the time of copies.
         self.unmodelled: Counter[str] = Counter()
         self.operators = OperatorTallies(lambda: engine.now, self.frontends.torch.from_load)
         self.remarks: list[str] = []  # of a front end, for the report
@@ -121,12 +122,12 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
 
     @property
     def topology(self) -> TopologySpec:
-        """The machine as it is configured, with every size that follows from that."""
+        """The configured machine, with every size derived from the configuration."""
         return self._spec
 
     @property
     def spec(self) -> Mapping[str, Any]:
-        """The same under the names of topology.yaml, read-only: ``torch.spec["sip"]["cube_mesh"]["w"]``."""
+        """The machine under the names of topology.yaml, read-only: ``torch.spec["sip"]["cube_mesh"]["w"]``."""
         return self._spec_by_name
 
     @cached_property
@@ -140,21 +141,21 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
 
     @property
     def devices(self) -> Devices:
-        """The SIPs of the run and the current one."""
+        """The SIPs of the run and the current SIP."""
         return self._devices
 
     @property
     def rank_local(self) -> RankLocal:
-        """The objects that libraries keep for the rank that runs; gone when the rank or the context ends."""
+        """The objects that libraries store for the running rank; dropped when the rank or the context ends."""
         return self._workers.current.local
 
     @property
     def has_data(self) -> bool:
-        """True when values can be read. Where they cannot, making data is of no use."""
+        """True when values can be read; otherwise a program need not compute data."""
         return self._engine.enable_data
 
     def bytes_in_use(self, sip: int) -> int:
-        """Return the bytes of the SIP's HBM that tensors have."""
+        """Return the bytes of the SIP's HBM that tensors occupy."""
         return self._memory.bytes_in_use(sip)
 
     @property
@@ -164,7 +165,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
 
     @property
     def traces(self) -> tuple[RequestRecord, ...]:
-        """The requests that are over, in the order of submission."""
+        """The requests that have ended, in the order of submission."""
         return self._requests.records
 
     def launch(
@@ -172,9 +173,9 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
     ) -> Work:
         """Run a kernel on every PE that owns a shard of a tensor argument, and block until all are done.
 
-        With ``async_op`` return at once: wait with the Work. ``kernel`` is a function or the name of one that ships
-        with the package. A list of tensors, one for each SIP, stands for one argument: it runs on all these SIPs, from
-        one time on, and each sees its own. Raises what the kernel raised; InputError for arguments no kernel can have.
+        With ``async_op`` return at once; the returned Work waits. ``kernel`` is a function or the name of a kernel of
+        the package. A list of tensors, one for each SIP, is one argument: all these SIPs start at the same time, and
+        each gets its own tensor. Raises the error of the kernel, or InputError for arguments that no kernel can take.
         """
         self._workers.check()
         self.operators.count_from_begin()
@@ -183,10 +184,10 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
     def launch_on(
         self, name: str, pes: Sequence[PeCoord], kernel: KernelRef, /, *args: object, async_op: bool = False
     ) -> Work:
-        """Run the program of a front end once on each of ``pes``, (sip, cube, pe), all of one SIP; else as ``launch``.
+        """Run a front end's program once on each of ``pes``, (sip, cube, pe), all of one SIP; otherwise as ``launch``.
 
-        Tensors may lie on any PEs of that SIP. The function takes ``args`` and ``tl``, whose ``site`` says where it is;
-        lines, of errors too, are those of ``kernel.file``.
+        Tensors may be on any PEs of that SIP. The function takes ``args`` and ``tl``, whose ``site`` gives its place.
+        Lines, also those of errors, are lines of ``kernel.file``.
         """
         return self._start((prepare_launch_on(name, pes, kernel, args, self._spec),), async_op=async_op)
 
@@ -201,11 +202,11 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         return work
 
     def submit(self, msg: HostMsg) -> RequestHandle:
-        """Start a request of any kind; returns at once."""
+        """Start a request of any type and return at once."""
         return self._requests.submit(msg)
 
     def wait(self, handle: RequestHandle) -> Completion:
-        """Block until a request is over; raises its error."""
+        """Block until a request has ended; raise its error if it failed."""
         return self._requests.wait([handle])[0]
 
     def install_ipcq(
@@ -213,46 +214,47 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         algorithm: str | AlgorithmConfig | Mapping[str, Any] | None = None,
         world_size_override: int | None = None,
     ) -> IpcqPlan:
-        """Install the queues of an algorithm, for kernels that use them by hand; blocks until all are in.
+        """Install the queues of an algorithm for kernels that use them directly; block until all are installed.
 
-        ``algorithm``: by its name in ccl.yaml, or its settings, as ``resolve_algorithm_config`` gives them.
-        ``world_size_override``: ranks are the first so many PEs. The plan says which PEs the ranks are and who is whose
-        neighbour. The end of the context takes the queues off.
+        ``algorithm``: a name in ccl.yaml, or settings as returned by ``resolve_algorithm_config``.
+        ``world_size_override``: the number of ranks, which are then the first PEs. The plan maps ranks to PEs and lists
+        each rank's neighbours. The end of the context removes the queues.
         """
         return self._groups.plan(algorithm, world_size_override)
 
     def uninstall_ipcq(self, plan: IpcqPlan) -> None:
-        """Take the queues of a plan off, so that others can be installed.
+        """Remove the queues of a plan, so that others can be installed.
 
-        IpcqError, once they are off, for messages that nobody has received; from a rank it comes when its ranks
-        have ended.
+        Raises IpcqError for messages that no PE has received, after the removal. If a rank removes the queues, the
+        error comes when the ranks have ended.
         """
         self._installer.remove(plan.queues)
         if not self._workers.current.spawned:
             self._requests.lost.raise_new_if_well()
 
     def map_on(self, tensor: Tensor, pes: Sequence[PeCoord]) -> None:
-        """Let PEs of the tensor's SIP reach it by its address, as those do that own a part of it."""
+        """Map a tensor on PEs of its SIP, so that they reach it by its address as its owners do."""
         self._memory.map_on([((tensor.layout,), tuple(pes))])
 
     def map_memory(self, part: str) -> int:
         """Return the address of a memory of ``cube.extra`` or ``pe.extra``, for ``tl.load`` and ``tl.store``.
 
-        All PEs of its SIP can use it until the context ends; the first call tells their MMUs, which takes time.
-        UnsupportedError for a part without ``bytes``, UnknownNameError for none.
+        All PEs of its SIP can use the address until the context ends. The first call maps the memory in their MMUs,
+        which takes simulated time. Raises UnsupportedError for a part without ``bytes``, UnknownNameError for an
+        unknown part.
         """
         return self._extra_memories.map(part)
 
     def drain(self) -> None:
-        """Wait for ranks that nobody joined, and for everything under way."""
+        """Wait for ranks that the program did not join, and for every request in flight."""
         self._workers.come_home()
         self.multiprocessing.finish()
         self._requests.drain()
 
     def cleanup(self) -> CleanupReport:
-        """Wait for what is under way, free every tensor, and say what was left and what leaked.
+        """Wait for requests in flight, free every tensor, and report unfinished work and leaks.
 
-        Messages that nobody has received are told too; the end of the context raises IpcqError for them.
+        The report lists messages that were not received too; the end of the context raises IpcqError for them.
         """
         self.drain()
         left = (*self.multiprocessing.left, *self._groups.finish())
@@ -266,10 +268,10 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Clean up; after an error give up what is under way, and leave the machine as it was if it still answers.
-        After an interrupt it is left when it is next used.
+        """Clean up. After an error abandon the requests in flight, and restore the machine if it still responds.
 
-        IpcqError for messages that nobody has received, unless it was raised for them before.
+        After an interrupt the machine is restored when it is next used. Raises IpcqError for messages that were not
+        received, unless it was raised for them before.
         """
         _CURRENT.reset(self._entered.pop())
         self._workers.come_home()
@@ -287,24 +289,24 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self._requests.lost.raise_new()
 
     def _give_up(self, why: BaseException) -> None:
-        """End the ranks and leave the machine; after an interrupt, once it is next used."""
+        """End the ranks and restore the machine; after an interrupt, when the machine is next used."""
         at_once = False
         try:
             self.multiprocessing.stop()
             at_once = not isinstance(why, KeyboardInterrupt)
-        finally:  # also when the user interrupts again
+        finally:  # also if the user interrupts again
             if at_once:
                 self._leave()
             else:
                 self._engine.machine.postpone(self._leave)
 
     def _leave(self) -> None:
-        """Leave the machine without anything of this context; if it does not answer any more, give memory back only."""
+        """Restore the machine to a state without this context; if it no longer responds, only free the memory."""
         self._workers.take_over()
         in_order = False
         try:
             in_order = self._scheduler.machine_answers and self._leave_in_order()
-        finally:  # also when the user interrupts again
+        finally:  # also if the user interrupts again
             if not in_order:
                 self._requests.forget()
                 self._installer.forget()
@@ -319,7 +321,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
             self._groups.finish()
             self._extra_memories.release()
             self.cleanup_report = self._memory.release_all()
-        except Exception:  # the error that led here is what has to be told
+        except Exception:  # report the error that led here instead
             return False
         return True
 

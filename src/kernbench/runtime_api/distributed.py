@@ -24,13 +24,13 @@ MessageCall: TypeAlias = Callable[[Tensor, int, RankGroup | None], Work]
 
 
 class WholeGroup:
-    """``torch.distributed.group``: its ``WORLD`` stands for all ranks, as None does."""
+    """``torch.distributed.group``, whose ``WORLD`` stands for all ranks, as None does."""
 
     WORLD: RankGroup | None = None
 
 
 class ReduceOp(StrEnum):
-    """The ways to reduce contributions to one value; their texts may be given too."""
+    """The ways to reduce contributions to one value; their strings are accepted too."""
 
     SUM = "sum"
     MAX = "max"
@@ -48,10 +48,10 @@ class BatchedMessage:
 
 
 class Distributed:
-    """``torch.distributed``, of one context; every call is of the rank that runs.
+    """``torch.distributed`` of one context; every call acts for the running rank.
 
-    A collective blocks and returns None, or with ``async_op=True`` returns a Work at once. The tensors of a rank lie on
-    its SIP, with the same shape, dtype and layout on all ranks. ``group``: what ``new_group`` made; None: all ranks.
+    A collective blocks and returns None, or with ``async_op=True`` returns a Work at once. The tensors of a rank are on
+    its SIP, with the same shape, dtype and layout on all ranks. ``group``: a result of ``new_group``; None: all ranks.
     """
 
     P2POp = BatchedMessage
@@ -65,7 +65,7 @@ class Distributed:
 
     @property
     def algorithm(self) -> AlgorithmConfig:
-        """The algorithm that ccl.yaml configures for all_reduce, used for tensors whose layout it accepts."""
+        """The algorithm that ccl.yaml configures for all_reduce; it reduces the tensors whose layout it accepts."""
         return self._groups.load_configured().config
 
     def init_process_group(
@@ -78,29 +78,31 @@ class Distributed:
         *,
         device_id: object = None,
     ) -> None:
-        """Join the process group; returns when all ranks have come and the queues between them are installed.
+        """Join the process group; return when all ranks have joined and the queues between them are installed.
 
-        A program may call it before ``spawn``: the queues are installed then, its ranks are in the group from the
-        beginning, and in them it returns at once.
+        If the program itself calls this before ``spawn``, the queues are installed then. The ranks are members from the
+        start, and the call returns at once in each of them.
 
-        ``world_size`` and ``rank`` may be left out: they have to be those of the spawn. ``init_method``, ``timeout``
-        and ``device_id`` are PyTorch's and have no effect. InputError for another backend, and unless there is a rank
-        for every SIP.
+        ``world_size`` and ``rank`` may be omitted; if present, they must be those of the spawn. ``init_method``,
+        ``timeout`` and ``device_id`` are PyTorch's and have no effect. Raises InputError for another backend, and
+        unless there is a rank for every SIP.
         """
         if backend not in (None, BACKEND):
-            raise InputError(f"backend {backend!r}: the one of this machine is {BACKEND!r}")
+            raise InputError(f"backend {backend!r}: the backend of this machine is {BACKEND!r}")
         worker = self._workers.current
         if rank not in (-1, worker.rank):
-            raise InputError(f"init_process_group: rank={rank}, this is rank {worker.rank}")
+            raise InputError(f"init_process_group: rank={rank}, but this is rank {worker.rank}")
         if world_size not in (-1, self._groups.world_size):
-            raise InputError(f"init_process_group: world_size={world_size}, there are {self._groups.world_size} SIPs")
+            raise InputError(
+                f"init_process_group: world_size={world_size}, but there are {self._groups.world_size} SIPs"
+            )
         self._groups.join(worker)
 
     def destroy_process_group(self, group: RankGroup | None = None) -> None:
-        """Wait for what this rank has under way, and leave; the last rank's call takes the queues off.
+        """Wait for the requests of this rank in flight, and leave; the last rank's call removes the queues.
 
-        The queues of a group that the program has made go with the program's own call, once its ranks have ended. Of a
-        ``group`` of some ranks there is nothing to destroy: it has no state.
+        If the program itself created the group, its own call removes the queues, once its ranks have ended. A ``group``
+        of some ranks has no state: the call destroys nothing.
         """
         if group is not None:
             self._find_member("destroy_process_group", group)
@@ -116,20 +118,20 @@ class Distributed:
         return self._groups.of(self._workers.current) is not None
 
     def new_group(self, ranks: Iterable[int] | None = None) -> RankGroup:
-        """Return a group of some ranks, by default of all, for the ``group`` of collectives; costs no time.
+        """Return a group of some ranks, by default of all, for the ``group`` of collectives; takes no simulated time.
 
-        Roots are given by their number among all ranks, blocks are in ascending order of rank.
+        Collectives identify roots by their rank among all ranks. Blocks are in ascending order of rank.
         """
         return group_of(ranks, self._find_member("new_group", None).group.world_size)
 
     def get_process_group_ranks(self, group: RankGroup | None = None) -> list[int]:
-        """Return the ranks of a group; all ranks without one."""
+        """Return the ranks of a group; without a group, all ranks."""
         return list(range(self.get_world_size())) if group is None else list(group.ranks)
 
     def get_rank(self, group: RankGroup | None = None) -> int:
-        """Return the number of this rank, in a group if one is given (-1 when it is not in it).
+        """Return the number of this rank, or its number in ``group`` (-1 if it is not a member).
 
-        0 outside of a rank, with a warning under KERNBENCH_DEBUG=1.
+        Outside a rank return 0, with a warning under KERNBENCH_DEBUG=1.
         """
         worker = self._workers.current
         if not worker.spawned and wants_debugging():
@@ -137,19 +139,19 @@ class Distributed:
         return worker.rank if group is None else group.rank_of(worker.rank)
 
     def get_world_size(self, group: RankGroup | None = None) -> int:
-        """Return the number of ranks: of a group, else of this rank's process group, else of the spawn."""
+        """Return the number of ranks of ``group``, else of this rank's process group, else of the spawn."""
         if group is not None:
             return group.size
-        found = self._groups.of(self._workers.current)
-        return self._workers.current.n_ranks if found is None else found.world_size
+        process_group = self._groups.of(self._workers.current)
+        return self._workers.current.n_ranks if process_group is None else process_group.world_size
 
     def get_backend(self, group: RankGroup | None = None) -> str:
-        """Return ``"ahbm"``; InputError without a process group, or for a group that this rank is not in."""
+        """Return ``"ahbm"``. Raises InputError without a process group, or if this rank is not in ``group``."""
         self._find_member("get_backend", group)
         return BACKEND
 
     def cooperative_yield(self) -> None:
-        """Let other ranks run, and time pass to the next completion of anything under way, if there is any."""
+        """Let other ranks run, and advance time to the next completion of any request in flight."""
         self._requests.give_way()
 
     def all_reduce(
@@ -161,26 +163,28 @@ class Distributed:
         *,
         elementwise: bool = False,
     ) -> Work | None:
-        """Make every element the reduction of that element of all ranks.
+        """Replace every element with the reduction of that element over all ranks.
 
-        By the algorithm of ccl.yaml when it accepts the layout, else by ``sip_allreduce``: then a warning says so, once
-        for each algorithm, or with ``strict`` in ccl.yaml an InputError. ``op`` None: the ``reduce_op`` of ccl.yaml,
-        else the sum. The packaged default, ``intercube_allreduce``, reduces a tensor of a row per cube over cubes too;
-        with ``elementwise``, which PyTorch does not have, it is ``sip_allreduce`` for any layout, of the sum unless
-        ``op`` says otherwise.
+        The algorithm of ccl.yaml does this if it accepts the layout. Otherwise ``sip_allreduce`` runs in its place,
+        with one warning for each algorithm; with ``strict`` in ccl.yaml this is an InputError. ``op`` None: the
+        ``reduce_op`` of ccl.yaml, else the sum.
+
+        The packaged default, ``intercube_allreduce``, reduces a tensor with a row per cube over cubes too.
+        ``elementwise``, which PyTorch does not have, selects ``sip_allreduce`` for any layout, with the sum unless
+        ``op`` is set.
         """
         member = self._require_rank("all_reduce", group)
-        layout, asked = self._find_layout(member, tensor), None if op is None else _check_op(op)
+        layout, reduction = self._find_layout(member, tensor), None if op is None else _check_op(op)
         if elementwise:
-            work = self._collectives.all_reduce_elementwise(member, layout, asked or ReduceOp.SUM.value)
+            work = self._collectives.all_reduce_elementwise(member, layout, reduction or ReduceOp.SUM.value)
         else:
-            work = self._collectives.all_reduce(member, layout, asked)
+            work = self._collectives.all_reduce(member, layout, reduction)
         return _finish(work, async_op)
 
     def broadcast(
         self, tensor: Tensor, src: int, group: RankGroup | None = None, async_op: bool = False
     ) -> Work | None:
-        """Make every rank's tensor that of ``src``."""
+        """Copy the tensor of ``src`` to every rank's tensor."""
         member = self._require_rank("broadcast", group)
         layout, root = self._find_layout(member, tensor), _check_rank(member, "src", src)
         return _finish(self._collectives.in_place(member, "broadcast", layout, root), async_op)
@@ -188,7 +192,7 @@ class Distributed:
     def reduce(
         self, tensor: Tensor, dst: int, op: str = ReduceOp.SUM, group: RankGroup | None = None, async_op: bool = False
     ) -> Work | None:
-        """Make the tensor of ``dst`` the reduction of all; the others stay as they are."""
+        """Replace the tensor of ``dst`` with the reduction over all ranks; the other tensors do not change."""
         member = self._require_rank("reduce", group)
         layout, root = self._find_layout(member, tensor), _check_rank(member, "dst", dst)
         return _finish(self._collectives.in_place(member, "reduce", layout, root, _check_op(op)), async_op)
@@ -200,7 +204,7 @@ class Distributed:
         group: RankGroup | None = None,
         async_op: bool = False,
     ) -> Work | None:
-        """Make ``tensor_list[r]`` the tensor of rank r.
+        """Copy the tensor of rank r to ``tensor_list[r]`` of every rank.
 
         A tensor in place of the list works as in all_gather_into_tensor.
         """
@@ -209,7 +213,7 @@ class Distributed:
     def all_gather_into_tensor(
         self, output_tensor: Tensor, input_tensor: Tensor, group: RankGroup | None = None, async_op: bool = False
     ) -> Work | None:
-        """Make block r of the output, which is as large as all inputs, the input of rank r."""
+        """Copy the input of rank r to block r of the output, which is as large as all inputs together."""
         return self._exchange_blocks("all_gather", input_tensor, output_tensor, None, group, async_op)
 
     def reduce_scatter(
@@ -220,9 +224,9 @@ class Distributed:
         group: RankGroup | None = None,
         async_op: bool = False,
     ) -> Work | None:
-        """Make the output of rank r the reduction of all ranks' ``input_list[r]``.
+        """Set the output of rank r to the reduction of ``input_list[r]`` over all ranks.
 
-        A tensor in place of the list is taken as blocks.
+        A tensor in place of the list works as in reduce_scatter_tensor.
         """
         return self._exchange_blocks("reduce_scatter", input_list, output, _check_op(op), group, async_op)
 
@@ -234,7 +238,7 @@ class Distributed:
         group: RankGroup | None = None,
         async_op: bool = False,
     ) -> Work | None:
-        """Make the output of rank r the reduction of all ranks' block r of the input."""
+        """Set the output of rank r to the reduction of block r of the input over all ranks."""
         return self._exchange_blocks("reduce_scatter", input, output, _check_op(op), group, async_op)
 
     def all_to_all(
@@ -244,7 +248,7 @@ class Distributed:
         group: RankGroup | None = None,
         async_op: bool = False,
     ) -> Work | None:
-        """Make ``output_tensor_list[s]`` of rank r ``input_tensor_list[r]`` of rank s."""
+        """Copy ``input_tensor_list[r]`` of rank s to ``output_tensor_list[s]`` of rank r, for all r and s."""
         return self._exchange_blocks("all_to_all", input_tensor_list, output_tensor_list, None, group, async_op)
 
     def all_to_all_single(
@@ -256,9 +260,10 @@ class Distributed:
         group: RankGroup | None = None,
         async_op: bool = False,
     ) -> Work | None:
-        """Make block s of the output of rank r block r of the input of rank s; all blocks are of one size.
+        """Copy block r of the input of rank s to block s of the output of rank r; all blocks have one size.
 
-        UnsupportedError for split sizes: every PE works with its like on the other SIPs, on shards of one size.
+        Raises UnsupportedError for split sizes: every PE exchanges with the same PE of the other SIPs, on shards of one
+        size.
         """
         if output_split_sizes or input_split_sizes:
             raise UnsupportedError("all_to_all_single: blocks of different sizes are not supported; leave both None")
@@ -270,22 +275,25 @@ class Distributed:
         async_op: bool = False,
         device_ids: object = None,
     ) -> Work | None:
-        """Wait until all ranks have come. ``device_ids`` is PyTorch's and has no effect: a rank has one SIP."""
+        """Wait until all ranks have called barrier.
+
+        ``device_ids`` is PyTorch's and has no effect: a rank has one SIP.
+        """
         return _finish(self._collectives.barrier(self._require_rank("barrier", group)), async_op)
 
     def send(self, tensor: Tensor, dst: int, group: RankGroup | None = None) -> None:
-        """Send to rank ``dst``; returns when the tensor is there: it may be overwritten."""
+        """Send to rank ``dst``; return when the tensor has arrived and may be overwritten."""
         self.isend(tensor, dst, group).wait()
 
     def recv(self, tensor: Tensor, src: int, group: RankGroup | None = None) -> int:
-        """Receive from rank ``src``, which is also the result."""
+        """Receive from rank ``src``, and return ``src``."""
         self.irecv(tensor, src, group).wait()
         return src
 
     def batch_isend_irecv(self, p2p_op_list: Sequence[BatchedMessage]) -> list[Work]:
-        """Post these messages in order, and return the Work of each: as the calls would one by one.
+        """Post the messages in order, as the single calls do, and return the Work of each.
 
-        InputError for an ``op`` that is neither ``isend`` nor ``irecv``, before any is posted.
+        Raises InputError for an ``op`` that is neither ``isend`` nor ``irecv``, before posting any.
         """
         for message in p2p_op_list:
             if message.op not in (self.isend, self.irecv):
@@ -293,16 +301,16 @@ class Distributed:
         return [message.op(message.tensor, message.peer, message.group) for message in p2p_op_list]
 
     def isend(self, tensor: Tensor, dst: int, group: RankGroup | None = None) -> Work:
-        """Send as ``send``, and return at once.
+        """Send as ``send`` does, but return at once.
 
-        Messages that a rank has posted are under way side by side, also against each other: no order of posting blocks
-        another. Those from one rank to another are in order.
+        The posted messages of a rank are in flight at the same time, in both directions: no order of posting can block
+        another message. Messages from one rank to another arrive in order.
         """
         member = self._require_rank("isend", group)
         return self._start_message(member, tensor, member.rank, _check_rank(member, "dst", dst))
 
     def irecv(self, tensor: Tensor, src: int, group: RankGroup | None = None) -> Work:
-        """Receive as ``recv``, and return at once."""
+        """Receive as ``recv`` does, but return at once."""
         member = self._require_rank("irecv", group)
         return self._start_message(member, tensor, _check_rank(member, "src", src), member.rank)
 
@@ -314,45 +322,45 @@ class Distributed:
     def _exchange_blocks(
         self,
         name: str,
-        given: Sequence[Tensor] | Tensor,
-        taken: Sequence[Tensor] | Tensor,
+        inputs: Sequence[Tensor] | Tensor,
+        outputs: Sequence[Tensor] | Tensor,
         op: str | None,
         group: RankGroup | None,
         async_op: bool,
     ) -> Work | None:
         member = self._require_rank(name, group)
-        lists = [self._find_layouts(name, member, each) for each in (given, taken)]
+        lists = [self._find_layouts(name, member, side) for side in (inputs, outputs)]
         _check_apart(name, lists[1])
         sizes = [sum(layout.size for layout in layouts) for layouts in lists]
         wanted = _fit_sizes(name, sizes, member.size)
         if sizes != wanted or len({layout.dtype for layouts in lists for layout in layouts}) > 1:
-            what = " and ".join(f"{'input' if at == 0 else 'output'} of {size}" for at, size in enumerate(sizes))
-            raise InputError(f"{name}: {what} elements do not fit each other for {member.size} ranks")
+            described = " and ".join(f"{'input' if at == 0 else 'output'} of {size}" for at, size in enumerate(sizes))
+            raise InputError(f"{name}: {described} elements do not fit each other for {member.size} ranks")
         return _finish(self._collectives.blocks(member, name, lists[0], lists[1], op), async_op)
 
-    def _find_layouts(self, name: str, member: Member, given: Sequence[Tensor] | Tensor) -> list[TensorLayout]:
-        if isinstance(given, Tensor):
-            return [self._find_layout(member, given)]
-        if len(given) != member.size:
-            raise InputError(f"{name}: a list of {len(given)} tensors for {member.size} ranks")
-        return [self._find_layout(member, each) for each in given]
+    def _find_layouts(self, name: str, member: Member, tensors: Sequence[Tensor] | Tensor) -> list[TensorLayout]:
+        if isinstance(tensors, Tensor):
+            return [self._find_layout(member, tensors)]
+        if len(tensors) != member.size:
+            raise InputError(f"{name}: a list of {len(tensors)} tensors for {member.size} ranks")
+        return [self._find_layout(member, tensor) for tensor in tensors]
 
     def _find_member(self, name: str, group: object) -> Member:
-        """Return this rank in its process group, or the program in the group that it has made."""
+        """Return this rank in its process group, or the program in the group that it created."""
         worker = self._workers.current
-        found = self._groups.of(worker)
-        if found is None:
-            more = "" if worker.spawned else ". Collectives are for ranks: for what torch.multiprocessing.spawn runs"
+        process_group = self._groups.of(worker)
+        if process_group is None:
+            more = "" if worker.spawned else ". Only ranks call collectives; torch.multiprocessing.spawn runs ranks"
             raise InputError(
-                f"{name}: {worker} has no process group; torch.distributed.init_process_group('ahbm') first{more}"
+                f"{name}: {worker} has no process group; call torch.distributed.init_process_group('ahbm') first{more}"
             )
-        return Member(found, worker.rank, _check_group(name, group, worker.rank, found.world_size))
+        return Member(process_group, worker.rank, _check_group(name, group, worker.rank, process_group.world_size))
 
     def _require_rank(self, name: str, group: object) -> Member:
         member, ranks = self._find_member(name, group), self._groups.world_size
         if not self._workers.current.spawned and ranks > 1:
             raise InputError(
-                f"{name}: the program itself is none of the {ranks} ranks of its process group; call it in the "
+                f"{name}: the program itself is none of the {ranks} ranks of its process group; call {name} in the "
                 f"function that torch.multiprocessing.spawn(fn, args, nprocs={ranks}) runs"
             )
         return member
@@ -364,14 +372,14 @@ class Distributed:
             raise InputError(f"tensor {tensor.name!r} has been freed")
         if tensor.sip != member.rank:
             raise InputError(
-                f"tensor {tensor.name!r} lies on sip{tensor.sip}, rank {member.rank} is SIP {member.rank}; "
-                f"torch.ahbm.set_device(rank) before tensors are made"
+                f"tensor {tensor.name!r} is on sip{tensor.sip}, but rank {member.rank} is SIP {member.rank}; "
+                f"call torch.ahbm.set_device(rank) before making tensors"
             )
         return tensor.layout
 
 
 def _check_apart(name: str, outputs: Sequence[TensorLayout]) -> None:
-    """Raise InputError when two outputs are one tensor, which would keep the later block only; inputs may repeat."""
+    """Raise InputError when two outputs are one tensor, which would keep the later block only. Inputs may repeat."""
     first: dict[TensorKey, int] = {}
     for at, layout in enumerate(outputs):
         before = first.setdefault(layout.key, at)
@@ -395,30 +403,30 @@ def _check_op(op: str) -> str:
     return str(ReduceOp(op))
 
 
-def _check_rank(member: Member, what: str, rank: int) -> int:
+def _check_rank(member: Member, parameter: str, rank: int) -> int:
     number = whole_number(rank)
     if number is None or number not in member.parties:
-        there = f"0..{member.size - 1}" if member.among is None else ", ".join(map(str, member.parties))
-        raise InputError(f"{what}={rank!r}: there are ranks {there}")
+        ranks = f"0..{member.size - 1}" if member.among is None else ", ".join(map(str, member.parties))
+        raise InputError(f"{parameter}={rank!r}: there are ranks {ranks}")
     return number
 
 
 def _check_group(name: str, group: object, rank: int, world_size: int) -> RankGroup | None:
-    """Return the group of a collective; None when that is all ranks."""
+    """Return the group of a collective; None if it is all ranks."""
     if group is None:
         return None
     if not isinstance(group, RankGroup):
-        raise InputError(f"{name}: group={group!r}; a group of some ranks is made by torch.distributed.new_group")
+        raise InputError(f"{name}: group={group!r} is no group of ranks; make one with torch.distributed.new_group")
     if rank not in group.ranks:
         raise InputError(f"{name}: rank {rank} is not in the group of ranks {', '.join(map(str, group.ranks))}")
     return group if group.size < world_size else None
 
 
 def _fit_sizes(name: str, sizes: Sequence[int], world_size: int) -> list[int]:
-    """Return the sizes that input and output have to have, worked out from the smaller one."""
-    given, taken = sizes
+    """Return the required sizes of input and output, computed from the smaller of the two."""
+    input_size, output_size = sizes
     if name == "all_gather":
-        return [given, given * world_size]
+        return [input_size, input_size * world_size]
     if name == "reduce_scatter":
-        return [taken * world_size, taken]
-    return [given, given if given % world_size == 0 else -1]
+        return [output_size * world_size, output_size]
+    return [input_size, input_size if input_size % world_size == 0 else -1]

@@ -20,13 +20,13 @@ from kernbench.runtime_api.transfers import LaterArray, check_fits
 from kernbench.runtime_api.types import Devices
 from kernbench.triton_emu.kernel_runner import check_host_calls
 
-# PyTorch's.
+# PyTorch's default seed.
 DEFAULT_SEED = 67280421310721
 
 
 @state
 class Draw:
-    """Normally distributed f32 numbers of ``shape``, once they are drawn."""
+    """Normally distributed f32 numbers of ``shape``; None until they are drawn."""
 
     shape: tuple[int, ...]
     numbers: Array | None = None
@@ -34,7 +34,7 @@ class Draw:
 
 @state
 class Generator:
-    """A stream of numbers that its seed determines: drawn when they are asked for, in the order of the draws."""
+    """A stream of numbers determined by its seed. Numbers are drawn on first use, in the order of the draws."""
 
     seed: int
     _stream: np.random.Generator = field(init=False)
@@ -45,7 +45,7 @@ class Generator:
         self._stream = np.random.Generator(np.random.PCG64(self.seed % 2**64))
 
     def normal(self, shape: tuple[int, ...]) -> LaterArray:
-        """Return the next numbers, mean 0 and variance 1, as f32."""
+        """Return the next numbers, with mean 0 and variance 1, as f32."""
         draw = Draw(shape)
         self._waiting.append(draw)
         return LaterArray(shape, lambda: self._draw(draw))
@@ -59,9 +59,9 @@ class Generator:
 
 
 class Generators:
-    """The generator of each rank, as each process has its own: what one draws does not change another's numbers.
+    """The generators of all ranks, one each, as if each rank were a process: a draw affects no other rank.
 
-    A rank begins with the seed that the program has set last.
+    A rank begins with the seed that the program set last.
     """
 
     __slots__ = ("_workers",)
@@ -70,32 +70,32 @@ class Generators:
         self._workers = workers
 
     def seed(self, seed: int) -> None:
-        """Begin anew, for who runs now; InputError for what is no whole number."""
+        """Restart the generator of the running rank. Raises InputError unless ``seed`` is a whole number."""
         number = whole_number(seed)
         if number is None:
             raise InputError(f"manual_seed({seed!r}): a seed is a whole number")
         self._workers.current.local.put(Generator(number))
 
     def normal(self, shape: tuple[int, ...]) -> LaterArray:
-        """Return normally distributed numbers, mean 0 and variance 1, as f32."""
+        """Return normally distributed numbers, with mean 0 and variance 1, as f32."""
         return self._current().normal(shape)
 
     def _current(self) -> Generator:
         local = self._workers.current.local
-        found = local.get(Generator)
-        if found is None:
+        generator = local.get(Generator)
+        if generator is None:
             program = self._workers.main.local.get(Generator)
-            found = Generator(DEFAULT_SEED if program is None else program.seed)
-            local.put(found)
-        return found
+            generator = Generator(DEFAULT_SEED if program is None else program.seed)
+            local.put(generator)
+        return generator
 
 
 class TensorFactories:
-    """Makes tensors of one context.
+    """The tensor factories of one context.
 
-    ``dtype``: f32 unless given; ``dp``: how a tensor spreads over the cubes and PEs of its SIP, on PE 0 of cube 0
-    without; ``name``: what reports call it. Zeros, ones and one value are written by the device, all else is copied
-    from the host.
+    ``dtype``: the element type, by default f32. ``dp``: the placement over the cubes and PEs of the SIP, by default PE
+    0 of cube 0. ``name``: the name in reports. The device writes zeros, ones and single values; all other data is
+    copied from the host.
     """
 
     def __init__(self, memory: TensorMemory, devices: Devices, generators: Generators) -> None:
@@ -105,7 +105,7 @@ class TensorFactories:
     def empty(
         self, *size: SizeArg, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
     ) -> Tensor:
-        """Make a tensor on the current SIP that holds whatever its memory held."""
+        """Make an uninitialised tensor on the current SIP: it has the previous content of its memory."""
         return self._create(shape_of(size), _resolve_dtype(dtype), dp, name, None)
 
     def zeros(
@@ -127,16 +127,16 @@ class TensorFactories:
         dp: DPPolicy | None = None,
         name: str | None = None,
     ) -> Tensor:
-        """Make a tensor on the current SIP, every element ``fill_value``.
+        """Make a tensor on the current SIP with every element ``fill_value``.
 
-        InputError when an integer type cannot hold it.
+        Raises InputError if an integer type cannot hold the value.
         """
         return self._create(shape_of((size,)), _resolve_dtype(dtype), dp, name, _check_fill(fill_value))
 
     def empty_like(
         self, like: Tensor, /, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
     ) -> Tensor:
-        """Make a tensor of the shape of ``like``, on its SIP, with its dtype and layout unless others are given."""
+        """Make an uninitialised tensor of the shape of ``like``, on its SIP, by default with its dtype and layout."""
         return self._create_like(like, dtype, dp, name, None)
 
     def zeros_like(
@@ -161,29 +161,29 @@ class TensorFactories:
         dp: DPPolicy | None = None,
         name: str | None = None,
     ) -> Tensor:
-        """Make a tensor like ``like``, every element ``fill_value``."""
+        """Make a tensor like ``like``, with every element ``fill_value``."""
         return self._create_like(like, dtype, dp, name, _check_fill(fill_value))
 
     def randn_like(
         self, like: Tensor, /, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
     ) -> Tensor:
-        """Make a tensor like ``like``, with the numbers that ``randn`` would draw."""
-        made = self._create_like(like, _check_float(_resolve_dtype(dtype, like.dtype)), dp, name, None)
-        return made.copy_(self._generators.normal(made.shape))
+        """Make a tensor like ``like``, with the numbers that ``randn`` draws."""
+        tensor = self._create_like(like, _check_float(_resolve_dtype(dtype, like.dtype)), dp, name, None)
+        return tensor.copy_(self._generators.normal(tensor.shape))
 
     def tensor(
         self, data: object, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
     ) -> Tensor:
-        """Make a tensor on the current SIP and copy ``data`` (an array, nested lists, a tensor) there.
+        """Make a tensor on the current SIP and copy ``data`` (an array, nested lists or a tensor) into it.
 
-        Without ``dtype`` machine types stay as they are, other floats become f32, other integers i32.
+        Without ``dtype``, machine types stay the same, other floats become f32 and other integers i32.
         """
         check_host_calls()
         if isinstance(data, Tensor):
             passed = data.pass_on()
-            made = self._create(data.shape, _resolve_dtype(dtype, data.dtype), dp, name, None)
-            self._memory.copy(made.layout, passed)
-            return made
+            tensor = self._create(data.shape, _resolve_dtype(dtype, data.dtype), dp, name, None)
+            self._memory.copy(tensor.layout, passed)
+            return tensor
         array = numeric(data, "torch.tensor")
         return self._create(array.shape, _resolve_dtype(dtype, machine_dtype(array)), dp, name, None).copy_(array)
 
@@ -197,36 +197,36 @@ class TensorFactories:
         dp: DPPolicy | None = None,
         name: str | None = None,
     ) -> Tensor:
-        """Make a tensor of ``start``, ``start + step``, … below ``end``; with one number, from 0 up to that.
+        """Make a tensor of ``start``, ``start + step``, … below ``end`` on the current SIP; a single number is the end.
 
-        Without a dtype whole numbers become i32, floats f32, and the tensor lies on the current SIP. InputError when
-        there is no such number, and when an integer type cannot hold one.
+        Without a dtype, whole numbers become i32 and floats f32. Raises InputError if the range is empty or infinite,
+        and if an integer type cannot hold a number.
         """
         first, last = (0, start) if end is None else (start, end)
         if not step or not np.isfinite(numeric((first, last, step), "torch.arange")).all():
             raise InputError(f"torch.arange({first}, {last}, {step}): finite numbers, and a step that is not 0")
         numbers: Array = np.arange(first, last, step)
         kind = _resolve_dtype(dtype, machine_dtype(numbers))
-        for each in (*numbers[:2], *numbers[-1:]):
-            check_fits(np.asarray(each), kind)
+        for number in (*numbers[:2], *numbers[-1:]):
+            check_fits(np.asarray(number), kind)
         return self._create(numbers.shape, kind, dp, name, None).copy_(numbers)
 
     def manual_seed(self, seed: int) -> None:
-        """Begin the random numbers of this rank anew; a rank that has not done so begins with the program's seed."""
+        """Restart the random numbers of this rank; a rank without a seed uses the program's."""
         self._generators.seed(seed)
 
     def randn(
         self, *size: SizeArg, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
     ) -> Tensor:
-        """Make a tensor on the current SIP of normally distributed numbers, the same on every run and for every layout.
+        """Make a tensor of normally distributed numbers on the current SIP, equal for every run and every layout.
 
-        They follow ``manual_seed``. InputError for an integer type.
+        ``manual_seed`` determines the numbers. Raises InputError for an integer type.
         """
-        made = self._create(shape_of(size), _check_float(_resolve_dtype(dtype)), dp, name, None)
-        return made.copy_(self._generators.normal(made.shape))
+        tensor = self._create(shape_of(size), _check_float(_resolve_dtype(dtype)), dp, name, None)
+        return tensor.copy_(self._generators.normal(tensor.shape))
 
     def from_numpy(self, array: Array) -> HostTensor:
-        """Return a host tensor that shares the memory of ``array``; ``copy_`` brings it to the machine."""
+        """Return a host tensor that shares the memory of ``array``; ``copy_`` transfers it to the machine."""
         return HostTensor(numeric(array, "from_numpy"))
 
     def _create_like(
@@ -234,8 +234,8 @@ class TensorFactories:
     ) -> Tensor:
         if not isinstance(like, Tensor):
             raise InputError(
-                f"a {type(like).__name__} is no tensor of the machine that another could be made like; give the shape: "
-                f"torch.zeros(x.shape, dtype=…)"
+                f"a {type(like).__name__} is no tensor of the machine, so no tensor can be made like it; give the "
+                f"shape: torch.zeros(x.shape, dtype=…)"
             )
         kind = _resolve_dtype(dtype, like.dtype)
         if dp is not None:
@@ -253,7 +253,7 @@ class TensorFactories:
     ) -> Tensor:
         label = self._choose_label(name)
         if not np.all(np.array(shape) > 0):
-            raise InputError(f"tensor {label!r}: shape {shape}; every axis of a tensor has at least one element")
+            raise InputError(f"tensor {label!r}: shape {shape}; every axis of a tensor needs at least one element")
         place = self._devices.current if sip is None else sip
         return Tensor(self._memory.create(label, shape, dtype, dp or SINGLE_PE, place, fill), self._memory)
 
@@ -268,13 +268,13 @@ def _resolve_dtype(dtype: object, default: DType = F32) -> DType:
 
 
 def _check_fill(fill_value: float | None) -> float:
-    """Return the fill value; InputError for None, which would leave the memory as it is."""
+    """Return the fill value. Raises InputError for None, which would leave the memory uninitialised."""
     if fill_value is None:
-        raise InputError("a fill value: None is no number; torch.empty makes a tensor that nothing is written to")
+        raise InputError("a fill value: None is no number; torch.empty makes an uninitialised tensor")
     return fill_value
 
 
 def _check_float(dtype: DType) -> DType:
     if not dtype.is_float:
-        raise InputError(f"torch.randn: {dtype} holds whole numbers only; take a float type")
+        raise InputError(f"torch.randn: {dtype} holds whole numbers only; use a float type")
     return dtype

@@ -1,4 +1,4 @@
-"""Settings of front ends, which run the programs of others: ``--set triton.autotune=search``."""
+"""The settings of front ends, such as ``--set triton.autotune=search``. Front ends run programs of other libraries."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from kernbench.common.config import ConfigModel, Document, apply_overrides, chec
 
 
 class TritonSettings(ConfigModel):
-    """``autotune``: the first configuration, or the fastest in simulated time, found by running each once.
+    """The settings of the Triton front end.
 
-    ``capability``: the compute capability that a program with --as-cuda is told. ``order``: which PE runs a program,
-    see ``programs_of``. ``points``: a benchmark takes so many values of x.
+    ``autotune``: the first configuration, or the fastest in simulated time, found by running each once. ``capability``:
+    the compute capability that a program sees under --as-cuda. ``order``: the assignment of programs to PEs, see
+    ``programs_of``. ``points``: the number of x values of a benchmark.
     """
 
     autotune: Literal["first", "search"] = "first"
@@ -27,15 +28,16 @@ class TritonSettings(ConfigModel):
 
     @property
     def capability_numbers(self) -> tuple[int, int]:
-        """The compute capability as its two numbers: 8.6 is (8, 6)."""
+        """The compute capability as two numbers: 8.6 is (8, 6)."""
         return divmod(round(self.capability * 10), 10)
 
 
 class TorchSettings(ConfigModel):
-    """``cubes``: over so many cubes of its SIP a tensor of PyTorch spreads, and over the first ``pes`` of each, or all.
+    """The settings of the PyTorch front end.
 
-    ``as_cuda``: in a script the device "cuda" is the machine. ``strict``: an operator without a kernel is an error.
-    ``from_load``: the time of a run has that of loading.
+    ``cubes``: the number of cubes of its SIP over which a tensor spreads. ``pes``: the number of PEs in each of these
+    cubes, counted from PE 0; None: all. ``as_cuda``: the device "cuda" of a script is the machine. ``strict``: an
+    operator without a kernel is an error. ``from_load``: the time of a run includes initialisation.
     """
 
     as_cuda: bool = False
@@ -53,19 +55,19 @@ class FrontendSettings(ConfigModel):
 
     @property
     def with_cuda(self) -> FrontendSettings:
-        """The same for a program in which the device "cuda" is the machine."""
+        """The same settings, for a program whose device "cuda" is the machine."""
         return self.model_copy(update={"torch": self.torch.model_copy(update={"as_cuda": True})})
 
 
 FRONTENDS = tuple(FrontendSettings.model_fields)
-"""The packages whose programs they run, which are also the names of their faces and their extras."""
+"""The packages whose programs front ends run; the front ends' modules and extras have the same names."""
 _EXTRAS = MappingProxyType({"triton": "triton", "pandas": "triton", "torch": "torch"})
 
 
 def frontend_settings(overrides: Iterable[str]) -> FrontendSettings:
-    """Return the settings that texts such as ``triton.order=blocked`` ask for.
+    """Return the settings that overrides such as ``triton.order=blocked`` select.
 
-    ConfigError lists everything wrong with them.
+    Raises ConfigError, which lists all errors in them.
     """
     document = apply_overrides(Document("front ends", {name: {} for name in FRONTENDS}, {}), overrides)
     checked = check(document, FrontendSettings)
@@ -75,7 +77,7 @@ def frontend_settings(overrides: Iterable[str]) -> FrontendSettings:
 
 
 def extra_of(error: BaseException) -> str | None:
-    """Return what to do about a module of such a package that an import did not find; None if it is of another."""
+    """Return how to fix a failed import of a front end's package; None if another package is missing."""
     missing = (error.name if isinstance(error, ModuleNotFoundError) else None) or ""
     package, _, module = missing.partition(".")
     extra = _EXTRAS.get(package)

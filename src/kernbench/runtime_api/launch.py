@@ -1,4 +1,4 @@
-"""Prepare launches: check the kernel and its arguments, and find the PEs that run it."""
+"""Prepare launches: check the kernel and its arguments, and determine the PEs that run it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KernelFunction: TypeAlias = Callable[..., object]
 
 @value
 class Launch:
-    """A launch message, and the tensors that are its arguments."""
+    """A launch message and its tensor arguments."""
 
     message: KernelLaunchMsg
     tensors: tuple[TensorLayout, ...]
@@ -35,14 +35,17 @@ class Launch:
 def prepare_launches(
     name: str, kernel: KernelFunction | str, args: Iterable[object], kwargs: Mapping[str, object]
 ) -> tuple[Launch, ...]:
-    """Check a launch and make its messages: one, or one for each SIP when arguments are lists of a tensor for each.
+    """Check a launch and return its messages: one, or one for each SIP if arguments are lists of a tensor per SIP.
 
-    A text names a kernel that ships with the package. InputError for arguments that do not fit the kernel or that no
-    kernel can have, for tensors that were freed or lie on several SIPs, for lists that do not name the same SIPs, and
-    when there is no tensor to say which PEs run it.
+    A string names a kernel of the package. Raises InputError in these cases:
+
+    - the arguments do not fit the kernel, or no kernel can take them;
+    - no argument is a tensor, so that no PE is determined;
+    - a tensor was freed, or tensors are on several SIPs;
+    - lists of tensors name different SIPs.
     """
     args = tuple(args)
-    count = _count_sips(name, [each for each in (*args, *kwargs.values()) if _is_list(each)])
+    count = _count_sips(name, [argument for argument in (*args, *kwargs.values()) if _is_list(argument)])
     if count is None:
         return (_prepare(name, kernel, args, kwargs),)
     launches = [
@@ -62,28 +65,28 @@ def prepare_launches(
 def prepare_launch_on(
     name: str, pes: Sequence[PeCoord], kernel: KernelRef, args: Sequence[object], spec: TopologySpec
 ) -> Launch:
-    """Prepare the launch of a front end's program, which names its PEs itself and runs once on each.
+    """Prepare the launch of a front end's program, which lists its PEs itself and runs once on each.
 
-    The function takes ``args`` and ``tl``, and finds out by ``tl.site`` where it is. InputError for no PE, one that is
-    given twice or that ``spec`` does not have, and for tensors that were freed or lie on other SIPs.
+    The function takes ``args`` and ``tl``, whose ``site`` gives its place. Raises InputError for no PE, and for a PE
+    that is repeated or that ``spec`` does not have. Raises InputError for tensors that were freed or are on other SIPs.
     """
-    known = [0 <= s < spec.num_sips and 0 <= c < spec.cubes_per_sip and 0 <= p < spec.pes_per_cube for s, c, p in pes]
-    if not pes or len(set(pes)) < len(pes) or not all(known):
+    exists = [0 <= s < spec.num_sips and 0 <= c < spec.cubes_per_sip and 0 <= p < spec.pes_per_cube for s, c, p in pes]
+    if not pes or len(set(pes)) < len(pes) or not all(exists):
         where = f"{spec.num_sips} SIPs of {spec.cubes_per_sip} cubes of {spec.pes_per_cube} PEs"
         raise InputError(f"launch {name!r}: PEs are (sip, cube, pe), each once, of {where}; found {list(pes)}")
-    tensors = [each for each in args if isinstance(each, Tensor)]
+    tensors = [tensor for tensor in args if isinstance(tensor, Tensor)]
     _check_live(name, tensors)
     sips = {sip for sip, _, _ in pes}
-    away = [f"{each.name} on sip{each.sip}" for each in tensors if each.sip not in sips]
+    away = [f"{tensor.name} on sip{tensor.sip}" for tensor in tensors if tensor.sip not in sips]
     if len(sips) > 1 or away:
         on = ", ".join(f"sip{sip}" for sip in sorted(sips))
-        lie = f", and {', '.join(away)}" if away else ""
-        raise InputError(f"launch {name!r}: its PEs are of one SIP and reach the tensors there; found PEs of {on}{lie}")
+        more = f", and {', '.join(away)}" if away else ""
+        raise InputError(f"launch {name!r}: its PEs must be of one SIP, that of the tensors; found PEs of {on}{more}")
     return _make_launch(name, kernel, args, {}, tensors, tuple(sorted(pes)))
 
 
 def _is_list(value: object) -> TypeGuard[Sequence[Tensor]]:
-    return isinstance(value, list | tuple) and len(value) > 0 and all(isinstance(each, Tensor) for each in value)
+    return isinstance(value, list | tuple) and len(value) > 0 and all(isinstance(element, Tensor) for element in value)
 
 
 def _pick_sip(value: object, at: int) -> object:
@@ -91,20 +94,20 @@ def _pick_sip(value: object, at: int) -> object:
 
 
 def _count_sips(name: str, lists: Sequence[Sequence[Tensor]]) -> int | None:
-    """Return the number of SIPs that take part; None when no argument is a list."""
+    """Return the number of SIPs that take part; None if no argument is a list."""
     if not lists:
         return None
-    sips = [[tensor.sip for tensor in each] for each in lists]
-    if any(each != sips[0] for each in sips) or len(set(sips[0])) < len(sips[0]):
-        found = "; ".join(f"SIPs {', '.join(map(str, each))}" for each in sips)
-        raise InputError(f"launch {name!r}: a list has one tensor for each SIP, all lists in one order; found {found}")
+    sips = [[tensor.sip for tensor in group] for group in lists]
+    if any(group != sips[0] for group in sips) or len(set(sips[0])) < len(sips[0]):
+        listed = "; ".join(f"SIPs {', '.join(map(str, group))}" for group in sips)
+        raise InputError(f"launch {name!r}: a list has one tensor for each SIP, all lists in one order; found {listed}")
     return len(sips[0])
 
 
 def _prepare(name: str, kernel: KernelFunction | str, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Launch:
     function = builtin_kernel(kernel) if isinstance(kernel, str) else kernel
     _check_call(name, function, args, kwargs)
-    tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
+    tensors = [argument for argument in (*args, *kwargs.values()) if isinstance(argument, Tensor)]
     targets = _find_targets(name, tensors)
     return _make_launch(name, KernelRef(name=_name(kernel, name), function=function), args, kwargs, tensors, targets)
 
@@ -130,7 +133,7 @@ def _make_launch(
 def _name(kernel: KernelFunction | str, launch: str) -> str:
     if isinstance(kernel, str):
         return kernel
-    # A partial or a callable object has no name of its own.
+    # A partial or a callable object has no name.
     return kernel.__name__ if isinstance(kernel, FunctionType) else launch
 
 
@@ -151,8 +154,8 @@ def _find_targets(name: str, tensors: list[Tensor]) -> tuple[PeCoord, ...]:
     if len({tensor.sip for tensor in tensors}) > 1:
         where = ", ".join(f"{tensor.name} on sip{tensor.sip}" for tensor in tensors)
         raise InputError(
-            f"launch {name!r}: its tensors lie on several SIPs ({where}), and a PE reaches those of its own only; "
-            f"launch once on each SIP, or give lists of a tensor for each"
+            f"launch {name!r}: its tensors are on several SIPs ({where}), and a PE reaches only those of its SIP; "
+            f"launch once on each SIP, or pass lists with a tensor for each SIP"
         )
     targets = tuple(sorted({owner for tensor in tensors for owner in tensor.layout.owners}))
     _warn_of_gaps(name, targets)
@@ -166,12 +169,12 @@ def _check_live(name: str, tensors: Sequence[Tensor]) -> None:
 
 
 def _warn_of_gaps(name: str, targets: tuple[PeCoord, ...]) -> None:
-    """Warn of a launch on part of a grid: kernels that share work out by program_id count on all of it."""
+    """Warn about a launch on part of a grid: kernels that divide work by program_id expect the complete grid."""
     cubes, pes = ({target[axis] for target in targets} for axis in (1, 2))
     if len(targets) < len(cubes) * len(pes):
         warnings.warn(
             f"launch {name!r}: {len(targets)} PEs run it, num_programs says {len(pes)} PEs × {len(cubes)} cubes: "
-            f"a kernel that shares work by program_id leaves some undone. Place its tensors on the same PEs",
+            f"a kernel that divides work by program_id leaves some undone. Place its tensors on the same PEs",
             RuntimeWarning,
             stacklevel=6,
         )
@@ -190,11 +193,11 @@ def _make_argument(launch: str, which: str, value: object) -> LaunchArg:
         return value
     raise InputError(
         f"launch {launch!r}: {which} is a {type(value).__name__}; a kernel takes tensors of the machine, numbers, "
-        f"texts, tuples of whole numbers and texts, dtypes and None. Host data gets there with torch.tensor(...) or "
-        f"t.copy_(...)"
+        f"strings, tuples of whole numbers and strings, dtypes and None. Copy host data to the machine with "
+        f"torch.tensor(...) or t.copy_(...)"
     )
 
 
 def _is_plain(value: object) -> bool:
-    """Return True for a whole number, a text, or a tuple of those."""
+    """Return True for a whole number, a string, or a tuple of those."""
     return isinstance(value, int | str) or (isinstance(value, tuple) and all(map(_is_plain, value)))

@@ -1,4 +1,4 @@
-"""Report a run as figures: launches and their parts, engines, traffic."""
+"""Report a run as figures: launches and their phases, engines, traffic."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from kernbench.observe.works import Works
 
 @value(kw_only=True)
 class LaunchSplit:
-    """A launch: control path before the first kernel starts, kernels, control path after the last has ended.
+    """A launch in three phases: control path before the first kernel, kernels, control path after the last kernel.
 
-    ``title`` is its name, and of a collective what carried it out, which is ``algorithm``. ``shares`` split the time of
-    ``slowest``, the PE whose kernel ran longest; they add up to ``slowest_ns``. ``blocks``: those by which
-    products went, as m×k×n.
+    ``title``: the name, and for a collective its ``algorithm`` too. ``slowest``: the PE whose kernel ran longest.
+    ``shares``: the parts of that kernel's time, which add up to ``slowest_ns``. ``blocks``: the block sizes of the
+    products, as m×k×n.
     """
 
     name: str
@@ -61,17 +61,17 @@ class LaunchSplit:
 
     @property
     def total_ns(self) -> float:
-        """From submission to completion."""
+        """The time from submission to completion."""
         return whole_ps(self.before_ns + self.kernel_ns + self.after_ns)
 
 
 @value(kw_only=True)
 class RunReport:
-    """Everything that is measured on the engine of a run.
+    """The figures measured on the engine of a run.
 
-    ``launches``: the longest one of each name; ``queues``: of the PEs that sent messages; ``under_way``: requests that
-    had not ended when the run did, or had failed and were given up. ``translation``: where PEs have a TLB.
-    ``memories``: those that moved most.
+    ``launches``: the longest launch of each name. ``queues``: those of PEs that sent messages. ``under_way``: requests
+    that had not ended when the run did, or that failed and were abandoned. ``translation``: None without TLBs.
+    ``memories``: the memories that moved most.
     """
 
     launches: tuple[LaunchSplit, ...]
@@ -93,10 +93,11 @@ def report_run(
     works: Works | None = None,
     since_ns: float = 0.0,
 ) -> RunReport:
-    """Compute the figures of a run, as far as it got: of launches and engines from ``since_ns`` on, of the rest of all.
+    """Compute the figures of a run, up to its current time.
 
-    ``links``: the traffic of links when the program was over; None while it is under way: then their traffic up to now.
-    ``works``: those of the log up to now, if somebody has them already.
+    Launches and engines count from ``since_ns`` on, all other figures from the start. ``links``: the traffic of links
+    at the end of the program; None while the program runs: the current traffic. ``works``: the works of the log, if the
+    caller has them.
     """
     since_ps = ns_to_ps(since_ns)
     launched = [handle for handle in launches_of(engine.handles) if handle.submitted_ps >= since_ps]
@@ -131,8 +132,8 @@ def longest_of_each_name(launched: Sequence[RequestHandle]) -> Iterable[tuple[Re
 
 
 def _name(msg: HostMsg) -> str:
-    what = type(msg).__name__.removesuffix("Msg")
-    return f"{what} {msg.title!r}" if msg.title else what
+    kind = type(msg).__name__.removesuffix("Msg")
+    return f"{kind} {msg.title!r}" if msg.title else kind
 
 
 def _has_ended(handle: RequestHandle) -> bool:
@@ -141,7 +142,7 @@ def _has_ended(handle: RequestHandle) -> bool:
 
 
 def _list_kernels(handle: RequestHandle) -> tuple[PeReport, ...]:
-    """Return the reports of a finished launch's PEs; empty for other requests."""
+    """Return the PE reports of a finished launch; empty for other requests."""
     if handle.outcome is None or not _has_ended(handle) or not isinstance(handle.msg, KernelLaunchMsg):
         return ()
     return handle.outcome.reports
@@ -149,9 +150,9 @@ def _list_kernels(handle: RequestHandle) -> tuple[PeReport, ...]:
 
 def _split(works: Works, handle: RequestHandle, launches: int) -> LaunchSplit:
     kernels = _list_kernels(handle)
-    begin, end = min(each.start_ps for each in kernels), max(each.end_ps for each in kernels)
-    slowest = max(kernels, key=lambda each: each.end_ps - each.start_ps)
-    # A PE runs one kernel at a time, so what its parts do meanwhile belongs to this one.
+    begin, end = min(kernel.start_ps for kernel in kernels), max(kernel.end_ps for kernel in kernels)
+    slowest = max(kernels, key=lambda kernel: kernel.end_ps - kernel.start_ps)
+    # A PE runs one kernel at a time, so all work of its components in that time belongs to this kernel.
     parts = {pe_part(*slowest.pe, kind) for kind in PE_KINDS}
     return LaunchSplit(
         name=handle.msg.name,
@@ -162,7 +163,7 @@ def _split(works: Works, handle: RequestHandle, launches: int) -> LaunchSplit:
         before_ns=ps_to_ns(begin - handle.submitted_ps),
         kernel_ns=ps_to_ns(end - begin),
         after_ns=ps_to_ns(handle.ended_ps - end),
-        late_pes=sum(each.late for each in kernels),
+        late_pes=sum(kernel.late for kernel in kernels),
         slowest=slowest.pe,
         slowest_ns=ps_to_ns(slowest.end_ps - slowest.start_ps),
         shares=engine_shares(works, parts, slowest.start_ps, slowest.end_ps),
@@ -171,9 +172,9 @@ def _split(works: Works, handle: RequestHandle, launches: int) -> LaunchSplit:
 
 
 def _measure_engines(works: Works, launched: Sequence[RequestHandle]) -> tuple[EngineUsage, ...]:
-    """Return the use of engines from the first start of a kernel to the last end of one."""
-    kernels = [each for handle in launched for each in _list_kernels(handle)]
+    """Return the use of engines from the first start of a kernel to the last end."""
+    kernels = [kernel for handle in launched for kernel in _list_kernels(handle)]
     if not kernels:
         return ()
-    begin, end = min(each.start_ps for each in kernels), max(each.end_ps for each in kernels)
+    begin, end = min(kernel.start_ps for kernel in kernels), max(kernel.end_ps for kernel in kernels)
     return engine_usage(works, ps_to_ns(begin), ps_to_ns(end))

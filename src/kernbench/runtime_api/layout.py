@@ -1,6 +1,7 @@
-"""The place of a tensor in memory: its shards, and the part of the tensor that each holds.
+"""The place of a tensor in memory: its shards, and the part of the tensor in each.
 
-Also: the same shards under another shape, and several tensors of one layout as one range of virtual addresses.
+A layout may have another shape over the same shards. Several tensors of one layout may form one range of virtual
+addresses.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from kernbench.policy.placement.geometry import Index, Window
 from kernbench.policy.placement.views import ShardView, WindowPiece, first_copies, pieces
 
 TensorKey: TypeAlias = tuple[int, int]
-"""A tensor in memory: its SIP and its first virtual address."""
+"""The key of a tensor in memory: its SIP and its first virtual address."""
 
 
 @value
 class ShardStretch:
-    """``nbytes`` from ``pa`` of one shard, and the piece of the tensor that lies there."""
+    """``nbytes`` of one shard from ``pa`` on, and the piece of the tensor stored there."""
 
     pa: int
     nbytes: int
@@ -39,14 +40,14 @@ class ShardStretch:
 
     @property
     def pe(self) -> PeCoord:
-        """The PE that holds it."""
+        """The PE that owns the shard."""
         spec = self.piece.view.spec
         return spec.sip, spec.cube, spec.pe
 
     def elements(self, held: Array) -> Array:
-        """Return the piece's elements from ``held``.
+        """Return the piece's elements as a view of ``held``.
 
-        The array begins with the first of them, and has the elements in between too.
+        ``held`` begins with the first of these elements and contains the elements in between too.
         """
         strides = row_major(self.piece.view.shape, held.itemsize)
         return np.ndarray(self.piece.source.shape, held.dtype, held, 0, strides)
@@ -56,7 +57,7 @@ class ShardStretch:
 class TensorLayout:
     """A tensor in the memory of one SIP. ``views`` and the deployment's shards are in the same order.
 
-    ``made_as``: the shape that ``dp`` splits, when that is another than its own.
+    ``made_as``: the shape that ``dp`` splits, if it is not ``shape``.
     """
 
     shape: tuple[int, ...]
@@ -70,12 +71,12 @@ class TensorLayout:
 
     @property
     def name(self) -> str:
-        """Its name in reports."""
+        """The name in reports."""
         return self.deployment.name
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements, once."""
+        """The bytes of all elements, without copies."""
         return self.deployment.nbytes
 
     @property
@@ -85,32 +86,32 @@ class TensorLayout:
 
     @property
     def key(self) -> TensorKey:
-        """The key that identifies it while it lives."""
+        """The key that identifies the tensor during its lifetime."""
         return self.sip, self.va
 
     @property
     def argument(self) -> TensorArg:
-        """It as an argument of a kernel."""
+        """The tensor as an argument of a kernel."""
         return TensorArg(name=self.name, va=self.va, shape=self.shape, dtype=self.dtype, owners=self.owners)
 
     @property
     def whole(self) -> Window:
-        """All of its elements."""
+        """The window of all elements."""
         return Window.whole(self.shape)
 
     @property
     def shards(self) -> tuple[MappedShard, ...]:
-        """Its parts and copies, in (cube, pe) order."""
+        """The shards and their copies, in (cube, pe) order."""
         return self.deployment.shards
 
     @property
     def parts(self) -> Iterator[tuple[ShardView, MappedShard]]:
-        """Every shard, with what it holds and where it lies."""
+        """The shards, each with its view and its place."""
         return zip(self.views, self.shards, strict=True)
 
     @cached_property
     def owners(self) -> tuple[PeCoord, ...]:
-        """The PEs that hold a shard, in order."""
+        """The PEs that own a shard, in order."""
         return tuple(sorted({(shard.sip, shard.cube, shard.pe) for shard in self.shards}))
 
     @cached_property
@@ -118,7 +119,7 @@ class TensorLayout:
         return {view: shard.pa for view, shard in self.parts}
 
     def pa_of(self, view: ShardView) -> int:
-        """Return the first address of a shard, an encoded physical one."""
+        """Return the first address of a shard, as an encoded physical address."""
         return self._pa_by_view[view]
 
     @cached_property
@@ -131,39 +132,39 @@ class TensorLayout:
 
     @cached_property
     def is_row_major(self) -> bool:
-        """True when its virtual addresses are in the order of its elements, as far as every shard alone can tell."""
+        """True when every shard has consecutive elements of the tensor, at their offset in its virtual range."""
         return all(self._is_in_order(view) for view in self.views)
 
     def _is_in_order(self, view: ShardView) -> bool:
-        """Return True when a shard holds neighbouring elements, at the offset where they come in the tensor."""
+        """Return True when the shard's elements are consecutive in the tensor and at the matching offset."""
         axis = next((at for at, extent in enumerate(view.shape) if extent > 1), len(view.shape))
         rest_is_whole = view.shape[axis + 1 :] == self.shape[axis + 1 :]
         return rest_is_whole and first_element(view.window, self.shape) * self.dtype.itemsize == view.spec.offset_bytes
 
     @property
     def has_copies(self) -> bool:
-        """True when elements lie in more than one place."""
+        """True when elements are stored in more than one place."""
         return bool(self._later_views)
 
     def is_first(self, stretch: ShardStretch) -> bool:
-        """Return True when a stretch is of the first copy of its shard."""
+        """Return True when a stretch belongs to the first copy of its shard."""
         return stretch.piece.view not in self._later_views
 
     def first_stretches(self, window: Window) -> list[ShardStretch]:
-        """Return the stretches that hold the elements of ``window``, each once: in the first copy."""
+        """Return the stretches that contain the elements of ``window`` once, in the first copy."""
         return [self._make_stretch(piece) for piece in pieces(self._first_views, window)]
 
     def all_stretches(self, window: Window) -> list[ShardStretch]:
-        """Return the stretches that hold the elements of ``window`` in every copy, in the order of their PEs."""
+        """Return the stretches that contain the elements of ``window`` in every copy, in the order of their PEs."""
         return [self._make_stretch(piece) for piece in pieces(self.views, window)]
 
     def stretches_of(self, index: Index) -> list[ShardStretch]:
-        """Return the stretches that hold one element, in every copy; that of the first copy comes first."""
+        """Return the stretches that contain one element, in every copy; the first copy comes first."""
         return self.all_stretches(Window(tuple((at, at + 1) for at in index)))
 
     def place_of(self, index: Index, fmt: AddressFormat, pe: PeCoord | None = None) -> str:
-        """Return PE and address of one element as text: of its first copy, or of the copy on ``pe``."""
-        stretch = next(each for each in self.stretches_of(index) if pe in (None, each.pe))
+        """Return PE and address of one element as text: in its first copy, or in the copy on ``pe``."""
+        stretch = next(stretch for stretch in self.stretches_of(index) if pe in (None, stretch.pe))
         return f"{pe_name(stretch.pe)}, {PhysAddr.decode(stretch.pa, fmt)!r}"
 
     def _make_stretch(self, piece: WindowPiece) -> ShardStretch:
@@ -172,7 +173,7 @@ class TensorLayout:
 
 
 def first_element(window: Window, shape: Shape) -> int:
-    """Return the number of a window's first element among those of a tensor of ``shape``."""
+    """Return the flat index of a window's first element in a tensor of ``shape``."""
     number = 0
     for (start, _), extent in zip(window.bounds, shape, strict=True):
         number = number * extent + start
@@ -188,14 +189,14 @@ def shard_table(layout: TensorLayout) -> tuple[int, ...]:
 KINDS = ("row_wise", "column_wise", "replicate")
 ViewsOf: TypeAlias = Callable[[DPPolicy], tuple[ShardView, ...]]
 Elements: TypeAlias = tuple[int, tuple[tuple[int, int], ...]]
-"""Elements of a tensor in an order: the number of the first, then (how many, how far apart), from inside to outside."""
+"""Ordered elements of a tensor: the flat index of the first, then (count, distance) of each run from inside out."""
 
 
 def reshape_layout(layout: TensorLayout, shape: Shape, place: ViewsOf) -> TensorLayout | None:
-    """Return the layout of the same elements in the same order under ``shape``; None when a shard is no box of that.
+    """Return the layout of the same elements, in the same order, under ``shape``; None if a shard is no box of it.
 
-    It has the policy that puts every element where it lies, if there is one; else it keeps ``dp`` and the shape that
-    ``dp`` splits. ``place`` gives the shards that a policy makes of a tensor of ``shape``.
+    The layout has the policy that places every element where it is, if there is one. Otherwise it retains ``dp`` and
+    the shape that ``dp`` splits. ``place`` returns the shards that a policy makes of a tensor of ``shape``.
     """
     held = [_list_elements(view.window, layout.shape) for view in layout.views]
     windows = [_find_window(elements, shape) for elements in held]
@@ -209,11 +210,11 @@ def reshape_layout(layout: TensorLayout, shape: Shape, place: ViewsOf) -> Tensor
     return replace(layout, shape=shape, views=views, dp=policy, made_as=None)
 
 
-def _list_policies(given: DPPolicy) -> Iterator[DPPolicy]:
-    """Yield the policies over the same cubes and PEs, the given one first."""
-    yield given
+def _list_policies(policy: DPPolicy) -> Iterator[DPPolicy]:
+    """Yield the policies over the same cubes and PEs, beginning with ``policy``."""
+    yield policy
     for cube, pe in product(KINDS, KINDS):
-        yield replace(given, cube=cube, pe=pe)
+        yield replace(policy, cube=cube, pe=pe)
 
 
 def _try_policy(place: ViewsOf, policy: DPPolicy) -> tuple[ShardView, ...]:
@@ -226,7 +227,7 @@ def _try_policy(place: ViewsOf, policy: DPPolicy) -> tuple[ShardView, ...]:
 def _list_elements(window: Window, shape: Shape) -> Elements:
     """Return the elements of a window in order.
 
-    Axes that make one run are taken together, so that the shape does not matter.
+    Axes that form one run are merged, so that the result does not depend on the shape.
     """
     first, step = 0, 1
     runs: list[tuple[int, int]] = []
@@ -242,7 +243,7 @@ def _list_elements(window: Window, shape: Shape) -> Elements:
 
 
 def _find_window(elements: Elements, shape: Shape) -> Window | None:
-    """Return the window of a tensor of ``shape`` that holds these elements; None when they are no box."""
+    """Return the window of a tensor of ``shape`` that contains these elements; None if they are no box."""
     first, runs = elements
     counts = [1] * len(shape)
     axis, stride = len(shape) - 1, 1
@@ -272,7 +273,7 @@ class _Joined:
 
 
 class JoinedRanges:
-    """The lists of tensors that were joined and whose tensors all live."""
+    """The lists of joined tensors whose tensors all live."""
 
     __slots__ = ("_engine", "_joined")
 
@@ -281,9 +282,9 @@ class JoinedRanges:
         self._joined: dict[tuple[TensorKey, ...], _Joined] = {}
 
     def join(self, layouts: Sequence[TensorLayout]) -> tuple[int, list[HostMsg]]:
-        """Return the address of the first tensor, behind which the others follow.
+        """Return the address of the first tensor, which the others follow, and the messages that map them there.
 
-        With it come the messages that map them so, if any are needed.
+        There are no messages if the tensors are joined already.
         """
         keys = tuple(layout.key for layout in layouts)
         if keys in self._joined:
@@ -303,7 +304,7 @@ class JoinedRanges:
         return va, [MmuMapMsg(name=name, sip=first.sip, mapping=mapping, target_pe=pes)]
 
     def unmappings(self, layouts: Sequence[TensorLayout]) -> Iterator[HostMsg]:
-        """Yield the messages that take every list with one of these tensors out of the MMUs."""
+        """Yield the messages that unmap every list with one of these tensors."""
         for _, joined in self._find_joined(layouts):
             yield MmuUnmapMsg(name=joined.name, sip=joined.sip, va_base=joined.va, target_pe=joined.pes)
 

@@ -1,4 +1,4 @@
-"""The tensors of one context, made, read, written and freed in simulated time; and the extra memories that it maps."""
+"""The tensors of one context, created, read, written and freed in simulated time, and its extra memories."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from kernbench.runtime_api.transfers import (
 
 @value
 class FreedTensor:
-    """A tensor that its program did not free: the context did."""
+    """A tensor that the context freed, since its program did not."""
 
     name: str
     shape: tuple[int, ...]
@@ -54,7 +54,7 @@ class FreedTensor:
 
 @value
 class LeakedMemory:
-    """Memory that is still allocated after all tensors are gone, and was not when the context began."""
+    """Memory that is still allocated after all tensors are freed, and was not when the context began."""
 
     part: str
     nbytes: int
@@ -65,9 +65,9 @@ class LeakedMemory:
 
 @value
 class CleanupReport:
-    """The findings of ``cleanup``: tensors that it freed, and memory that is still allocated though no tensor has it.
+    """The result of ``cleanup``: the tensors that it freed, and memory still allocated without a tensor.
 
-    ``left``: work that ranks had begun and not ended, such as requests that none of them waited for.
+    ``left``: unfinished work of ranks, such as requests that no rank waited for.
     """
 
     freed: tuple[FreedTensor, ...] = ()
@@ -82,7 +82,7 @@ class CleanupReport:
 
 
 class TensorMemory:
-    """Places tensors on the machine, moves their data, and knows which of them live."""
+    """The live tensors of a context: their placement on the machine, and the transfers of their data."""
 
     __slots__ = ("_before", "_engine", "_joined", "_live", "_mapped", "_requests", "_watch", "uses")
 
@@ -109,10 +109,13 @@ class TensorMemory:
         sip: int,
         fill: float | None = None,
     ) -> TensorLayout:
-        """Allocate (free of charge), then map and, unless ``fill`` is None, initialise, both at once."""
+        """Allocate a tensor (in no simulated time), then map it and initialise it to ``fill``, both at once.
+
+        ``fill`` None: the tensor is uninitialised.
+        """
         self._requests.check()
         if fill is not None:
-            fill_pattern(fill, dtype)  # what is no number is found out before anything is allocated
+            fill_pattern(fill, dtype)  # check the fill value before allocating
         layout = self._place(name, shape, dtype, dp, sip)
         self._begin(layout)
         self._live[layout.key] = layout
@@ -124,17 +127,17 @@ class TensorMemory:
     def create_like(self, layout: TensorLayout, name: str, dtype: DType, fill: float | None = None) -> TensorLayout:
         """Create a tensor of the shape, the layout and the SIP of another."""
         shape = layout.shape if layout.made_as is None else layout.made_as
-        made = self.create(name, shape, dtype, layout.dp, layout.sip, fill)
+        created = self.create(name, shape, dtype, layout.dp, layout.sip, fill)
         if shape == layout.shape:
-            return made
-        under_its_shape = self.reshape(made, layout.shape)
-        assert under_its_shape is not None, "what one tensor allows, another that lies like it does"
+            return created
+        under_its_shape = self.reshape(created, layout.shape)
+        assert under_its_shape is not None, "a tensor of the same layout can have the same shape"
         return under_its_shape
 
     def renew(self, layout: TensorLayout) -> None:
-        """Note that nobody has written its elements.
+        """Mark the elements as unwritten.
 
-        While a request under way uses the tensor, they stay what they are.
+        While a request in flight uses the tensor, the marks do not change.
         """
         if not self.uses.under_way(layout.key):
             self._engine.retire()
@@ -144,13 +147,13 @@ class TensorMemory:
         self._engine.renew((shard.pa, shard.nbytes) for shard in layout.shards)
 
     def map_on(self, wanted: Iterable[tuple[Iterable[TensorLayout], tuple[PeCoord, ...]]]) -> None:
-        """Tell the MMUs of these PEs that do not know yet where these tensors lie: those of their owners do."""
+        """Map tensors on PEs whose MMUs do not have them yet; owners always have them."""
         self._requests.transfer(chain.from_iterable(self._make_mappings(layouts, pes) for layouts, pes in wanted))
 
     def join(self, layouts: Sequence[TensorLayout]) -> int:
-        """Make tensors of one layout follow each other in virtual addresses, as their owners see them; the first one.
+        """Place tensors of one layout at consecutive virtual addresses for their owners, and return the first address.
 
-        They lie where they lay, and keep their own addresses too. It lasts as long as all of them live.
+        The data does not move, and the tensors keep their addresses too. The range lasts while all of them live.
         """
         va, messages = self._joined.join(layouts)
         self._requests.transfer(messages)
@@ -159,29 +162,29 @@ class TensorMemory:
     def _make_mappings(self, layouts: Iterable[TensorLayout], pes: tuple[PeCoord, ...]) -> list[HostMsg]:
         messages: list[HostMsg] = []
         for layout in layouts:
-            known = self._mapped[layout.key]
-            new = tuple(pe for pe in pes if pe not in known)
+            mapped = self._mapped[layout.key]
+            new = tuple(pe for pe in pes if pe not in mapped)
             if new:
-                known.update(new)
+                mapped.update(new)
                 mapping = layout.deployment.mapping()
                 messages.append(MmuMapMsg(name=layout.name, sip=layout.sip, mapping=mapping, target_pe=new))
         return messages
 
     def _make_unmapping(self, layout: TensorLayout) -> HostMsg:
-        known = tuple(sorted(self._mapped[layout.key]))
-        return MmuUnmapMsg(name=layout.name, sip=layout.sip, va_base=layout.va, target_pe=known)
+        mapped = tuple(sorted(self._mapped[layout.key]))
+        return MmuUnmapMsg(name=layout.name, sip=layout.sip, va_base=layout.va, target_pe=mapped)
 
     def clone(self, layout: TensorLayout, name: str) -> TensorLayout:
-        """Make a tensor that lies in the same way: every PE that owns it copies its shards."""
+        """Create a tensor of the same layout: every owner PE copies its shards."""
         self.settle(layout)
-        made = self.create_like(layout, name, layout.dtype)
-        copying = self._requests.submit(copy_launch(layout, made))
-        self.uses.note(copying, (layout.key, made.key))
+        copied = self.create_like(layout, name, layout.dtype)
+        copying = self._requests.submit(copy_launch(layout, copied))
+        self.uses.note(copying, (layout.key, copied.key))
         self._requests.wait([copying])
-        return made
+        return copied
 
     def reshape(self, layout: TensorLayout, shape: tuple[int, ...]) -> TensorLayout | None:
-        """Return the same tensor under another shape of as many elements; None when its shards do not allow it."""
+        """Return the tensor under another shape of as many elements; None if its shards do not allow it."""
         self._check_live(layout)
         return reshape_layout(layout, shape, lambda policy: self._make_views(shape, layout.dtype, policy, layout.sip))
 
@@ -210,50 +213,50 @@ class TensorMemory:
         return TensorLayout(shape=shape, dtype=dtype, dp=dp, sip=sip, va=va, deployment=deployment, views=views)
 
     def is_live(self, layout: TensorLayout) -> bool:
-        """Return True when the tensor has not been freed, under this shape or another."""
-        found = self._live.get(layout.key)
-        return found is not None and found.deployment is layout.deployment
+        """Return True when the tensor, under any shape, has not been freed."""
+        live = self._live.get(layout.key)
+        return live is not None and live.deployment is layout.deployment
 
     def bytes_in_use(self, sip: int) -> int:
-        """Return the bytes of the SIP's HBM that tensors have, those of other contexts too."""
+        """Return the bytes of the SIP's HBM that tensors occupy, those of other contexts included."""
         use = _measure_use(self._engine)
         return sum(nbytes for (pe, part), nbytes in use.items() if part == "hbm" and pe[0] == sip)
 
     def fill(self, layout: TensorLayout, value: float) -> None:
-        """Make every element ``value``; the device writes it."""
+        """Set every element to ``value``; the device writes it."""
         self._write(layout, fill_messages(layout, value))
 
     def copy(self, layout: TensorLayout, source: HostSource | None) -> None:
-        """Make the tensor ``source``, which broadcasts to it, by a host transfer to every copy.
+        """Copy ``source``, which broadcasts to the tensor, to every copy by a host transfer.
 
-        None: a transfer without values.
+        ``source`` None: a transfer without values.
         """
         self._write(layout, copy_messages(layout, source if self.has_data else None))
 
     def update(self, layout: TensorLayout, window: Window, values: Array | None, chosen: Array) -> None:
-        """Make the elements of ``window`` where ``chosen`` holds ``values``: only their bytes are sent.
+        """Set the elements of ``window`` where ``chosen`` is true to ``values``; only their bytes are sent.
 
-        None: a transfer without values.
+        ``values`` None: a transfer without values.
         """
         if window == layout.whole and chosen.all():
             self.copy(layout, values)
         else:
             self._write(layout, update_messages(layout, window, values if self.has_data else None, chosen))
 
-    def read(self, layout: TensorLayout, window: Window, asked: Any = ...) -> Array:
+    def read(self, layout: TensorLayout, window: Window, index: Any = ...) -> Array:
         """Read the elements of ``window`` by a host transfer.
 
-        ``asked``: an index of the window, the elements that the program wants; observers are told what is wrong with
-        these only. NoDataError, before any time passes, in a run that has no values.
+        ``index``: the elements of the window that the program uses; observers report errors in these only. Raises
+        NoDataError, before any time passes, in a run without values.
         """
         self._requests.check()
         self._check_live(layout)
         self._engine.keeping.read(window.size, f"tensor {layout.name!r}")
-        found = self.pass_on(layout, window, asked)
-        return np.zeros(window.shape, layout.dtype.numpy) if found is None else found
+        values = self.pass_on(layout, window, index)
+        return np.zeros(window.shape, layout.dtype.numpy) if values is None else values
 
-    def pass_on(self, layout: TensorLayout, window: Window, asked: Any = ...) -> Array | None:
-        """Read values that go on to the machine, unseen by the program; None in a run without data."""
+    def pass_on(self, layout: TensorLayout, window: Window, index: Any = ...) -> Array | None:
+        """Read values that the host passes to the machine, unseen by the program; None in a run without data."""
         start_ps = self._engine.machine.clock.time
         self.settle(layout)
         self._requests.transfer(read_messages(layout, layout.first_stretches(window)))
@@ -262,26 +265,26 @@ class TensorMemory:
         held = self._gather(layout, window)
         if self._watch.is_on:
             self._watch.check(
-                Look(action="read", layout=layout, window=window, held=held, start_ps=start_ps, asked=asked)
+                Look(action="read", layout=layout, window=window, held=held, start_ps=start_ps, index=index)
             )
         return held
 
     def look(self, layout: TensorLayout) -> Array:
-        """Return all elements as the machine holds them now, in no simulated time: for reports, not for programs.
+        """Return all elements as they are stored now, in no simulated time: for reports, not for programs.
 
-        NoDataError in a run that has no values.
+        Raises NoDataError in a run without values.
         """
         self._check_live(layout)
-        whole = layout.whole
-        has_values = self._engine.keeping.read(whole.size, f"tensor {layout.name!r}")
-        return self._gather(layout, whole) if has_values else np.zeros(whole.shape, layout.dtype.numpy)
+        window = layout.whole
+        has_values = self._engine.keeping.read(window.size, f"tensor {layout.name!r}")
+        return self._gather(layout, window) if has_values else np.zeros(window.shape, layout.dtype.numpy)
 
     def copies(self, layout: TensorLayout, first: Array) -> Iterator[TensorCopy]:
-        """Yield every further copy as the machine holds it now; ``first`` is the first copy."""
+        """Yield every further copy as it is stored now; ``first`` is the first copy."""
         return copies(layout, layout.whole, first, self._engine.read_memory) if layout.has_copies else iter(())
 
     def check(self, layout: TensorLayout, tolerance: Tolerance) -> None:
-        """Tell observers what is wrong with a tensor that the host compares, with this tolerance."""
+        """Report to observers the errors in a tensor that the host compares with this tolerance."""
         if self._watch.is_on:
             now, held = self._engine.machine.clock.time, self._gather(layout, layout.whole)
             self._watch.check(
@@ -296,24 +299,24 @@ class TensorMemory:
             )
 
     def settle(self, layout: TensorLayout, *, writes: bool = True) -> None:
-        """Wait for everything under way that uses the tensor; InputError when it is freed.
+        """Wait for requests in flight that use the tensor. Raises InputError if it is freed.
 
-        ``writes``: the tensor is to be changed; else what only reads it is not waited for.
+        ``writes``: the caller writes the tensor; otherwise requests that only read it are not waited for.
         """
         self._requests.check()
         self._check_live(layout)
         self.uses.settle(layout.key, writes=writes)
 
     def release(self, layout: TensorLayout) -> None:
-        """Take the tensor out of the MMUs, then give its memory back."""
+        """Unmap the tensor, then free its memory."""
         self.settle(layout)
         self._requests.transfer([self._make_unmapping(layout), *self._joined.unmappings([layout])])
         self._forget([layout])
 
     def release_all(self, *, unmap: bool = True) -> CleanupReport:
-        """Release what lives, in the order of creation, and report it.
+        """Free all live tensors, in the order of creation, and report them.
 
-        Without ``unmap`` only the allocations are given back: after an error the machine may not answer any more.
+        Without ``unmap`` only free the allocations: after an error the machine may not respond.
         """
         left = tuple(self._live.values())
         if unmap:
@@ -321,7 +324,9 @@ class TensorMemory:
                 self.settle(layout)
             self._requests.transfer([*map(self._make_unmapping, left), *self._joined.unmappings(left)])
         self._forget(left)
-        freed = tuple(FreedTensor(each.name, each.shape, each.dtype.name, each.sip, each.nbytes) for each in left)
+        freed = tuple(
+            FreedTensor(layout.name, layout.shape, layout.dtype.name, layout.sip, layout.nbytes) for layout in left
+        )
         return CleanupReport(freed, tuple(self._find_leaks()))
 
     def _write(self, layout: TensorLayout, messages: Iterable[HostMsg]) -> None:
@@ -350,11 +355,11 @@ class TensorMemory:
 
 
 def _measure_use(engine: GraphEngine) -> dict[tuple[PeCoord, str], int]:
-    """Return the bytes in use in the memories of every PE that anything was asked of."""
-    found: dict[tuple[PeCoord, str], int] = {}
+    """Return the bytes in use in the memories of every PE that has been used."""
+    used: dict[tuple[PeCoord, str], int] = {}
     for pe, allocator in sorted(engine.used_allocators.items()):
-        found[pe, "hbm"], found[pe, "tcm"] = _count_bytes(allocator.hbm), _count_bytes(allocator.tcm)
-    return found
+        used[pe, "hbm"], used[pe, "tcm"] = _count_bytes(allocator.hbm), _count_bytes(allocator.tcm)
+    return used
 
 
 def _count_bytes(space: FreeList) -> int:
@@ -376,15 +381,15 @@ class ExtraMemories:
             node = self._engine.topology.topology_obj.node(part)
             pa, nbytes = self._engine.addresses_of(part)
             sip, cube = node.cube_coord
-            whole = MappedShard(sip=sip, cube=cube, pe=node.pe or 0, offset_bytes=0, nbytes=nbytes, pa=pa)
+            shard = MappedShard(sip=sip, cube=cube, pe=node.pe or 0, offset_bytes=0, nbytes=nbytes, pa=pa)
             va = self._engine.va_allocator(sip).alloc(nbytes)
-            mapping = TensorMapping(name=part, va_base=va, nbytes=nbytes, shards=(whole,))
+            mapping = TensorMapping(name=part, va_base=va, nbytes=nbytes, shards=(shard,))
             self._mapped[part] = sip, mapping
             self._requests.transfer([MmuMapMsg(name=part, sip=sip, mapping=mapping)])
         return self._mapped[part][1].va_base
 
     def release(self, *, unmap: bool = True) -> None:
-        """Take all of them out of the MMUs; without ``unmap`` only their virtual addresses are given back."""
+        """Unmap all of these memories; without ``unmap`` only free their virtual addresses."""
         if unmap:
             self._requests.transfer(self._make_unmappings())
         for sip, mapping in self._mapped.values():

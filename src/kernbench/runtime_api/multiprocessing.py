@@ -1,4 +1,4 @@
-"""``torch.multiprocessing``: rank programs, all in this process, each a greenlet."""
+"""``torch.multiprocessing``: rank programs, each a greenlet of this process."""
 
 from __future__ import annotations
 
@@ -28,20 +28,24 @@ class ProcessContext:
 
     @property
     def is_joined(self) -> bool:
-        """True when somebody has waited for them to the end."""
+        """True when the program has waited for the ranks to end."""
         return self._joined
 
     @property
     def report(self) -> str:
-        """The errors of ranks up to now, as text; empty when there is none."""
+        """The errors of ranks until now, as text; empty without errors."""
         return describe_failures(self._spawned.errors)
 
     def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
-        """Wait until all have ended, then True. SpawnException when one raised; SimulationDeadlock when none can go on.
+        """Wait until all ranks have ended, and return True.
 
-        When a rank raises, the others end where they wait next, and what they have under way is dropped. RunError when
-        an interrupt ended them; IpcqError when they have ended well and left messages in queues that they took
-        off. The times are PyTorch's and have no effect: ranks always end.
+        If a rank raises, the others end at their next wait, and their requests in flight are dropped. The times are
+        PyTorch's and have no effect: ranks always end. Raises:
+
+        - SpawnException if a rank raised;
+        - SimulationDeadlock if no rank can proceed;
+        - RunError if an interrupt ended the ranks;
+        - IpcqError if the ranks succeeded but left messages in queues that they removed.
         """
         self._joined = True
         self._run()
@@ -52,9 +56,9 @@ class ProcessContext:
         return True
 
     def stop(self) -> None:
-        """End those that have not ended, where they wait, and drop what they have under way.
+        """End the unfinished ranks where they wait, and drop their requests in flight.
 
-        SpawnException when one had raised.
+        Raises SpawnException if a rank had raised.
         """
         self._joined = True
         self._scheduler.stop()
@@ -70,7 +74,7 @@ class ProcessContext:
         try:
             self._scheduler.join()
         except SimulationDeadlock:
-            # It is the failure of these ranks, which have ended with it.
+            # The deadlock is the recorded failure of these ranks, which have ended.
             return
         except BaseException as interrupt:
             self._scheduler.give_up(interrupt)
@@ -78,13 +82,13 @@ class ProcessContext:
 
 
 def _find_cause(errors: dict[int, BaseException]) -> BaseException:
-    """Return the error that the traceback of all shows."""
-    found = [error for _, error in sorted(errors.items())]
-    return found[0] if len(found) == 1 else BaseExceptionGroup("what the ranks raised", found)
+    """Return the error for the traceback: the only one, or a group of all."""
+    in_order = [error for _, error in sorted(errors.items())]
+    return in_order[0] if len(in_order) == 1 else BaseExceptionGroup("errors of the ranks", in_order)
 
 
 class Multiprocessing:
-    """``torch.multiprocessing``, of one context. ``left``: what ranks that ended well had under way then."""
+    """``torch.multiprocessing`` of one context. ``left``: requests in flight when ranks ended without an error."""
 
     __slots__ = ("_context", "_groups", "_requests", "_scheduler", "_workers", "left")
 
@@ -103,18 +107,19 @@ class Multiprocessing:
         daemon: bool = False,
         start_method: str = "spawn",
     ) -> ProcessContext | None:
-        """Run ``fn(rank, *args)`` for every rank below ``nprocs``, all in simulated time; None once all have ended.
+        """Run ``fn(rank, *args)`` for every rank below ``nprocs`` in simulated time; return None when all have ended.
 
-        With ``join=False`` return at once: ranks run when the program waits, last in ``join()``, which the end of the
-        context does for those that are not a ``daemon``. Ranks share this process whatever ``start_method`` says.
-        SpawnException when a rank raises, and when one had that nobody has joined. InputError for what cannot be
-        spawned; UnsupportedError from a rank, and while other ranks run.
+        With ``join=False`` return at once: ranks run whenever the program waits, at the latest in ``join()``. The end
+        of the context joins ranks that are not a ``daemon``. Ranks share this process for every ``start_method``.
+
+        Raises SpawnException if a rank raises, or if a rank of an unjoined spawn had raised. Raises InputError for
+        arguments that cannot be spawned, and UnsupportedError in a rank or while other ranks run.
         """
         self._check(fn, args, nprocs, start_method)
         self.finish()
         self._groups.settle()
-        own = self._workers.main.local
-        workers = [Worker(rank, nprocs, spawned=True, local=own.for_rank(rank, nprocs)) for rank in range(nprocs)]
+        local = self._workers.main.local
+        workers = [Worker(rank, nprocs, spawned=True, local=local.for_rank(rank, nprocs)) for rank in range(nprocs)]
         self._groups.begin(workers)
         spawned = Spawned([RankTask(worker, fn, tuple(args)) for worker in workers], lambda: self._finish(spawned))
         self._context = ProcessContext(spawned, self._scheduler, daemon, self._requests.lost)
@@ -125,7 +130,7 @@ class Multiprocessing:
         return None
 
     def finish(self) -> None:
-        """Wait for ranks that nobody joined; end those of a daemon."""
+        """Wait for ranks that the program did not join; end daemon ranks."""
         if self._context is None or self._context.is_joined:
             return
         if self._context.daemon:
@@ -135,22 +140,22 @@ class Multiprocessing:
 
     @property
     def untold(self) -> str:
-        """The errors of ranks that nobody has joined, as text; empty when there is none."""
+        """The errors of ranks that the program did not join, as text; empty without errors."""
         return "" if self._context is None or self._context.is_joined else self._context.report
 
     def stop(self) -> None:
-        """End the ranks that have not ended, asking nothing of the machine."""
+        """End the unfinished ranks without a request to the machine."""
         self._scheduler.stop()
 
     def _check(self, fn: Callable[..., object], args: object, nprocs: int, start_method: str) -> None:
         if self._workers.current.spawned:
-            raise UnsupportedError(f"{self._workers.current} cannot spawn ranks: the program does, once for all")
+            raise UnsupportedError(f"{self._workers.current} cannot spawn ranks: only the program can")
         if self._scheduler.busy:
             raise UnsupportedError("the ranks of the last spawn have not ended: join them first")
         if not callable(fn):
             raise InputError(f"spawn: fn is a {type(fn).__name__}, not a function of a rank")
         if not isinstance(args, tuple | list):
-            raise InputError(f"spawn: args is a {type(args).__name__}; write a tuple, (x,) when there is one")
+            raise InputError(f"spawn: args is a {type(args).__name__}; write a tuple, such as (x,) for one argument")
         if (whole_number(nprocs) or 0) < 1:
             raise InputError(f"spawn: nprocs={nprocs!r}, must be a whole number of at least 1")
         self._groups.check_size(nprocs)
@@ -158,15 +163,15 @@ class Multiprocessing:
             raise InputError(f"spawn: start_method={start_method!r}, must be one of {', '.join(START_METHODS)}")
 
     def _finish(self, spawned: Spawned) -> None:
-        """Clean up behind ranks that have ended.
+        """Clean up after ranks that have ended.
 
-        After a failure nothing of theirs goes on; else work that they left is noted.
+        After a failure their requests are abandoned; otherwise their unfinished work is noted.
         """
         workers = [task.worker for task in spawned.tasks]
-        left = [f"{each}: {what}" for each in workers for what in self._requests.unseen_of(each)]
+        left = [f"{worker}: {request}" for worker in workers for request in self._requests.unseen_of(worker)]
         left += self._groups.note_end(workers)
         if spawned.has_ended_well:
-            # Of requests that no rank has waited for.
+            # Errors of requests that no rank has waited for.
             _blame(spawned, self._requests.find_failures(workers))
         if spawned.has_ended_well:
             self.left += tuple(left)
@@ -174,7 +179,7 @@ class Multiprocessing:
         self._groups.spoil()
         failed = self._requests.abandon(workers, describe_failures(spawned.errors), later=spawned.interrupted)
         if not spawned.errors:
-            # Nobody could go on since a kernel of theirs had failed.
+            # The ranks could not proceed because one of their kernels failed.
             _blame(spawned, failed)
 
 

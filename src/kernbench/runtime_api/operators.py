@@ -1,6 +1,6 @@
-"""The cost of a host library's operators on the machine: launches, simulated time, and what the host computed.
+"""The cost of a host library's operators on the machine: launches, simulated time, and operators computed by the host.
 
-A program that makes a model loads before it computes: the time of a run begins after that.
+A program that builds a model initialises it before it computes: the time of a run begins after the initialisation.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from kernbench.common.values import state, value
 
 @value
 class OperatorUse:
-    """An operator of a program: ``calls`` of it, the launches that carried them out, and their simulated time.
+    """An operator of a program: its number of ``calls``, the launches that carried them out, and their simulated time.
 
-    ``ns``: from its call to its return, transfers included. ``modelled``: False when the host computed it.
+    ``ns``: from call to return, transfers included. ``modelled``: False if the host computed it.
     """
 
     name: str
@@ -29,9 +29,9 @@ class OperatorUse:
 
 @value
 class LoadTime:
-    """The time from the beginning of a program until it first computed, by ``until``: an operator, and its line.
+    """The initialisation time: from the start of a program to its first computation, the operator and line ``until``.
 
-    ``counted``: it is a part of the run's time, as the user asked.
+    ``counted``: the run's time includes it, as the user requested.
     """
 
     ns: float
@@ -40,7 +40,7 @@ class LoadTime:
 
     @property
     def left_out_ns(self) -> float:
-        """The time that is no part of the run's."""
+        """The initialisation time that the run's time excludes."""
         return 0.0 if self.counted else self.ns
 
     def __str__(self) -> str:
@@ -58,10 +58,10 @@ class _Tally:
 
 @state
 class OperatorTallies:
-    """The operators of a run, by name. What an operator calls counts as its own.
+    """The operators of a run, by name. An operator includes the operators that it calls.
 
-    ``from_load``: what comes before the first that computes counts too. ``load``: that time; None while the program
-    loads, and in a run that something else began.
+    ``from_load``: count the time before the first computation too. ``load``: the initialisation time; None during
+    initialisation, and in a run that a kernel of the program itself began.
     """
 
     now: Callable[[], float]
@@ -76,24 +76,27 @@ class OperatorTallies:
         self._began_ns = self.now()
 
     def end_loading(self, until: str) -> None:
-        """The first operator that computes is about to: what there was before is forgotten, unless it counts."""
+        """Record the end of the initialisation, before the first operator ``until`` that computes.
+
+        Earlier operators are dropped unless ``from_load``.
+        """
         self.is_loading = False
         self.load = LoadTime(self.now() - self._began_ns, until, self.from_load)
         if not self.from_load:
             self._by_name.clear()
 
     def count_from_begin(self) -> None:
-        """A kernel of the program's own begins: if nothing has computed before, the run counts from its beginning."""
+        """Note a launch by the program itself: without an earlier operator, the run counts from its start."""
         self.is_loading = False
 
     @property
     def is_inside(self) -> bool:
-        """True while an operator is being carried out."""
+        """True while an operator executes."""
         return self._current is not None
 
     @contextmanager
     def measure(self, name: str) -> Iterator[None]:
-        """Inside, launches and time are those of operator ``name``, unless it is itself called by one."""
+        """Attribute launches and time of the ``with`` block to operator ``name``, unless another operator called it."""
         if self._current is not None:
             yield
             return
@@ -112,18 +115,19 @@ class OperatorTallies:
                 total.modelled = total.modelled and tally.modelled
 
     def count_launch(self) -> None:
-        """A launch of the operator that is being carried out begins."""
+        """Count a launch of the current operator."""
         if self._current is not None:
             self._current.launches += 1
 
     def note_unmodelled(self) -> None:
-        """The host computes (a part of) the operator that is being carried out."""
+        """Note that the host computes all or part of the current operator."""
         if self._current is not None:
             self._current.modelled = False
 
     def uses(self) -> tuple[OperatorUse, ...]:
         """Return all operators that took time, the longest first."""
-        found = [
-            OperatorUse(name, each.calls, each.launches, each.ns, each.modelled) for name, each in self._by_name.items()
+        used = [
+            OperatorUse(name, tally.calls, tally.launches, tally.ns, tally.modelled)
+            for name, tally in self._by_name.items()
         ]
-        return tuple(sorted(found, key=lambda each: (-each.ns, each.name)))
+        return tuple(sorted(used, key=lambda use: (-use.ns, use.name)))

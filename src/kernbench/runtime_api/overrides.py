@@ -1,4 +1,4 @@
-"""What ``path=value`` texts change, as ``--set`` takes them: the machine, the bench's parameters, or a front end."""
+"""Overrides ``path=value``, as ``--set`` takes them: of the machine, the bench's parameters, or a front end."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from kernbench.runtime_api.frontends import FRONTENDS
 
 Part: TypeAlias = Literal["machine", "bench", "frontends"]
 BENCH_PREFIX = "bench."
-"""What a parameter of the bench begins with."""
+"""The prefix of the bench's parameters"""
 FRONTEND_PREFIXES = tuple(f"{name}." for name in FRONTENDS)
-"""What a setting of a front end begins with."""
+"""The prefixes of the settings of front ends"""
 
 
 @value(kw_only=True)
 class OverrideTexts:
-    """Texts by what they change, each kind in the order in which they were given."""
+    """Overrides grouped by target, each group in input order."""
 
     machine: tuple[str, ...] = ()
     bench: tuple[str, ...] = ()
@@ -25,15 +25,15 @@ class OverrideTexts:
 
 
 def part_of(path: str) -> Part:
-    """Return what a path, or a text that begins with one, is of."""
+    """Return the target of a path, or of a text that begins with a path."""
     if path.startswith(BENCH_PREFIX):
         return "bench"
     return "frontends" if path.startswith(FRONTEND_PREFIXES) else "machine"
 
 
 def split_overrides(texts: Iterable[str]) -> OverrideTexts:
-    """Divide texts by what they change."""
-    found: dict[Part, list[str]] = {"machine": [], "bench": [], "frontends": []}
+    """Group overrides by target."""
+    by_target: dict[Part, list[str]] = {"machine": [], "bench": [], "frontends": []}
     for text in texts:
-        found[part_of(text)].append(text)
-    return OverrideTexts(**{part: tuple(each) for part, each in found.items()})
+        by_target[part_of(text)].append(text)
+    return OverrideTexts(**{part: tuple(grouped) for part, grouped in by_target.items()})

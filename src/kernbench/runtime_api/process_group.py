@@ -1,4 +1,4 @@
-"""The process group of a context: its ranks, its queues on the machine, and what its ranks have called."""
+"""The process group of a context: its ranks, its queues on the machine, and the calls of its ranks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from kernbench.topology.spec import TopologySpec
 
 
 class QueueInstaller:
-    """Puts queues on the machine of ``engine`` for one context, and takes them off."""
+    """The installer of one context's queues on the machine of ``engine``."""
 
     __slots__ = ("_removals", "_requests", "_there", "engine")
 
@@ -44,9 +44,9 @@ class QueueInstaller:
         self._removals: dict[int, list[RequestHandle]] = {}
 
     def install(self, algorithm: Algorithm, *, with_fabric: bool) -> InstalledQueues:
-        """Install the queues of an algorithm, with those between all SIPs if asked.
+        """Install the queues of an algorithm, optionally with those between all SIPs.
 
-        Returns when every PE has its own.
+        Return when every PE has its queues.
         """
         spec = self.engine.spec
         edges = unite(edges_of(algorithm, spec), fabric_edges(spec) if with_fabric else ())
@@ -56,9 +56,10 @@ class QueueInstaller:
         return queues
 
     def remove(self, queues: InstalledQueues) -> None:
-        """Take queues off their PEs, behind their kernels, and give the memory back; notes messages that are lost.
+        """Remove queues once the kernels of their PEs have ended, free the memory, and note lost messages.
 
-        A rank that is stopped meanwhile leaves the rest to the next who asks. IpcqError when they are gone.
+        If a rank is stopped during the removal, the next call completes it. Raises IpcqError if the queues are gone
+        already.
         """
         if queues not in self._there:
             raise IpcqError("the queues of this installation have been removed already")
@@ -68,20 +69,20 @@ class QueueInstaller:
         try:
             self._requests.wait(under_way)
         finally:
-            if all(handle.done for handle in under_way):  # also when kernels had to be stopped first
+            if all(handle.done for handle in under_way):  # also if kernels had to be stopped first
                 del self._removals[id(queues)]
                 self._there.remove(queues)
                 release_rings(self.engine, queues)
                 self._requests.lost.add(self.engine.unreceived(queues.pes))
 
     def remove_all(self, queues: Iterable[InstalledQueues] | None = None) -> None:
-        """Take off all of these that are still there; without any, everything."""
-        for each in tuple(self._there if queues is None else queues):
-            if each in self._there:
-                self.remove(each)
+        """Remove those of these queues that are still installed; without an argument, all."""
+        for installed in tuple(self._there if queues is None else queues):
+            if installed in self._there:
+                self.remove(installed)
 
     def forget(self) -> None:
-        """Give the memory back, and ask nothing of the machine."""
+        """Free the memory of all queues, without a request to the machine."""
         for queues in self._there:
             release_rings(self.engine, queues)
         self._there.clear()
@@ -90,9 +91,10 @@ class QueueInstaller:
 
 @state(eq=False)
 class ProcessGroup:
-    """One rank for each SIP, from the first that comes until the last has left. ``gate`` opens when it is complete.
+    """A group of one rank for each SIP, from its first member until its last has left.
 
-    ``spoilt``: ranks have failed, and what they have sent may lie in the queues.
+    ``gate`` opens when the group is complete. ``spoilt``: ranks have failed, and their messages may remain in the
+    queues. ``packaged``: the loaded collectives of the package, by name.
     """
 
     algorithm: Algorithm
@@ -102,7 +104,7 @@ class ProcessGroup:
     left: set[int] = field(default_factory=set)
     queues: InstalledQueues | None = None
     calls: CallBook = field(default_factory=CallBook)
-    others: dict[str, Algorithm] = field(default_factory=dict)
+    packaged: dict[str, Algorithm] = field(default_factory=dict)
     rings: dict[int, SipRing] = field(default_factory=dict)
     spoilt: bool = False
 
@@ -120,27 +122,27 @@ class ProcessGroup:
         self.calls = CallBook()
 
     def has_any_of(self, workers: Collection[Worker]) -> bool:
-        """Return True when one of these workers is a member, or was."""
+        """Return True when one of these workers is or was a member."""
         return any(worker in workers for worker in self.members.values())
 
     def ring_of(self, rank: int, spec: TopologySpec) -> SipRing:
-        """Return the place of a rank's SIP in the ring over all of them, in the form that collectives get."""
+        """Return the place of a rank's SIP in the ring over all SIPs, in the form that collectives take."""
         if rank not in self.rings:
             self.rings[rank] = ring_of_all(spec, rank)
         return self.rings[rank]
 
     def algorithm_called(self, name: str) -> Algorithm:
-        """Return a collective of the package, by its module's name, with the queues of the group."""
-        if name not in self.others:
+        """Return a collective of the package by its module's name, with the queues of the group."""
+        if name not in self.packaged:
             plain = replace(self.algorithm.config, name=name, module=name, topology="none", mapper="all_pes")
-            self.others[name] = load_algorithm(replace(plain, validator="multi_pe_sip_local", passthrough=()))
-        return self.others[name]
+            self.packaged[name] = load_algorithm(replace(plain, validator="multi_pe_sip_local", passthrough=()))
+        return self.packaged[name]
 
 
 class ProcessGroups:
     """The process groups of a context, and the ranks in them.
 
-    Ranks that are spawned make one together, unless the program has made one before: then they are in that.
+    Spawned ranks form one group together, unless the program has created one: they are then its members.
     """
 
     __slots__ = (
@@ -174,24 +176,24 @@ class ProcessGroups:
 
     @property
     def world_size(self) -> int:
-        """The number of ranks of a group: as many as SIPs."""
+        """The number of ranks of a group, which is the number of SIPs."""
         return self._installer.engine.spec.num_sips
 
     def of(self, worker: Worker) -> ProcessGroup | None:
-        """Return the group that a rank is in."""
+        """Return the group of a rank; None without a group."""
         return self._groups.get(worker)
 
     def check_size(self, nprocs: int) -> None:
-        """Raise InputError when ``nprocs`` ranks do not fit the group that the program has made, if it has made one."""
+        """Raise InputError when ``nprocs`` ranks do not fit the group that the program has created."""
         group = self._of_program
         if group is not None and nprocs != group.world_size:
             raise InputError(
-                f"spawn: nprocs={nprocs}, but the process group that the program has made has {group.world_size} "
-                f"ranks, one for each SIP: spawn {group.world_size}, or torch.distributed.destroy_process_group() first"
+                f"spawn: nprocs={nprocs}, but the process group of the program has {group.world_size} ranks, one for "
+                f"each SIP: spawn {group.world_size}, or call torch.distributed.destroy_process_group() first"
             )
 
     def begin(self, workers: Sequence[Worker]) -> None:
-        """Put ranks that are about to run into the group of the program, if it has made one."""
+        """Add ranks that are about to run to the group that the program has created, if any."""
         group = self._of_program
         if group is None:
             return
@@ -203,9 +205,10 @@ class ProcessGroups:
         self._groups |= dict.fromkeys(workers, group)
 
     def join(self, worker: Worker) -> None:
-        """Come to the group that forms; returns when all ranks have come and every PE has its queues.
+        """Join the group that forms; return when all ranks have joined and every PE has its queues.
 
-        For the program alone: make the group of the ranks that it will spawn. In those it is there already.
+        If the program itself joins, create the group of the ranks that it will spawn. In these ranks the group exists
+        already.
         """
         self._scheduler.check()
         if worker.spawned and self._of_program is not None:
@@ -226,15 +229,14 @@ class ProcessGroups:
             self._forming = None
             self._install(group)
             self._standing.append(group)
-            # Of all at once: a rank may be stopped before it has passed the gate.
+            # Enter all ranks at once: a rank may be stopped before it has passed the gate.
             self._groups |= dict.fromkeys(group.members.values(), group)
             group.gate.open()
 
     def _make_for(self, program: Worker) -> None:
         if self._scheduler.busy:
             raise InputError(
-                "init_process_group: the program comes too late, its ranks run already; call it before spawn, or in "
-                "the ranks"
+                "init_process_group: the program's ranks run already; call it before spawn, or in the ranks"
             )
         group = self._make_group()
         self._install(group)
@@ -242,9 +244,9 @@ class ProcessGroups:
         self._groups[program] = self._of_program = group
 
     def leave(self, worker: Worker) -> None:
-        """Wait for what the rank has under way, and leave; the last one takes the queues off.
+        """Wait for the rank's requests in flight, and leave; the last rank removes the queues.
 
-        Those of a group that the program has made stay until the program leaves it.
+        Queues of a group that the program has created remain until the program leaves it.
         """
         self._scheduler.check()
         group = self._groups.get(worker)
@@ -263,7 +265,7 @@ class ProcessGroups:
     def _end(self, program: Worker, group: ProcessGroup) -> None:
         if self._scheduler.busy:
             raise InputError(
-                "destroy_process_group: ranks of the group still run; join() what spawn(join=False) has returned first"
+                "destroy_process_group: ranks of the group still run; join() the result of spawn(join=False) first"
             )
         self.settle()
         self._requests.drain(program)
@@ -273,15 +275,15 @@ class ProcessGroups:
         self._requests.lost.raise_new_if_well()
 
     def note_end(self, workers: Collection[Worker]) -> tuple[str, ...]:
-        """Note that ranks have ended, and return the groups that they did not leave.
+        """Note that ranks have ended, and describe the groups that they did not leave.
 
-        Their queues stay until somebody needs the PEs.
+        Queues of these groups remain until their PEs are needed.
         """
         group = self._of_program
         if group is not None and not group.calls.is_even:
             group.spoilt = True
-        own = [each for each in workers if not each.spawned or self._groups.get(each) is not group]
-        staying = [worker for worker in own if worker in self._groups]
+        apart = [worker for worker in workers if not worker.spawned or self._groups.get(worker) is not group]
+        staying = [worker for worker in apart if worker in self._groups]
         self._abandoned += [group for group in self._standing if group.has_any_of(workers)]
         self._standing = [group for group in self._standing if not group.has_any_of(workers)]
         self._groups = {worker: group for worker, group in self._groups.items() if worker not in workers}
@@ -289,14 +291,14 @@ class ProcessGroups:
         return (f"process group of {', '.join(map(str, staying))}, not destroyed",) if staying else ()
 
     def spoil(self) -> None:
-        """Note that ranks have failed: the group that the program has made needs new queues before others run."""
+        """Note that ranks have failed: the program's group needs new queues before other ranks run."""
         if self._of_program is not None:
             self._of_program.spoilt = True
 
     def settle(self) -> None:
-        """Wait for work that ranks have left under way in groups that they did not leave.
+        """Wait for requests in flight of groups that their ranks did not leave: others will use those PEs' queues.
 
-        Others will use the queues of those PEs. Work that can never end is given up.
+        Requests that can never end are abandoned.
         """
         groups = list(self._abandoned)
         if self._of_program is not None and not self._scheduler.busy:
@@ -310,7 +312,7 @@ class ProcessGroups:
             self.spoil()
 
     def finish(self) -> tuple[str, ...]:
-        """Take every queue off at the end of the program, and return the groups that are still there."""
+        """Remove every queue at the end of the program, and describe the groups that still exist."""
         left = self.note_end(tuple(self._groups))
         self._of_program = None
         self._installer.remove_all()
@@ -321,7 +323,7 @@ class ProcessGroups:
         return find_algorithm(None, None, self._ccl)
 
     def plan(self, algorithm: str | AlgorithmConfig | Mapping[str, Any] | None, world_size: int | None) -> IpcqPlan:
-        """Install the queues of an algorithm for kernels that use them by hand."""
+        """Install the queues of an algorithm for kernels that use them directly."""
         chosen = find_algorithm(algorithm, world_size, self._ccl)
         layout = layout_of(chosen, self._installer.engine.spec)
         self._clear()
@@ -336,7 +338,7 @@ class ProcessGroups:
             self._installer.remove(group.queues)
 
     def _clear(self) -> None:
-        """Take off what ranks have left behind."""
+        """Remove the queues that ended ranks left."""
         self.settle()
         self._installer.remove_all(group.queues for group in self._abandoned if group.queues is not None)
         self._abandoned.clear()
@@ -350,12 +352,12 @@ class ProcessGroups:
             place = f" ({config.place})" if config.place else ""
             raise InputError(
                 f"torch.distributed needs rank = SIP: algorithm {config.name!r} has world_size={wanted}{place}, "
-                f"this machine {spec.num_sips} SIPs. Ranks that are PEs are for torch.install_ipcq and raw queues"
+                f"this machine {spec.num_sips} SIPs. For ranks that are PEs use torch.install_ipcq and raw queues"
             )
         if len(self._devices.selected) != spec.num_sips:
-            there = ", ".join(map(str, self._devices.selected))
+            selected = ", ".join(map(str, self._devices.selected))
             raise InputError(
-                f"torch.distributed needs rank = SIP, all {spec.num_sips} of them; this run has SIP {there}: select all"
+                f"torch.distributed needs rank = SIP, all {spec.num_sips} SIPs; this run has SIP {selected}: select all"
             )
         return ProcessGroup(algorithm, spec.num_sips)
 

@@ -1,10 +1,11 @@
-"""Advance rank programs and the simulation together. Every wait of a host program comes here.
+"""Advance rank programs and the simulation together. Every wait of a host program passes through this file.
 
 1. Every runnable rank runs, in rank order, until it has to wait or ends.
-2. The engine advances to the first completion that somebody waits for.
+2. The engine advances to the first completion that any rank or the program waits for.
 3. Exactly the ranks whose wait is over become runnable, in rank order.
 
-A program that is alone, or has not joined its ranks yet, takes part like one more rank: the loop runs in its waits.
+The loop runs inside the waits of the program, which takes part like one more rank. This also holds for a program
+without ranks, and for one that has not joined its ranks yet.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from kernbench.engine.requests import RequestHandle
 from kernbench.runtime_api.ranks import Gate, RankTask, Sleep, WaitText, Workers
 
 Sleeper: TypeAlias = RankTask | None
-"""A rank; None: the program."""
+"""A rank, or None for the program"""
 _Among: TypeAlias = dict[Sleeper, None]
 
 
 class Sleepers:
-    """The sleeps under way. The engine watches the requests that they wait for, each as long as anybody does."""
+    """The current sleeps. The engine watches each request while any sleeper waits for it."""
 
     __slots__ = ("_at_gates", "_by_request", "_engine", "_giving_way", "_sleeps")
 
@@ -41,18 +42,18 @@ class Sleepers:
 
     @property
     def requests(self) -> KeysView[int]:
-        """The numbers of the requests that are waited for."""
+        """The numbers of the requests that sleepers wait for."""
         return self._by_request.keys()
 
     @property
     def giving_way(self) -> list[Sleeper]:
-        """The sleepers that could go on at once."""
+        """The sleepers that yielded and could proceed at once."""
         return list(self._giving_way)
 
     @property
     def at_open_gates(self) -> list[Sleeper]:
-        """The sleepers whose gate was opened."""
-        return [sleeper for gate, there in self._at_gates.items() if gate.is_open for sleeper in there]
+        """The sleepers whose gate is open."""
+        return [sleeper for gate, sleepers in self._at_gates.items() if gate.is_open for sleeper in sleepers]
 
     def waiting_for(self, handles: Iterable[RequestHandle]) -> list[Sleeper]:
         """Return the sleepers that wait for one of these requests."""
@@ -72,7 +73,7 @@ class Sleepers:
             self._giving_way[sleeper] = None
 
     def remove(self, sleeper: Sleeper) -> None:
-        """Take a sleeper out, if it sleeps."""
+        """Remove a sleeper, if it sleeps."""
         sleep = self._sleeps.pop(sleeper, None)
         if sleep is None:
             return
@@ -87,27 +88,27 @@ class Sleepers:
         self._giving_way.pop(sleeper, None)
 
     def remove_ranks(self) -> None:
-        """Take all ranks out; the program may sleep on."""
-        for sleeper in [each for each in self._sleeps if each is not None]:
+        """Remove all ranks; the program may sleep on."""
+        for sleeper in [sleeper for sleeper in self._sleeps if sleeper is not None]:
             self.remove(sleeper)
 
     def _leave(self, gate: Gate, sleeper: Sleeper) -> None:
-        there = self._at_gates[gate]
-        there.pop(sleeper, None)
-        if not there:
+        sleepers = self._at_gates[gate]
+        sleepers.pop(sleeper, None)
+        if not sleepers:
             del self._at_gates[gate]
 
 
 Describe: TypeAlias = Callable[[RequestHandle], str]
 
-# Ranks that only give way to each other, on a machine where nothing happens any more, will do so for ever.
+# Ranks that only yield to each other on an idle machine would do so for ever: after this many rounds it is a deadlock.
 TURNS_IN_VAIN = 10_000
 
 
 class Spawned:
     """Ranks that were spawned together. ``finish`` is called once, when all have ended.
 
-    One that raises ends them all; so does a deadlock or an interrupt, which is kept as the ``failure``.
+    If one rank raises, all end. A deadlock or an interrupt also ends all, and is stored as the ``failure``.
     """
 
     __slots__ = ("_finish", "_finished", "failure", "interrupted", "tasks")
@@ -120,23 +121,23 @@ class Spawned:
 
     @property
     def errors(self) -> dict[int, BaseException]:
-        """The errors that ranks raised by themselves, by rank."""
+        """The errors that ranks raised themselves, by rank."""
         return {task.worker.rank: task.error for task in self.tasks if task.error is not None}
 
     @property
     def has_ended_well(self) -> bool:
-        """True when all have come to their own end."""
+        """True when all ranks returned without an error or a stop."""
         return not any(task.error is not None or task.stopped for task in self.tasks)
 
     def finish(self) -> None:
-        """Finish once, when all have ended and the machine can be asked to stop their work."""
+        """Call ``finish`` on the first call only, when all ranks have ended and the machine can stop their work."""
         if not self._finished:
             self._finished = True
             self._finish()
 
 
 class RankScheduler:
-    """The ranks of one context, and all waiting in it."""
+    """The ranks of one context, and all waits in it."""
 
     __slots__ = (
         "_current",
@@ -158,26 +159,26 @@ class RankScheduler:
         self._current: RankTask | None = None
         self._vain_turns = 0
         self._dead_end: frozenset[int] = frozenset()
-        # Not after an error of the engine itself, such as a limit of a run: no time passes any more.
+        # False after an error of the engine itself, such as a limit of a run: time no longer advances.
         self.machine_answers = True
 
     @property
     def busy(self) -> bool:
-        """True while ranks that were spawned have not all ended."""
+        """True until all spawned ranks have ended."""
         return bool(self._ready or self._sleepers.any_rank)
 
     def start(self, spawned: Spawned) -> None:
-        """Take ranks on; they run when the program waits."""
+        """Add spawned ranks; they run when the program waits."""
         self._spawned = spawned
         self._ready = list(spawned.tasks)
 
     def join(self) -> None:
-        """Wait until every rank has ended; called by the program."""
+        """Wait, in the program, until every rank has ended."""
         self._workers.check()
         self._drive(Sleep(lambda: "its ranks"), lambda: not self.busy)
 
     def stop(self) -> None:
-        """End the ranks that have not ended, in rank order; a KeyboardInterrupt of one comes out when all have."""
+        """End the unfinished ranks in rank order; then raise the KeyboardInterrupt of a rank, if any."""
         if self._spawned is None:
             return
         self._ready.clear()
@@ -187,19 +188,19 @@ class RankScheduler:
             raise interrupt
 
     def give_up(self, why: BaseException) -> None:
-        """End the ranks that the program does not wait for any more, and drop their requests under way."""
+        """End the ranks that the program no longer waits for, and drop their requests in flight."""
         spawned = self._spawned
         if spawned is None:
             return
         spawned.interrupted = isinstance(why, KeyboardInterrupt)
-        spawned.failure = RunError(f"the ranks were ended by a {type(why).__name__} before they had come to their end")
+        spawned.failure = RunError(f"a {type(why).__name__} ended the ranks before they had finished")
         try:
             self.stop()
         finally:
             self._finish(spawned)
 
     def wait(self, handles: Sequence[RequestHandle], describe: Describe) -> None:
-        """Let time pass until all requests are over; raises the error of the first that failed."""
+        """Advance time until all requests have ended; raise the error of the first that failed."""
         self._workers.check()
         for handle in handles:
             if not handle.done:
@@ -214,9 +215,12 @@ class RankScheduler:
         else:
             self._drive(gate.sleep(), lambda: gate.is_open)
 
-    def give_way(self, under_way: Iterable[RequestHandle], what: WaitText) -> None:
-        """Let the others run, and time pass to the next completion of anything ``under_way``, if there is any."""
-        turn = Sleep(what, tuple(under_way), gives_way=True)
+    def give_way(self, under_way: Iterable[RequestHandle], label: WaitText) -> None:
+        """Let the others run, and advance time to the next completion among ``under_way``, if there is any.
+
+        ``label`` describes the wait in a deadlock report.
+        """
+        turn = Sleep(label, tuple(under_way), gives_way=True)
         if self._current is not None:
             self._current.pause(turn)
         else:
@@ -224,22 +228,22 @@ class RankScheduler:
             self._advance(turn)
 
     def check(self) -> None:
-        """Leave the rank that runs if it was stopped: it may ask nothing more of the machine."""
+        """Leave the running rank if it was stopped: it may not use the machine any more."""
         if self._current is not None:
             self._current.check()
 
     def _wait_until_done(self, handle: RequestHandle, describe: Describe) -> None:
-        """Wait for a request: a rank hands over to the program, which runs the loop until its own wait is over."""
+        """Wait for a request: a rank switches to the program, which runs the loop until its own wait is over."""
         sleep = Sleep(lambda: describe(handle), (handle,))
         if self._current is not None:
             self._current.pause(sleep)
         else:
             self._drive(sleep, lambda: handle.done)
 
-    def _drive(self, own: Sleep, over: Callable[[], bool]) -> None:
+    def _drive(self, sleep: Sleep, over: Callable[[], bool]) -> None:
         self._run_ranks()
         while not over():
-            self._advance(own)
+            self._advance(sleep)
             self._run_ranks()
 
     def _run_ranks(self) -> None:
@@ -277,11 +281,11 @@ class RankScheduler:
         finally:
             self._current = None
 
-    def _advance(self, own: Sleep) -> None:
-        self._sleepers.add(None, own)
+    def _advance(self, sleep: Sleep) -> None:
+        self._sleepers.add(None, sleep)
         try:
-            # One rank may have opened the gate of another; then it is that one's turn, and no time passes.
-            woken = self._sleepers.at_open_gates or self._pass_time(own)
+            # A rank may have opened the gate of another: that other rank then runs before time advances.
+            woken = self._sleepers.at_open_gates or self._pass_time(sleep)
             woken += self._sleepers.giving_way
         finally:
             self._sleepers.remove(None)
@@ -290,10 +294,11 @@ class RankScheduler:
             self._sleepers.remove(task)
         self._ready = sorted(tasks, key=lambda task: task.worker.rank)
 
-    def _pass_time(self, own: Sleep) -> list[Sleeper]:
+    def _pass_time(self, sleep: Sleep) -> list[Sleeper]:
         """Advance to the first completion, and return the sleepers that it wakes.
 
-        When nothing completes any more, ranks that gave way may know more.
+        If nothing can complete, return none, so that the ranks that yielded run again: they may start or notice
+        something.
         """
         awaited = self._sleepers.requests
         patient = self._vain_turns < TURNS_IN_VAIN and bool(self._sleepers.giving_way)
@@ -304,7 +309,7 @@ class RankScheduler:
             return self._await_completion()
         except SimulationDeadlock as deadlock:
             if not patient:
-                raise self._explain_deadlock(deadlock, own) from None
+                raise self._explain_deadlock(deadlock, sleep) from None
             self._dead_end = frozenset(awaited)
             return []
 
@@ -322,21 +327,21 @@ class RankScheduler:
         return self._sleepers.waiting_for(ended)
 
     def _make_deadlock(self) -> SimulationDeadlock:
-        """Return the deadlock of ranks that wait for each other while the machine has nothing to do."""
+        """Return the deadlock of ranks that wait for each other while the machine is idle."""
         tasks = () if self._spawned is None else self._spawned.tasks
         waiting = sum(not task.ended for task in tasks)
         return SimulationDeadlock(
             f"deadlock at {self._engine.now:g} ns: nothing can happen any more, and the machine has nothing to do\n"
-            f"{waiting} of {len(tasks)} ranks wait, and the program does\n"
-            f"what they wait for is for other ranks to do, and those wait too or have ended"
+            f"{waiting} of {len(tasks)} ranks wait, and so does the program\n"
+            f"the ranks that could wake them wait too or have ended"
         )
 
-    def _explain_deadlock(self, deadlock: SimulationDeadlock, own: Sleep) -> SimulationDeadlock:
-        """End the ranks, and return the error with a line for what each waits for. ``own``: the wait of the program."""
+    def _explain_deadlock(self, deadlock: SimulationDeadlock, sleep: Sleep) -> SimulationDeadlock:
+        """End the ranks, and return the error with a line for the wait of each. ``sleep``: the wait of the program."""
         if self._spawned is None or not self.busy:
             return deadlock
         ranks = [f"  {task.standing}" for task in self._spawned.tasks]
-        stuck = ("no rank can go on:", f"  the program waits for {own.what()}", *ranks)
+        stuck = ("no rank can go on:", f"  the program waits for {sleep.label()}", *ranks)
         failure = type(deadlock)(deadlock.verdict, (stuck, *deadlock.groups), deadlock.details)
         self._spawned.failure = failure
         self.stop()

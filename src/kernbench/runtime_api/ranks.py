@@ -1,6 +1,6 @@
-"""Ranks: what each keeps of its own, the program that it runs as a greenlet, and what it may wait for.
+"""Ranks: their local state, the program that each runs as a greenlet, and their waits.
 
-The only module that knows greenlets of ranks.
+This is the only module that uses greenlets of ranks.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ T = TypeVar("T")
 
 
 class HandedOn(ABC):
-    """An object of the program that the ranks which it spawns begin with."""
+    """An object of the program that its spawned ranks inherit."""
 
     @abstractmethod
     def in_rank(self, rank: int, n_ranks: int) -> object | None:
-        """Return the object of the same class that rank ``rank`` of ``n_ranks`` begins with; None for none."""
+        """Return the object of the same class for rank ``rank`` of ``n_ranks``; None for no object."""
 
 
 class RankLocal:
-    """The objects that libraries keep for a rank, as a process keeps globals: one of each class."""
+    """The objects that libraries store for a rank, one of each class, as globals of a process."""
 
     __slots__ = ("_kept",)
 
@@ -45,38 +45,38 @@ class RankLocal:
         self._kept: dict[type[object], object] = {}
 
     def for_rank(self, rank: int, n_ranks: int) -> RankLocal:
-        """Return the objects that rank ``rank`` of ``n_ranks`` begins with when the program spawns it."""
-        made = RankLocal()
-        for kept in self._kept.values():
-            handed_on = kept.in_rank(rank, n_ranks) if isinstance(kept, HandedOn) else None
+        """Return the objects with which rank ``rank`` of ``n_ranks`` starts when the program spawns it."""
+        local = RankLocal()
+        for stored in self._kept.values():
+            handed_on = stored.in_rank(rank, n_ranks) if isinstance(stored, HandedOn) else None
             if handed_on is not None:
-                made.put(handed_on)
-        return made
+                local.put(handed_on)
+        return local
 
     def put(self, value: object) -> None:
-        """Keep ``value`` in place of the object of its class."""
+        """Store ``value`` in place of the object of its class."""
         self._kept[type(value)] = value
 
     def get(self, kind: type[T]) -> T | None:
-        """Return the object of a class; None when there is none."""
-        found = self._kept.get(kind)
-        return found if isinstance(found, kind) else None
+        """Return the object of a class; None if there is none."""
+        stored = self._kept.get(kind)
+        return stored if isinstance(stored, kind) else None
 
     def drop(self, kind: type[object]) -> None:
-        """Keep no object of a class any more."""
+        """Drop the object of a class, if there is one."""
         self._kept.pop(kind, None)
 
     def clear(self) -> None:
-        """Keep nothing any more."""
+        """Drop all objects."""
         self._kept.clear()
 
 
 @state(eq=False)
 class Worker:
-    """The state of a rank: its number, the number of ranks spawned with it, and the SIP that it chose, if it chose one.
+    """The state of a rank: its number, the number of ranks spawned with it, and its chosen SIP, if any.
 
-    ``local``: the objects that libraries keep for it. A program that is alone is one implicit rank 0; only ``spawned``
-    ones were made by ``spawn``.
+    ``local``: the objects that libraries store for the rank. A program without ranks is an implicit rank 0.
+    ``spawned``: ``spawn`` created this rank.
     """
 
     rank: int = 0
@@ -90,9 +90,10 @@ class Worker:
 
 
 class Workers:
-    """The worker that runs now, of one context, and the thread that may call the machine.
+    """The running worker of one context, and the thread that may call the machine.
 
-    That is the first one that does, until it has ended: the simulation is one thread, which has all ranks.
+    The first thread that calls the machine is the only one that may, until it ends: the simulation and all ranks run in
+    one thread.
     """
 
     __slots__ = ("_claim", "_current", "_home", "_thread", "main")
@@ -106,25 +107,25 @@ class Workers:
 
     @property
     def current(self) -> Worker:
-        """The rank whose code runs, or the program's own worker. As ``check`` for who may not ask."""
+        """The running rank, or the worker of the program itself. Raises the errors of ``check``."""
         self.check()
         return self._current
 
     def check(self) -> None:
-        """KernelError when it is a kernel that calls the host's side, SecondThreadError when it is a second thread."""
+        """Raise KernelError if a kernel calls the host's side, and SecondThreadError if a second thread does."""
         check_host_calls()
-        if current_thread() is not self._thread:  # not by number: a new thread gets that of one that has ended
+        if current_thread() is not self._thread:  # a new thread may have the number of an ended thread
             with self._claim:
                 if self._thread is not None and self._thread.is_alive():
                     raise _make_thread_error(self._thread)
                 self.take_over()
 
     def take_over(self) -> None:
-        """Let this thread call the machine from now on, and no other."""
+        """Make this thread the only one that may call the machine."""
         self._thread = current_thread()
 
     def come_home(self) -> None:
-        """Let the thread that made the context end it, whichever has called the machine."""
+        """Let the thread that created the context end it, even if another thread has called the machine."""
         if current_thread() is self._home:
             self.take_over()
 
@@ -141,45 +142,51 @@ class Workers:
 def _make_thread_error(owner: Thread) -> SecondThreadError:
     called, where = describe_call()
     return SecondThreadError(
-        f"{where}thread {current_thread().name!r} calls {called}, and thread {owner.name!r} has called the machine "
-        f"before: one thread of a program can. Let it make the calls of the others, which it may get from a queue.Queue"
+        f"{where}thread {current_thread().name!r} calls {called}, but thread {owner.name!r} has called the machine "
+        f"before: only one thread of a program may. Other threads can pass it their calls in a queue.Queue"
     )
 
 
 def wants_debugging() -> bool:
-    """Return True when the user asked for warnings of code that is allowed and probably a mistake."""
+    """Return True when the user requested warnings about legal code that is probably a mistake."""
     return os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
 
 
 W = TypeVar("W")
 
-# A stopped program that swallows its end that often gets no other: it is left where it is.
+# A stopped program that swallows GreenletExit this often is left suspended.
 ENDS_IN_VAIN = 100
 
 
 class RankRunner(Generic[W]):
-    """One run of ``function(*args)``, which hands what it waits for (a ``W``) to whoever resumed it.
+    """One run of ``function(*args)``, which passes each of its waits (a ``W``) to its resumer.
 
-    The scheduler alone resumes ranks and lets simulated time pass, so a kernel is never run from inside a rank.
+    Only the scheduler resumes ranks and advances simulated time, so no kernel runs inside a rank.
     """
 
     __slots__ = ("_ends", "_greenlet", "_stopped")
 
     def __init__(self, function: Callable[..., object], args: tuple[object, ...]) -> None:
         self._greenlet = greenlet(partial(function, *args))
-        # A greenlet begins without context variables; a rank has those of whoever spawned it.
+        # A greenlet begins without context variables; a rank inherits those of its spawner.
         self._greenlet.gr_context = copy_context()
         self._stopped = False
         self._ends = 0
 
     def resume(self) -> W | None:
-        """Run the program until its next wait; None: it has returned. What it raises comes out of here."""
+        """Run the program until its next wait, and return that wait; None if the program has returned.
+
+        Raises the error of the program.
+        """
         waits_for = self._greenlet.switch()
-        # What a dead greenlet hands over is the program's return value.
+        # A dead greenlet passes on the return value of the program.
         return None if self._greenlet.dead else waits_for
 
     def stop(self) -> None:
-        """End an unfinished program where it waits: its ``finally`` blocks run, only a KeyboardInterrupt comes out."""
+        """End an unfinished program where it waits.
+
+        Its ``finally`` blocks run; only a KeyboardInterrupt is raised here.
+        """
         self._stopped = True
         if not self._greenlet.dead:
             try:
@@ -187,16 +194,16 @@ class RankRunner(Generic[W]):
             except KeyboardInterrupt:
                 raise
             except BaseException:
-                # What a program raises because it was stopped is the cause of nothing.
+                # An error that follows a stop is no cause of a failure.
                 pass
 
     def pause(self, waits_for: W) -> None:
-        """Stop until resumed; called from inside the program."""
+        """Suspend the program until it is resumed; called from inside it."""
         self.check()
         self._parent().switch(waits_for)
 
     def check(self) -> None:
-        """Leave the program if it was stopped, whatever its ``finally`` blocks still want; called from inside it."""
+        """Leave the program if it was stopped, also from its ``finally`` blocks; called from inside it."""
         assert getcurrent() is self._greenlet, "a rank waits for itself only"
         if self._stopped:
             self._ends += 1
@@ -206,54 +213,54 @@ class RankRunner(Generic[W]):
 
     def _parent(self) -> greenlet:
         parent = self._greenlet.parent
-        assert parent is not None, "a program that runs was resumed by somebody"
+        assert parent is not None, "a running program has a resumer"
         return parent
 
 
 WaitText = Callable[[], str]
-"""Says what is waited for; asked only when it has to be told."""
+"""Returns the text of a wait; called only to report it"""
 
 
 @value
 class Sleep:
     """The wait of a rank: for the end of one of ``handles``, or for its ``gate`` to open.
 
-    ``gives_way``: it could go on at once, and lets others go first.
+    ``label`` describes it. ``gives_way``: the rank yields: it could proceed at once, but lets others run first.
     """
 
-    what: WaitText
+    label: WaitText
     handles: tuple[RequestHandle, ...] = ()
     gate: Gate | None = None
     gives_way: bool = False
 
 
 class Gate:
-    """A place where ranks meet: those that come wait until it is opened."""
+    """A meeting point of ranks: those that arrive wait until it is opened. ``label`` describes the wait."""
 
-    __slots__ = ("_open", "_what")
+    __slots__ = ("_label", "_open")
 
-    def __init__(self, what: WaitText) -> None:
-        self._open, self._what = False, what
+    def __init__(self, label: WaitText) -> None:
+        self._open, self._label = False, label
 
     @property
     def is_open(self) -> bool:
-        """True when everybody may pass."""
+        """True when all ranks may pass."""
         return self._open
 
     def open(self) -> None:
-        """Let everybody pass."""
+        """Let all ranks pass."""
         self._open = True
 
     def sleep(self) -> Sleep:
-        """Return the wait of a rank that has come to the gate."""
-        return Sleep(self._what, gate=self)
+        """Return the wait of a rank that has arrived."""
+        return Sleep(self._label, gate=self)
 
 
 class RankTask:
-    """A spawned rank: its program ``function(rank, *args)``, and how far it is.
+    """A spawned rank: its program ``function(rank, *args)``, and its state.
 
-    ``sleep``: what it waits for, or waited for last; None before and after. ``error``: what it raised by itself.
-    ``stopped``: whether it was ended from outside.
+    ``sleep``: the current or last wait; None before the first and after the end. ``error``: the error that the rank
+    raised itself. ``stopped``: the rank was ended from outside.
     """
 
     __slots__ = ("_runner", "ended", "error", "sleep", "stopped", "worker")
@@ -268,23 +275,23 @@ class RankTask:
 
     @property
     def standing(self) -> str:
-        """For a report: what it waits for, or that it has ended."""
-        return f"{self.worker} {'has ended' if self.sleep is None else f'waits for {self.sleep.what()}'}"
+        """The wait of the rank, or that it has ended, for a report."""
+        return f"{self.worker} {'has ended' if self.sleep is None else f'waits for {self.sleep.label()}'}"
 
     def run(self) -> None:
-        """Run it until its next wait; what it raises becomes its ``error``. A KeyboardInterrupt comes out."""
+        """Run the rank until its next wait. Its exception becomes its ``error``; only a KeyboardInterrupt is raised."""
         try:
             self.sleep = self._runner.resume()
             self.ended = self.sleep is None
         except KeyboardInterrupt:
             self.ended, self.stopped, self.sleep = True, True, None
             raise
-        except BaseException as error:  # SystemExit too, and a test framework's own way to fail
+        except BaseException as error:  # including SystemExit and a test framework's failures
             error.__traceback__ = _drop_frames(error.__traceback__)
             self.ended, self.sleep, self.error = True, None, error
 
     def stop(self) -> None:
-        """End it where it waits."""
+        """End the rank where it waits."""
         self.ended, self.stopped, self.sleep = True, True, None
         self._runner.stop()
 
@@ -298,7 +305,7 @@ class RankTask:
 
 
 def _drop_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Cut off the frames that resumed the rank: ``RankTask.run`` and ``RankRunner.resume``."""
+    """Remove the frames that resumed the rank: ``RankTask.run`` and ``RankRunner.resume``."""
     for _ in range(2):
         trace = trace.tb_next if trace is not None else None
     return trace

@@ -1,4 +1,4 @@
-"""Tell observers what is wrong with elements that the host reads: nobody wrote them, or their copies differ."""
+"""Report faults in elements that the host reads: unwritten elements, and copies that differ."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from kernbench.runtime_api.transfers import copies
 
 @value(kw_only=True)
 class Look:
-    """A read of a tensor: ``held`` is what the first copy holds of ``window``; ``start_ps``: when it began.
+    """A read of a tensor. ``held``: the content of ``window`` in the first copy; ``start_ps``: the start of the read.
 
-    ``asked``: an index of the window, what the program wants of it. ``tolerance``: of copies, by default what fits
-    their type.
+    ``index``: the elements of the window that the program uses. ``tolerance``: the allowed difference of copies; by
+    default that of their type.
     """
 
     action: Literal["read", "assert_close"]
@@ -31,25 +31,25 @@ class Look:
     window: Window
     held: Array
     start_ps: int
-    asked: Any = ...
+    index: Any = ...
     tolerance: Tolerance | None = None
 
     @property
     def stretches(self) -> list[ShardStretch]:
-        """The stretches that are looked at: of a read those of the first copy, of a comparison those of all copies."""
+        """The inspected stretches: those of the first copy for a read, of all copies for a comparison."""
         compared = self.action == "assert_close"
         return self.layout.all_stretches(self.window) if compared else self.layout.first_stretches(self.window)
 
     def mark_wanted(self) -> Array:
-        """Return the elements of the window that the program wants, a bool each."""
+        """Return the elements of the window that the program uses, as a mask of bools."""
         wanted = np.zeros(self.window.shape, np.bool_)
-        wanted[self.asked] = True
+        wanted[self.index] = True
         return wanted
 
 
 @value
 class _Unlike:
-    """A copy that differs: where first, and what it holds there."""
+    """A copy that differs: its first different element and the value there."""
 
     pe: PeCoord
     index: Index
@@ -57,7 +57,7 @@ class _Unlike:
 
 
 class ReadWatch:
-    """Looks at what the host reads, in no simulated time."""
+    """Checks of the elements that the host reads, in no simulated time."""
 
     __slots__ = ("_engine",)
 
@@ -66,11 +66,11 @@ class ReadWatch:
 
     @property
     def is_on(self) -> bool:
-        """True when an observer wants to know."""
+        """True when an observer tracks writes."""
         return self._engine.tracks_writes
 
     def check(self, look: Look) -> None:
-        """Tell observers of elements that nobody wrote, and of copies that are not close to the first."""
+        """Report unwritten elements, and copies that are not close to the first, to observers."""
         self._check_written(look)
         if look.layout.has_copies:
             self._check_copies(look)
@@ -83,20 +83,20 @@ class ReadWatch:
         missing &= wanted
         if missing.any():
             index = look.window.outward(first_true(missing))
-            holder = next(each for each in look.layout.stretches_of(index) if not self._is_written(each))
+            holder = next(stretch for stretch in look.layout.stretches_of(index) if not self._is_written(stretch))
             elements, read = _describe_elements(look, missing, wanted, index, holder), self._read(look)
             for observer in self._engine.observers:
                 observer.read_unwritten(read, elements)
 
     def _find_missing(self, look: Look) -> Array | None:
-        """Return the elements of the window that nobody wrote, a bool each; None when there is none."""
+        """Return the unwritten elements of the window, as a mask of bools; None if all are written."""
         missing = None
         for stretch in look.stretches:
             written = self._engine.written(stretch.pa, stretch.nbytes)
             if not written.all():
                 missing = np.zeros(look.window.shape, np.bool_) if missing is None else missing
-                whole = np.logical_and.reduce(written.reshape(-1, look.layout.dtype.itemsize), axis=1)
-                missing[stretch.piece.target.index] |= ~stretch.elements(whole)
+                complete = np.logical_and.reduce(written.reshape(-1, look.layout.dtype.itemsize), axis=1)
+                missing[stretch.piece.target.index] |= ~stretch.elements(complete)
         return missing
 
     def _check_copies(self, look: Look) -> None:
@@ -120,10 +120,10 @@ class ReadWatch:
 
     def _tell_unlike(self, look: Look, unlike: Sequence[_Unlike], masks: tuple[Array, Array], owners: int) -> None:
         first = unlike[0]
-        reference, *others = look.layout.stretches_of(first.index)
-        holder = next(each for each in others if each.pe == first.pe)
-        found = UnlikeCopies(
-            pes=tuple(each.pe for each in unlike),
+        reference, *further = look.layout.stretches_of(first.index)
+        holder = next(stretch for stretch in further if stretch.pe == first.pe)
+        differing = UnlikeCopies(
+            pes=tuple(copy.pe for copy in unlike),
             owners=owners,
             held=first.held,
             first_held=float(look.held[look.window.inward(first.index)]),
@@ -132,7 +132,7 @@ class ReadWatch:
         )
         elements, read = _describe_elements(look, *masks, first.index, holder), self._read(look)
         for observer in self._engine.observers:
-            observer.read_unlike(read, elements, found)
+            observer.read_unlike(read, elements, differing)
 
     def _is_written(self, element: ShardStretch) -> bool:
         return bool(self._engine.written(element.pa, element.nbytes).all())

@@ -1,4 +1,4 @@
-"""Requests of a host program: submit them, wait for them, and keep what came of each."""
+"""Requests of a host program: submit them, wait for them, and record their results."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from kernbench.runtime_api.ranks import WaitText, Worker, Workers
 
 
 class LostMessages:
-    """The messages of one context that nobody received: taken off with their queues, or when queues began anew.
+    """The messages of one context that no PE received: removed with their queues, or when queues were reset.
 
-    Each is raised once. Messages that were lost because something else had failed are only listed, and only after a run
-    that ends with a failure.
+    Each message is reported by one IpcqError. Messages lost because of another failure are only listed, and only after
+    a failed run.
     """
 
     __slots__ = ("_errors", "_lost", "_n_raised", "_swept")
@@ -48,15 +48,15 @@ class LostMessages:
         self._n_raised = 0
 
     def add(self, messages: Iterable[UnreceivedMessage]) -> None:
-        """Note messages that were lost although nothing had failed."""
+        """Note messages that were lost without a failure."""
         self._lost += messages
 
     def sweep(self, message: UnreceivedMessage) -> None:
-        """Note a message that was lost because something else had failed."""
+        """Note a message that was lost because of another failure."""
         self._swept.append(message)
 
     def raise_new(self) -> None:
-        """Raise IpcqError for the messages that were lost since it was raised last, if there are any."""
+        """Raise IpcqError for the messages lost since the last call, if any."""
         new = self._lost[self._n_raised :]
         self._n_raised = len(self._lost)
         if new:
@@ -64,18 +64,21 @@ class LostMessages:
             raise self._errors[-1]
 
     def raise_new_if_well(self) -> None:
-        """Raise them, unless another error is being dealt with, which they must not hide: they come later then."""
+        """Raise IpcqError as ``raise_new`` does, unless another error is being handled: it must not be hidden.
+
+        The messages are then raised later.
+        """
         if sys.exception() is None:
             self.raise_new()
 
     def has_raised(self, error: Exception) -> bool:
         """Return True when ``error`` is about such messages."""
-        return any(each is error for each in self._errors)
+        return any(raised is error for raised in self._errors)
 
     def list_lines(self, *, after_failure: bool) -> tuple[str, ...]:
-        """Return a line of a report for each lost message."""
-        told = [*self._lost, *self._swept] if after_failure else self._lost
-        return tuple(f"not received: {line}" for line in lines_of(told))
+        """Return a report line for each lost message."""
+        messages = [*self._lost, *self._swept] if after_failure else self._lost
+        return tuple(f"not received: {line}" for line in lines_of(messages))
 
 
 RequestPhase: TypeAlias = Literal["h2d", "d2h", "init", "map", "unmap", "queues", "launch", "dma", "other"]
@@ -84,9 +87,9 @@ PHASES: tuple[RequestPhase, ...] = get_args(RequestPhase)
 
 @value
 class Purpose:
-    """The phase a request belongs to, the SIP it concerns (None: several, or unknown) and the bytes it moves.
+    """The phase of a request, its SIP (None: several, or unknown) and the bytes that it moves.
 
-    ``algorithm``: what carries a collective out.
+    ``algorithm``: the algorithm of a collective.
     """
 
     phase: RequestPhase
@@ -99,7 +102,7 @@ def purpose_of(msg: HostMsg, fmt: AddressFormat) -> Purpose:
     """Return the purpose of a request.
 
     Its phase is ``launch``, ``h2d``, ``d2h``, ``init`` (filled by the device), ``map``, ``unmap``, ``dma``, ``queues``
-    (installed or taken off), else ``other``.
+    (installed or removed), else ``other``.
     """
     match msg:
         case KernelLaunchMsg():
@@ -125,10 +128,10 @@ def _choose_phase(msg: MemoryWriteMsg | MemoryReadMsg) -> RequestPhase:
 
 @value(kw_only=True)
 class RequestRecord:
-    """A request that is over. Times in ns; ``pe_exec_ns`` is how long each PE ran, for a launch.
+    """A request that has ended. Times are in ns; ``pe_exec_ns``: the execution time of a launch on each PE.
 
-    ``phase`` is one of those of ``phases.purpose_of``; ``nbytes`` are those moved over the host's link or filled;
-    ``algorithm`` is what carried a collective out.
+    ``phase``: as ``purpose_of`` returns it. ``nbytes``: bytes moved over the host's link or filled. ``algorithm``: the
+    algorithm of a collective.
     """
 
     request_id: int
@@ -158,7 +161,7 @@ class _Submitted:
 
 
 class Requests:
-    """Submits for one context, and keeps what came of every request. ``lost``: messages that nobody received."""
+    """The requests of one context and their results. ``lost``: messages that no PE received."""
 
     __slots__ = (
         "_completions",
@@ -186,27 +189,27 @@ class Requests:
         self.lost = LostMessages()
 
     def check(self) -> None:
-        """KernelError or SecondThreadError for who may not call the machine."""
+        """Raise KernelError or SecondThreadError if the caller may not call the machine."""
         self._workers.check()
 
     @property
     def records(self) -> tuple[RequestRecord, ...]:
-        """The requests that were waited for, in the order of submission."""
+        """The requests that the program waited for, in the order of submission."""
         return tuple(self._records[at] for at in sorted(self._records))
 
     @property
     def last_completion(self) -> Completion | None:
-        """The completion of a failed request if there is one, else of the one seen last."""
+        """The completion of the first failed request, else the last completion seen."""
         failed = (completion for completion in self._completions if not completion.ok)
         return next(failed, self._completions[-1] if self._completions else None)
 
     @property
     def any_submitted(self) -> bool:
-        """True when the program has asked anything of the machine."""
+        """True when the program has submitted any request."""
         return bool(self._unseen or self._records)
 
     def submit_together(self, messages: Iterable[HostMsg]) -> list[RequestHandle]:
-        """Start requests that are one piece of work: when one fails, the others are of no use."""
+        """Start requests that form one piece of work: if one fails, the others are of no use."""
         handles: list[RequestHandle] = []
         handles += [self.submit(msg, together=handles) for msg in messages]
         return handles
@@ -214,10 +217,10 @@ class Requests:
     def submit(
         self, msg: HostMsg, about: WaitText | None = None, together: Sequence[RequestHandle] = ()
     ) -> RequestHandle:
-        """Start a request now; it gets the context's correlation id unless it has its own.
+        """Start a request now. It gets the context's correlation id unless it has one.
 
-        ``about`` says what it is for, to whoever reads that somebody waits for it. ``together``: the requests of one
-        piece of work, in time.
+        ``about``: its description in reports of waits. ``together``: the requests of the same piece of work, in order
+        of submission.
         """
         self.check()
         self._scheduler.check()
@@ -230,19 +233,20 @@ class Requests:
         return handle
 
     def unseen(self, handle: RequestHandle) -> bool:
-        """Return True when nobody has waited for the request yet: its error, if any, is still to be raised."""
+        """Return True when no wait has seen the request's end: its error, if any, is still to be raised."""
         return handle.request_id in self._unseen
 
     def unseen_of(self, worker: Worker) -> tuple[str, ...]:
-        """Return the requests of a worker that nobody has waited for, as text."""
+        """Return the requests of a worker whose end no wait has seen, as text."""
         return tuple(str(submitted) for submitted in self._unseen.values() if submitted.worker is worker)
 
     def wait(self, handles: Sequence[RequestHandle]) -> list[Completion]:
-        """Let time pass until all are done; at once for what is done. Raises the error of the first that failed.
+        """Advance time until all requests are done, and return their completions.
 
-        After a SimulationDeadlock nothing that is under way is waited for unasked: it would be the same again. Where a
-        kernel failed on some PEs and left others waiting, its error comes instead. AbandonedError says whose failure
-        ended it. After a launch of the program has failed, nothing of its piece of work goes on, and queues begin anew.
+        Raises the error of the first failed request. After a SimulationDeadlock no request in flight is waited for
+        implicitly, since that would deadlock again. If a kernel failed on some PEs and left others waiting, its error
+        is raised instead. An AbandonedError names the failure that ended the request. After a launch of the program has
+        failed, the rest of its piece of work is stopped and its queues are reset.
         """
         try:
             self._scheduler.wait(handles, self._describe)
@@ -257,36 +261,38 @@ class Requests:
         return [handle.completion() for handle in handles]
 
     def transfer(self, messages: Iterable[HostMsg]) -> None:
-        """Submit all, then wait for all: they overlap."""
+        """Submit all messages, then wait for all: they overlap."""
         self.wait([self.submit(msg) for msg in messages])
 
     def give_way(self) -> None:
-        """Let other ranks run, and time pass to the next completion of anything under way, if there is any."""
-        me, under_way = self._workers.current, [each for each in self._unseen.values() if not each.handle.done]
-        mine = [each for each in under_way if each.worker is me]
-        self._scheduler.give_way((each.handle for each in under_way), lambda: _describe_turn(mine))
+        """Let other ranks run, and advance time to the next completion of any request in flight."""
+        worker, in_flight = self._workers.current, [sent for sent in self._unseen.values() if not sent.handle.done]
+        by_worker = [request for request in in_flight if request.worker is worker]
+        self._scheduler.give_way((request.handle for request in in_flight), lambda: _describe_turn(by_worker))
 
     def drain(self, worker: Worker | None = None) -> None:
-        """Wait for every request, or every one of ``worker``, that nobody has waited for."""
-        self.wait([each.handle for each in self._unseen.values() if worker is None or each.worker is worker])
+        """Wait for every request, or every request of ``worker``, that no wait has seen."""
+        self.wait([request.handle for request in self._unseen.values() if worker is None or request.worker is worker])
 
     def find_failures(self, workers: Collection[Worker]) -> dict[Worker, Exception]:
-        """Return the first error of each worker among its requests that are over and that nobody has waited for."""
-        return self._find_first_failures(each for each in self._unseen.values() if each.worker in workers)
+        """Return the first error of each worker among its ended requests that no wait has seen."""
+        return self._find_first_failures(request for request in self._unseen.values() if request.worker in workers)
 
     def abandon(
         self, workers: Collection[Worker] | None = None, why: str = "", *, blamed: bool = True, later: bool = False
     ) -> dict[Worker, Exception]:
-        """Drop what these workers, or all, have under way: the machine stops it. What is done is still recorded.
+        """Drop the requests in flight of these workers, or of all: the machine stops them.
 
-        ``why``: for who waits for it. ``blamed``: they have failed, which explains all messages that are lost with it;
-        else only those that this work has sent. ``later``: the machine stops it when it is next used.
-        The result: what had failed in requests of a worker by itself, where other PEs of the request kept it going.
+        Ended requests are still recorded. ``why``: the text for those that wait for the dropped requests. ``blamed``:
+        the workers have failed, which explains all messages lost with the requests; otherwise it explains only the
+        messages that these requests sent. ``later``: the machine stops the requests when it is next used.
+
+        Return the error of each worker whose request had failed on a PE while other PEs continued it.
         """
-        dropped = [each for each in self._unseen.values() if workers is None or each.worker in workers]
-        handles = [each.handle for each in dropped]
+        dropped = [request for request in self._unseen.values() if workers is None or request.worker in workers]
+        handles = [request.handle for request in dropped]
         self._why_dropped = why
-        at_fault = None if blamed else [each.handle for each in dropped if self._is_hopeless(each)]
+        at_fault = None if blamed else [request.handle for request in dropped if self._is_hopeless(request)]
         if later:
             self._postpone_giving_up(handles)
         elif self._scheduler.machine_answers:
@@ -295,9 +301,9 @@ class Requests:
         return self._find_first_failures(dropped)
 
     def _give_up(self, handles: Iterable[RequestHandle], at_fault: Iterable[RequestHandle] | None = None) -> None:
-        """Have the machine stop these; what lay in queues then is lost, but for what those ``at_fault`` have sent.
+        """Have the machine stop requests. Messages in queues are then lost, except those that other requests sent.
 
-        None: all of it went because of the same failure.
+        ``at_fault``: requests whose messages are lost because of the failure; None: all messages.
         """
         ids = None if at_fault is None else {handle.request_id for handle in at_fault}
         self._engine.abandon([handle for handle in handles if not handle.done])
@@ -308,9 +314,9 @@ class Requests:
                 self.lost.add([message])
 
     def _recover_from(self, failure: BaseException, handles: Sequence[RequestHandle]) -> None:
-        """Give up what is of no use any more after the program has waited for ``handles`` in vain, unless ranks go on.
+        """Abandon requests that became useless after a failed wait for ``handles``, unless ranks proceed.
 
-        Raise the error that a kernel had failed with, if that led to a deadlock.
+        Raise the error of a failed kernel if it led to a deadlock.
         """
         if self._scheduler.busy:
             return
@@ -326,25 +332,29 @@ class Requests:
             self._drop(handles)
 
     def _postpone_giving_up(self, handles: Iterable[RequestHandle]) -> None:
-        """Have the machine stop these when it is next used: to let all end that is under way may take long."""
+        """Have the machine stop requests when it is next used, since running it until they end may take long."""
 
         def give_up() -> None:
-            with suppress(Exception):  # the machine may have been interrupted in the middle of something
+            with suppress(Exception):  # the machine may have been interrupted in an inconsistent state
                 self._give_up(handles)
 
         self._engine.machine.postpone(give_up)
 
     def _end_failed_launches(self, handles: Sequence[RequestHandle]) -> None:
-        """End what was submitted together with those of these launches that have failed."""
-        found = [self._unseen[handle.request_id] for handle in handles if self.unseen(handle)]
-        failed = [each for each in found if each.purpose.phase == "launch" and self._find_error(each) is not None]
+        """End the requests submitted together with the failed launches among ``handles``."""
+        submitted = [self._unseen[handle.request_id] for handle in handles if self.unseen(handle)]
+        failed = [
+            request
+            for request in submitted
+            if request.purpose.phase == "launch" and self._find_error(request) is not None
+        ]
         if failed and self._scheduler.machine_answers:
-            others = [handle for each in failed for handle in each.together]
-            self._give_up(others, at_fault=[*others, *(each.handle for each in failed)])
-            self._drop(others)
+            siblings = [handle for request in failed for handle in request.together]
+            self._give_up(siblings, at_fault=[*siblings, *(request.handle for request in failed)])
+            self._drop(siblings)
 
     def _is_hopeless(self, submitted: _Submitted) -> bool:
-        """Return True for a request that has failed, or is under way where it can never end well."""
+        """Return True for a request that has failed, or that can never end."""
         return not submitted.handle.done or self._find_error(submitted) is not None
 
     def _find_error(self, submitted: _Submitted) -> Exception | None:
@@ -352,15 +362,15 @@ class Requests:
 
     def _find_first_failures(self, submitted: Iterable[_Submitted]) -> dict[Worker, Exception]:
         failed: dict[Worker, Exception] = {}
-        for each in submitted:
-            error = self._find_error(each)
+        for request in submitted:
+            error = self._find_error(request)
             if error is not None and not isinstance(error, AbandonedError):
-                failed.setdefault(each.worker, error)
+                failed.setdefault(request.worker, error)
         return failed
 
     def forget(self) -> None:
-        """Wait for nothing any more, and ask nothing of the machine; what is done is still recorded."""
-        self._drop([each.handle for each in self._unseen.values()])
+        """Drop all requests without a wait or a request to the machine. Ended requests are still recorded."""
+        self._drop([request.handle for request in self._unseen.values()])
 
     def _drop(self, handles: Sequence[RequestHandle]) -> None:
         self._see(handle for handle in handles if handle.done)
@@ -396,11 +406,11 @@ class Requests:
 
 
 def _describe_turn(under_way: Sequence[_Submitted]) -> str:
-    return "its next turn" + (f", with {', '.join(map(str, under_way))} under way" if under_way else "")
+    return "its next turn" + (f", with {', '.join(map(str, under_way))} in flight" if under_way else "")
 
 
 class Work:
-    """Requests under way; after PyTorch's class of this name."""
+    """Requests in flight; named after PyTorch's class."""
 
     __slots__ = ("_handles", "_requests")
 
@@ -408,30 +418,30 @@ class Work:
         self._handles, self._requests = tuple(handles), requests
 
     def wait(self, timeout: object = None) -> bool:
-        """Block until done, then True; at once when it is done. Raises what went wrong.
+        """Block until all requests are done, and return True. Raises the error of a failed request.
 
-        ``timeout`` is PyTorch's and has no effect: what can never be done is a SimulationDeadlock.
+        ``timeout`` is PyTorch's and has no effect: a request that can never end is a SimulationDeadlock.
         """
         self._requests.wait(self._handles)
         return True
 
     def is_completed(self) -> bool:
-        """Return True when it is done at this simulated time."""
+        """Return True when all requests are done at the current simulated time."""
         return all(handle.done for handle in self._handles)
 
 
 @value
 class TensorUse:
-    """The use of a tensor by a request; unless it ``writes``, it only reads."""
+    """The use of a tensor by a request. ``writes``: it may write the tensor; otherwise it only reads."""
 
     handle: RequestHandle
     writes: bool
 
 
 class Uses:
-    """The tensors that requests under way have as arguments.
+    """The tensors that are arguments of requests in flight.
 
-    The host must not touch those before the requests are done.
+    The host must not access them before the requests are done.
     """
 
     __slots__ = ("_requests", "_using")
@@ -441,14 +451,14 @@ class Uses:
         self._using: dict[TensorKey, list[TensorUse]] = {}
 
     def note(self, handle: RequestHandle, keys: Iterable[TensorKey], *, writes: bool = True) -> None:
-        """Note that ``handle`` uses these tensors; unless it ``writes``, it only reads them."""
+        """Note that ``handle`` uses these tensors; with ``writes`` False it only reads them."""
         for key in dict.fromkeys(keys):
             self._using[key] = [*self._list_uses(key), TensorUse(handle, writes)]
 
     def settle(self, key: TensorKey, *, writes: bool = True) -> None:
-        """Wait for everything under way that uses a tensor, whoever submitted it.
+        """Wait for all requests in flight that use a tensor, of any worker.
 
-        For one who only reads, not ``writes``: for everything that writes it.
+        With ``writes`` False the caller only reads, and only requests that write the tensor are waited for.
         """
         using = [use.handle for use in self._list_uses(key) if writes or use.writes]
         if using:
@@ -457,7 +467,7 @@ class Uses:
             self._using.pop(key, None)
 
     def under_way(self, key: TensorKey) -> list[RequestHandle]:
-        """Return the requests under way that use a tensor."""
+        """Return the requests in flight that use a tensor."""
         return [use.handle for use in self._list_uses(key)]
 
     def _list_uses(self, key: TensorKey) -> list[TensorUse]:

@@ -1,4 +1,4 @@
-"""Explain where the time of a run went, and that of every launch: critical paths, lines of kernels, rooflines."""
+"""Explain the time of a run and of every launch: critical paths, lines of kernels, rooflines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kernbench.triton_emu.source import ProgramText
 
 @value
 class EngineTime:
-    """The time that an engine was busy: the union of its works' intervals, summed over PEs."""
+    """The busy time of an engine: the union of its works' intervals, summed over PEs."""
 
     engine: str
     ns: float
@@ -37,8 +37,8 @@ class EngineTime:
 class LineUse:
     """A line of a kernel.
 
-    ``says`` is its text, ``path_ns`` its time on the critical path, ``parts`` the same by part; ``busy``: how long
-    engines worked for it; ``blocks``: those by which its products went, as m×k×n.
+    ``says``: its text. ``path_ns``: its time on the critical path; ``parts``: that time by part. ``busy``: the time
+    that each engine worked for it. ``blocks``: the block sizes of its products, as m×k×n.
     """
 
     line: int
@@ -62,12 +62,16 @@ _WAITED_FOR: Mapping[WaitedFor, str] = {
 
 @value(kw_only=True)
 class LineWait:
-    """A kernel's line on the path that waited for another line, ``count`` times and for ``ns`` in all.
+    """The waits of a kernel's line on the path for another line: ``count`` waits of ``ns`` in all.
 
-    ``waiting`` waited by its queue ``direction`` for a message of ``cause``, or for a slot that ``cause`` held, in
-    another kernel; or for an access of ``cause``, in the same one, to the same bytes; or at a fence for what ``cause``,
-    likewise, wrote; or for the memory, or link, ``direction``, which worked for ``cause``, another PE. Kernels are
-    named by their launches.
+    ``waited_for`` is the reason:
+
+    - a message or a slot of queue ``direction``: ``cause``, in another kernel, sends the message or frees the slot;
+    - memory order: ``cause``, in the same kernel, accesses the same bytes;
+    - a fence: ``cause``, in the same kernel, wrote the data;
+    - the memory or link ``direction``: it worked for ``cause``, on another PE.
+
+    ``waiting_kernel`` and ``kernel`` are the names of the launches.
     """
 
     waiting: KernelPlace
@@ -81,13 +85,13 @@ class LineWait:
 
     @property
     def what(self) -> str:
-        """The cause of the wait, in words."""
+        """The cause of the wait, as text."""
         return _WAITED_FOR[self.waited_for].format(self.direction)
 
 
 @value(kw_only=True)
 class KernelShare:
-    """The time of a path that lies in the kernel of a launch on a PE."""
+    """The time of a path in the kernel of a launch on one PE."""
 
     pe: PeCoord
     launch_id: int
@@ -96,13 +100,13 @@ class KernelShare:
 
 
 class TimeExplanation:
-    """The time of a run, or of the launch ``request_id``, explained; what is asked for is worked out then.
+    """The explained time of a run, or of the launch ``request_id``. Each property is computed on first use.
 
-    It says what was ``seen``, whatever the machine does afterwards.
+    The explanation describes the state in ``snapshot``, regardless of what the machine does afterwards.
     """
 
-    def __init__(self, seen: Seen, request_id: int | None = None) -> None:
-        self._seen = seen
+    def __init__(self, snapshot: Seen, request_id: int | None = None) -> None:
+        self._seen = snapshot
         self._launch_id = request_id
 
     @property
@@ -117,25 +121,25 @@ class TimeExplanation:
 
     @cached_property
     def slices(self) -> tuple[SliceTime, ...]:
-        """The use of slices with banks meanwhile, by anybody."""
+        """The use of slices with banks during the path, by any requester."""
         return slice_times(self._seen, self.path)
 
     @cached_property
     def roofline(self) -> Roofline:
-        """The bounds by resource, and the time beyond the largest."""
+        """The bounds by resource, and the time beyond the largest bound."""
         return roofline(self._seen, self.path, self.slices, self._launch_id)
 
 
 class LaunchExplanation(TimeExplanation):
-    """The time of a launch, explained.
+    """The explained time of a launch.
 
-    ``ended`` is false when it is explained only as far as it got. ``program``: what it ran; ``programs``: those of all
-    launches of the run.
+    ``ended``: False if the launch is explained only until its run stopped. ``program``: the program of the launch.
+    ``programs``: those of all launches of the run.
     """
 
     def __init__(
         self,
-        seen: Seen,
+        snapshot: Seen,
         finder: PathFinder,
         handle: RequestHandle,
         names: Mapping[int, str],
@@ -143,7 +147,7 @@ class LaunchExplanation(TimeExplanation):
         stopped_ps: int | None = None,
     ) -> None:
         assert isinstance(handle.msg, KernelLaunchMsg)
-        super().__init__(seen, handle.request_id)
+        super().__init__(snapshot, handle.request_id)
         self._finder, self._handle, self._names = finder, handle, names
         self._targets = handle.msg.targets
         self.name = handle.msg.title
@@ -156,24 +160,24 @@ class LaunchExplanation(TimeExplanation):
 
     @property
     def ps(self) -> int:
-        """The time that it took, or has taken, in ps."""
+        """The duration in ps, until the end or the stop of the launch."""
         return self._end_ps - self._handle.submitted_ps
 
     @cached_property
     def path(self) -> CriticalPath:
-        """The critical path, from its submission on."""
+        """The critical path from the submission of the launch."""
         if self.ended:
             return self._finder.of_request(self._handle)
         return self._finder.of_stopped(self._handle, self._end_ps)
 
     @cached_property
     def verdict(self) -> Verdict:
-        """The verdict on what binds."""
+        """The verdict on the bottleneck."""
         return judge(self.roofline, self.shares, lambda: self.gains_ps, say_waits(self.path, self._names))
 
     @cached_property
     def gains_ps(self) -> Mapping[str, int]:
-        """The ps that the launch gains where a resource on its path, or at work for it, is a tenth faster: an estimate.
+        """The estimated ps that the launch gains if one resource, on its path or at work for it, is a tenth faster.
 
         Empty for a launch that has not ended.
         """
@@ -185,8 +189,8 @@ class LaunchExplanation(TimeExplanation):
 
     @cached_property
     def lines(self) -> tuple[LineUse, ...]:
-        """Every line that issued a command, and those that the path goes through."""
-        texts = _Texts(self.program, self.path, dict.fromkeys([*(each.pe for each in self.pes), *self._targets]))
+        """Every line that issued a command, and every line on the path."""
+        texts = _Texts(self.program, self.path, dict.fromkeys([*(share.pe for share in self.pes), *self._targets]))
         return _sum_lines(self._seen, self.request_id, self.path, texts)
 
     @cached_property
@@ -196,57 +200,63 @@ class LaunchExplanation(TimeExplanation):
 
     @cached_property
     def pes(self) -> tuple[KernelShare, ...]:
-        """The kernels that the path goes through, the longest first."""
+        """The kernels on the path, the longest first."""
         return _sum_shares(self.path, self._names)
 
 
 class RunExplanation(TimeExplanation):
-    """The time of a run and of each of its ``launches``, explained."""
+    """The explained time of a run and of each of its ``launches``."""
 
-    def __init__(self, seen: Seen, handles: Sequence[RequestHandle], begin_ps: int, end_ps: int) -> None:
-        super().__init__(seen)
-        finder = PathFinder(seen, handles)
+    def __init__(self, snapshot: Seen, handles: Sequence[RequestHandle], begin_ps: int, end_ps: int) -> None:
+        super().__init__(snapshot)
+        finder = PathFinder(snapshot, handles)
         self._path = finder.of_run(begin_ps, end_ps)
-        launched = {each.request_id: each.msg for each in handles if isinstance(each.msg, KernelLaunchMsg)}
+        launched = {handle.request_id: handle.msg for handle in handles if isinstance(handle.msg, KernelLaunchMsg)}
         self._names = {request_id: msg.title for request_id, msg in launched.items()}
-        self._copies = {each.request_id for each in handles if isinstance(each.msg, MemoryWriteMsg | MemoryReadMsg)}
+        self._copies = {
+            handle.request_id for handle in handles if isinstance(handle.msg, MemoryWriteMsg | MemoryReadMsg)
+        }
         programs = {request_id: ProgramText(msg) for request_id, msg in launched.items()}
         ended = launches_of(handles)
-        stopped = launched.keys() - {each.request_id for each in ended}
-        left = [each for each in handles if each.request_id in stopped and each.submitted_ps < self._path.end_ps]
-        ended = [each for each in ended if each.submitted_ps >= begin_ps]
+        stopped = launched.keys() - {handle.request_id for handle in ended}
+        left = [
+            handle for handle in handles if handle.request_id in stopped and handle.submitted_ps < self._path.end_ps
+        ]
+        ended = [handle for handle in ended if handle.submitted_ps >= begin_ps]
         self.launches: tuple[LaunchExplanation, ...] = tuple(
-            LaunchExplanation(seen, finder, handle, self._names, programs, stopped_ps)
-            for some, stopped_ps in ((ended, None), (left, self._path.end_ps))
-            for handle in some
+            LaunchExplanation(snapshot, finder, handle, self._names, programs, stopped_ps)
+            for group, stopped_ps in ((ended, None), (left, self._path.end_ps))
+            for handle in group
         )
 
     @property
     def path(self) -> CriticalPath:
-        """The critical path: through all launches, copies and the host program."""
+        """The critical path through all launches, copies and the host program."""
         return self._path
 
     @cached_property
     def verdict(self) -> RunVerdict:
-        """The verdict on the time: kernels, by what binds the longest of their name, copies, waits."""
-        verdicts = {each.name: each.verdict for each in self.longest_of_each_name()}
+        """The verdict on the time: kernels (by the bottleneck of the longest of each name), copies and waits."""
+        verdicts = {launch.name: launch.verdict for launch in self.longest_of_each_name()}
         return judge_run(self.path, self._seen.divider, self._names, verdicts, self._copies)
 
     @property
     def main_launch(self) -> LaunchExplanation | None:
-        """The longest launch of the name that has most of the run's critical path; None where no kernel is on it."""
-        name = max(self._spent, key=lambda each: self._spent[each], default=None)
-        return max((each for each in self.launches if each.name == name), key=lambda each: each.ps, default=None)
+        """The longest launch of the name with most of the run's critical path; None if no kernel is on the path."""
+        name = max(self._spent, key=lambda name: self._spent[name], default=None)
+        return max(
+            (launch for launch in self.launches if launch.name == name), key=lambda launch: launch.ps, default=None
+        )
 
     @property
     def main_share(self) -> float:
-        """The share of the run's critical path that launches of that name have."""
+        """The share of the run's critical path in launches of the main launch's name."""
         return max(self._spent.values(), default=0) / self.path.ps if self.path.ps else 0.0
 
     @cached_property
     def _spent(self) -> dict[str, int]:
-        """The time of the path in launches, by name; what a launch only waits for is none of it."""
-        names = {each.request_id: each.name for each in self.launches}
+        """The time of the path in launches, by name, without the waits of a launch."""
+        names = {launch.request_id: launch.name for launch in self.launches}
         spent: dict[str, int] = {}
         for step in self.path.steps:
             name = names.get(step.request_id)
@@ -257,30 +267,30 @@ class RunExplanation(TimeExplanation):
     @property
     def rooflines(self) -> list[tuple[str, int, Roofline]]:
         """The name, the request and the roofline of every launch."""
-        return [(each.name, each.request_id, each.roofline) for each in self.launches]
+        return [(launch.name, launch.request_id, launch.roofline) for launch in self.launches]
 
     def longest_of_each_name(self) -> tuple[LaunchExplanation, ...]:
-        """Return the launch of each name that took longest; the name with most of the run's path comes first."""
-        found: dict[str, LaunchExplanation] = {}
+        """Return the longest launch of each name, beginning with the name with most of the run's path."""
+        longest: dict[str, LaunchExplanation] = {}
         for launch in self.launches:
-            best = found.get(launch.name)
+            best = longest.get(launch.name)
             if best is None or launch.ps > best.ps:
-                found[launch.name] = launch
-        return tuple(sorted(found.values(), key=lambda launch: -self._spent.get(launch.name, 0)))
+                longest[launch.name] = launch
+        return tuple(sorted(longest.values(), key=lambda launch: -self._spent.get(launch.name, 0)))
 
 
 @patient_collector()
 def explain_run(log: TraceLog, handles: Sequence[RequestHandle], begin_ns: float, end_ns: float) -> RunExplanation:
-    """Explain from ``log``, with memories, the time between ``begin_ns`` and ``end_ns`` of a run."""
+    """Explain the time between ``begin_ns`` and ``end_ns`` of a run from ``log``, which records memories."""
     return RunExplanation(log.seen, handles, ns_to_ps(begin_ns), ns_to_ps(end_ns))
 
 
 def _sum_waits(path: CriticalPath, names: Mapping[int, str]) -> tuple[LineWait, ...]:
-    """Return the hops of a path, those between the same lines added up."""
-    found: dict[tuple[KernelPlace, KernelPlace, WaitedFor, str], list[PathHop]] = {}
+    """Return the hops of a path, merged by their pair of lines."""
+    hops_by_lines: dict[tuple[KernelPlace, KernelPlace, WaitedFor, str], list[PathHop]] = {}
     for hop in path.hops:
-        found.setdefault((hop.waiting, hop.cause, hop.waited_for, hop.direction), []).append(hop)
-    made = [
+        hops_by_lines.setdefault((hop.waiting, hop.cause, hop.waited_for, hop.direction), []).append(hop)
+    waits = [
         LineWait(
             waiting=waiting,
             waiting_kernel=names.get(waiting.launch_id, ""),
@@ -291,9 +301,9 @@ def _sum_waits(path: CriticalPath, names: Mapping[int, str]) -> tuple[LineWait, 
             count=len(hops),
             ns=ps_to_ns(sum(hop.ps for hop in hops)),
         )
-        for (waiting, cause, waited_for, direction), hops in found.items()
+        for (waiting, cause, waited_for, direction), hops in hops_by_lines.items()
     ]
-    return tuple(sorted(made, key=lambda each: -each.ns))
+    return tuple(sorted(waits, key=lambda wait: -wait.ns))
 
 
 def _sum_shares(path: CriticalPath, names: Mapping[int, str]) -> tuple[KernelShare, ...]:
@@ -309,31 +319,31 @@ def _sum_shares(path: CriticalPath, names: Mapping[int, str]) -> tuple[KernelSha
 
 
 _MOST_PES = 16
-"""Of a schedule's steps those of so many PEs are looked at: first those that the path goes through for longest"""
+"""The number of PEs whose steps of a schedule are examined, beginning with those of the longest time on the path"""
 
 
 class _Texts:
-    """The texts of a launch's lines: on the PEs where the path goes through them, if there are any."""
+    """The texts of a launch's lines, on the PEs where a line is on the path, else on all examined PEs."""
 
     def __init__(self, program: ProgramText, path: CriticalPath, pes: Iterable[PeCoord]) -> None:
         self._program = program
         self._pes = list(islice(pes, _MOST_PES))
-        self._on_path = {(each.pe, each.line) for each in path.steps if each.launch_id == path.launch_id}
+        self._on_path = {(step.pe, step.line) for step in path.steps if step.launch_id == path.launch_id}
 
     def of(self, line: int) -> str:
         """Return the text of ``line``."""
-        found = [pe for pe in self._pes if (pe, line) in self._on_path]
-        return self._program.says(line, found or self._pes)
+        on_path = [pe for pe in self._pes if (pe, line) in self._on_path]
+        return self._program.says(line, on_path or self._pes)
 
 
-def _sum_lines(seen: Seen, launch_id: int, path: CriticalPath, texts: _Texts) -> tuple[LineUse, ...]:
-    """Return every line that issued a command, and those that the path goes through."""
-    works = seen.works
-    mine = works.of_launch(launch_id)
-    ended = ~works.done_by(PLAN)[mine] & (works.columns.end[works.rows[mine]] >= 0)
-    mine = mine[ended]
-    rows, n_engines, n_parts = works.rows[mine], len(ENGINES), len(works.columns.parts)
-    of_line = works.columns.line[rows] * n_engines + works.engine[mine]
+def _sum_lines(snapshot: Seen, launch_id: int, path: CriticalPath, texts: _Texts) -> tuple[LineUse, ...]:
+    """Return every line that issued a command, and every line on the path."""
+    works = snapshot.works
+    of_launch = works.of_launch(launch_id)
+    ended = ~works.done_by(PLAN)[of_launch] & (works.columns.end[works.rows[of_launch]] >= 0)
+    of_launch = of_launch[ended]
+    rows, n_engines, n_parts = works.rows[of_launch], len(ENGINES), len(works.columns.parts)
+    of_line = works.columns.line[rows] * n_engines + works.engine[of_launch]
     spent = unions_ps(of_line * n_parts + works.columns.part[rows], works.columns.start[rows], works.columns.end[rows])
     busy: dict[int, int] = {}
     for group, ps in spent.items():
@@ -342,7 +352,7 @@ def _sum_lines(seen: Seen, launch_id: int, path: CriticalPath, texts: _Texts) ->
     for group in dict.fromkeys(of_line.tolist()):
         line, engine = divmod(group, n_engines)
         times.setdefault(line, []).append(EngineTime(ENGINES[engine], ps_to_ns(busy[group])))
-    on_path, blocks = {each.line: each for each in path.lines}, works.blocks_of(launch_id)
+    on_path, blocks = {use.line: use for use in path.lines}, works.blocks_of(launch_id)
     return tuple(
         LineUse(
             line,

@@ -1,4 +1,4 @@
-"""Tensors with PyTorch's face: in the memory of the machine, and in that of the host."""
+"""Tensors with PyTorch's interface, in the memory of the machine and in that of the host."""
 
 from __future__ import annotations
 
@@ -38,10 +38,12 @@ __all__ = ["Tensor", "deploy_tensor"]
 class Tensor(Shaped):
     """A tensor in the memory of one SIP, made by a ``RuntimeContext``.
 
-    Reading and writing are host transfers: they cost simulated time, and first wait for launches under way that have
-    the tensor as an argument. In a run without data writing costs the same, and reading is a NoDataError (or gives
-    zeros, if the run says so). ``==`` and ``!=`` read it and compare element by element, so ``in`` and ``remove`` of a
-    list do; it is hashed by identity.
+    Reading and writing are host transfers: they take simulated time, and first wait for launches in flight that have
+    the tensor as an argument. In a run without data, writing takes the same time, and reading raises NoDataError (or
+    returns zeros, if the run is set so).
+
+    ``==`` and ``!=`` read the tensor and compare element by element; so do ``in`` and ``remove`` of a list. Hashing is
+    by identity.
     """
 
     __slots__ = ("_layout", "_memory")
@@ -51,17 +53,17 @@ class Tensor(Shaped):
 
     @property
     def layout(self) -> TensorLayout:
-        """Its place in memory."""
+        """The place of the tensor in memory."""
         return self._layout
 
     @property
     def name(self) -> str:
-        """Its name in reports."""
+        """The name in reports."""
         return self._layout.name
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Elements along each axis."""
+        """The number of elements along each axis."""
         return self._layout.shape
 
     @property
@@ -71,44 +73,44 @@ class Tensor(Shaped):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements, once however many copies there are."""
+        """The bytes of all elements, without further copies."""
         return self._layout.nbytes
 
     @property
     def dp(self) -> DPPolicy:
-        """The policy that spreads it over the cubes and PEs of its SIP."""
+        """The policy that places the tensor over the cubes and PEs of its SIP."""
         return self._layout.dp
 
     @property
     def sip(self) -> int:
-        """The SIP it lies on."""
+        """The SIP that stores the tensor."""
         return self._layout.sip
 
     @property
     def device(self) -> str:
-        """``"ahbm:0"`` on SIP 0."""
+        """The device name: ``"ahbm:0"`` on SIP 0."""
         return f"ahbm:{self._layout.sip}"
 
     @property
     def va(self) -> int:
-        """Its first virtual address: what a kernel gets."""
+        """The first virtual address, which is the argument of a kernel."""
         return self._layout.va
 
     @property
     def shards(self) -> tuple[MappedShard, ...]:
-        """Its parts in (cube, pe) order: owner, offset in the tensor's virtual range, bytes, physical address."""
+        """The shards in (cube, pe) order: owner, offset in the tensor's virtual range, bytes, physical address."""
         return self._layout.shards
 
     @property
     def is_live(self) -> bool:
-        """False once it has been freed."""
+        """True until the tensor is freed."""
         return self._memory.is_live(self._layout)
 
     def reshape(self, *shape: SizeArg) -> Tensor:
-        """Return the same memory under another shape; one extent may be -1. Costs nothing.
+        """Return the same memory under another shape, in no simulated time; one extent may be -1.
 
-        ShapeError for another number of elements, and when a shard is no box of the new shape: the program has to say
-        which data move.
+        Raises ShapeError for another number of elements, and if a shard is no box of the new shape. In the second case
+        the program has to move the data itself.
         """
         wanted = shape_of(shape)
         extents = complete_shape(wanted, self.numel())
@@ -117,8 +119,8 @@ class Tensor(Shaped):
         layout = self._memory.reshape(self._layout, extents)
         if layout is None:
             raise ShapeError(
-                f"{self.name}.reshape({wanted}) cannot be a view: shape {self.shape} lies as {self.dp}, and its shards "
-                f"are no boxes of {extents}. Copy it: torch.empty({extents}, dtype=…, dp=…)"
+                f"{self.name}.reshape({wanted}) cannot be a view: shape {self.shape} is placed by {self.dp}, and its "
+                f"shards are no boxes of {extents}. Copy it: torch.empty({extents}, dtype=…, dp=…)"
                 f".copy_(x.numpy().reshape{extents})"
             )
         return Tensor(layout, self._memory)
@@ -126,55 +128,55 @@ class Tensor(Shaped):
     view = reshape
 
     def clone(self) -> Tensor:
-        """Return a copy that lies in the same way on the same SIP: every PE that owns it copies its own shards."""
+        """Return a copy with the same layout on the same SIP: every owner PE copies its shards."""
         return Tensor(self._memory.clone(self._layout, f"{self.name}.clone"), self._memory)
 
     def copy_(self, src: object) -> Tensor:
-        """Take over ``src`` (an array, a host tensor, another tensor, a number), converted to this dtype.
+        """Copy ``src`` (an array, a host tensor, another tensor or a number) to the tensor, and return the tensor.
 
-        Goes through the host and writes every copy; returns itself. ``src`` may change afterwards: what it holds now is
-        kept. ShapeError unless ``src`` broadcasts to this shape.
+        Elements are converted to the tensor's dtype. The transfer passes through the host and writes every copy.
+        ``src`` may change afterwards: the call stores its content. Raises ShapeError unless ``src`` broadcasts to this
+        shape.
         """
         check_host_calls()
         source = src if isinstance(src, Tensor | LaterArray) else numeric(src, self.name)
         if not broadcasts(source.shape, self.shape):
             raise ShapeError(
-                f"{self.name}.copy_: the source has shape {source.shape}, the tensor {self.shape}, and it "
-                f"does not broadcast to that"
+                f"{self.name}.copy_: the source has shape {source.shape}, which does not broadcast to the "
+                f"tensor's shape {self.shape}"
             )
         self._memory.copy(self._layout, self._pass_on(source))
         return self
 
     def fill_(self, value: float) -> Tensor:
-        """Make every element ``value``, written by the device; returns itself."""
+        """Set every element to ``value``, written by the device, and return the tensor."""
         self._memory.fill(self._layout, value)
         return self
 
     def zero_(self) -> Tensor:
-        """Make every element zero, written by the device; returns itself."""
+        """Set every element to zero, written by the device, and return the tensor."""
         return self.fill_(0)
 
     def numpy(self) -> Array:
-        """Return all elements in an array of this dtype; of several copies the first."""
+        """Return all elements in an array of this dtype, read from the first copy."""
         return self._memory.read(self._layout, self._layout.whole)
 
-    def fetch(self, start: int, stop: int, asked: Any = ...) -> Array:
+    def fetch(self, start: int, stop: int, index: Any = ...) -> Array:
         """Read elements ``start`` to ``stop`` of the first axis, as ``self[start:stop]`` does.
 
-        For libraries that keep more in a tensor than their program wants: ``asked`` is an index of those elements that
-        it wants.
+        For libraries that store more in a tensor than their program uses: ``index`` selects the elements that it uses.
         """
         window = self._layout.whole.along(0, start, stop)
-        return self._memory.read(self._layout, window, asked)
+        return self._memory.read(self._layout, window, index)
 
-    def pass_on(self, start: int = 0, stop: int | None = None, asked: Any = ...) -> Array | None:
-        """Read as ``fetch`` does, for values that go on to another tensor unseen; None in a run without data."""
-        whole = self._layout.whole
-        part = whole if stop is None else whole.along(0, start, stop)
-        return self._memory.pass_on(self._layout, part, asked)
+    def pass_on(self, start: int = 0, stop: int | None = None, index: Any = ...) -> Array | None:
+        """Read as ``fetch`` does, for values that are passed to another tensor, unseen; None in a run without data."""
+        window = self._layout.whole
+        part = window if stop is None else window.along(0, start, stop)
+        return self._memory.pass_on(self._layout, part, index)
 
     def renew(self) -> None:
-        """Note that it is handed out as a new tensor, whose elements nobody has written, as by ``empty``."""
+        """Mark the elements as unwritten, since the memory is reused for a new tensor, as by ``empty``."""
         self._memory.renew(self._layout)
 
     def cpu(self) -> HostTensor:
@@ -182,32 +184,32 @@ class Tensor(Shaped):
         return HostTensor(self.numpy())
 
     def peek(self) -> Array:
-        """Return all elements as ``numpy`` does, without time or waiting.
+        """Return all elements as ``numpy`` does, without simulated time and without a wait.
 
-        For reports and checks, which must not change what they watch.
+        For reports and checks, which must not influence the run.
         """
         return self._memory.look(self._layout)
 
     def copies(self, first: Array) -> Iterator[TensorCopy]:
-        """Yield what every PE holds of it, as ``peek`` does, beside ``first``, which ``peek`` gave.
+        """Yield the content of every PE's copy, as ``peek`` reads it. ``first`` is the result of ``peek``.
 
-        Nothing for a tensor whose elements lie in one place only.
+        Yield nothing for a tensor whose elements are stored only once.
         """
         return self._memory.copies(self._layout, first)
 
     def check(self, tolerance: Tolerance) -> None:
-        """Tell observers what is wrong with a tensor that is compared.
+        """Report errors in a compared tensor to observers.
 
-        That is: elements that nobody wrote, and copies that differ by more than ``tolerance``.
+        Errors are unwritten elements, and copies that differ by more than ``tolerance``.
         """
         self._memory.check(self._layout, tolerance)
 
     def settle(self) -> None:
-        """Wait for launches under way that have it as an argument."""
+        """Wait for launches in flight that have the tensor as an argument."""
         self._memory.settle(self._layout)
 
     def item(self) -> Any:
-        """Return the only element as a Python number; ValueError when there are more."""
+        """Return the only element as a Python number. Raises ValueError if there are more."""
         if self.numel() != 1:
             raise ValueError(f"{self.name}.item(): it has {self.numel()} elements, not 1")
         return self.numpy().item()
@@ -217,36 +219,36 @@ class Tensor(Shaped):
         return self.numpy().tolist()
 
     def free(self) -> None:
-        """Unmap it and give its memory back; any later use is an InputError."""
+        """Unmap the tensor and free its memory; any later use raises InputError."""
         self._memory.release(self._layout)
 
     def __getitem__(self, index: Any) -> HostTensor:
         """Return the elements that NumPy would select, as a host tensor.
 
-        Only the stretches of shards that hold them are read.
+        Only the stretches of shards that contain these elements are read.
         """
         selection = select(index, self.shape)
         fetched = self._memory.read(self._layout, selection.window, selection.rest)
         return HostTensor(np.asarray(fetched[selection.rest]))
 
     def __setitem__(self, index: Any, value: object) -> None:
-        """Assign as NumPy would, in every copy; only the bytes that change are sent."""
+        """Assign as NumPy does, in every copy; only the bytes that change are sent."""
         check_host_calls()
         selection = select(index, self.shape)
         source = self._pass_on(value if isinstance(value, Tensor) else numeric(value, self.name))
         values = None
         if source is not None:
-            given = np.asarray(source)
-            if not given.ndim:
-                check_fits(given, self.dtype)
+            array = np.asarray(source)
+            if not array.ndim:
+                check_fits(array, self.dtype)
             values = np.empty(selection.window.shape, self.dtype.numpy)
-            values[selection.rest] = convert(given, self.dtype)
+            values[selection.rest] = convert(array, self.dtype)
         chosen = np.zeros(selection.window.shape, np.bool_)
         chosen[selection.rest] = True
         self._memory.update(self._layout, selection.window, values, chosen)
 
     def __eq__(self, other: object) -> Any:
-        """Compare element by element to a host array of bools; ``other`` broadcasts as in NumPy."""
+        """Compare element by element, and return a host array of bools; ``other`` broadcasts as in NumPy."""
         return self._compare(np.equal, other)
 
     def __ne__(self, other: object) -> Any:
@@ -281,36 +283,36 @@ class Tensor(Shaped):
     def _compare(self, operator: np.ufunc, other: object) -> Any:
         """Compare element by element.
 
-        NotImplemented for an object without numbers, so that Python finds it unlike any tensor.
+        Return NotImplemented for an object without numbers, so that Python treats it as unequal to any tensor.
         """
         check_host_calls()
         try:
-            theirs = other if isinstance(other, Tensor) else numeric(other, self.name)
+            source = other if isinstance(other, Tensor) else numeric(other, self.name)
         except InputError:
             return NotImplemented
         try:
-            np.broadcast_shapes(self.shape, theirs.shape)
+            np.broadcast_shapes(self.shape, source.shape)
         except ValueError:
-            raise ShapeError(f"{self.name} == …: shapes {self.shape} and {theirs.shape} do not broadcast") from None
-        self.settle()  # a tensor that is freed is found out before the other is read
-        mine, wanted = self.numpy(), theirs.numpy() if isinstance(theirs, Tensor) else theirs
+            raise ShapeError(f"{self.name} == …: shapes {self.shape} and {source.shape} do not broadcast") from None
+        self.settle()  # fail for a freed tensor before reading the other
+        elements, wanted = self.numpy(), source.numpy() if isinstance(source, Tensor) else source
         if isinstance(other, int | float):
-            # NumPy takes Python's numbers as of the array's own type, but not for the float types that it lacks.
+            # NumPy converts Python's numbers to the array's type, except for float types that it lacks.
             number = convert(wanted, self.dtype) if self.dtype.is_float else other
-            return np.asarray(operator(mine, number))
-        if mine.dtype != wanted.dtype:  # not every pair has a common type in NumPy, and f64 holds them all
-            mine, wanted = mine.astype(np.float64), wanted.astype(np.float64)
-        return np.asarray(operator(mine, wanted))
+            return np.asarray(operator(elements, number))
+        if elements.dtype != wanted.dtype:  # some pairs have no common type in NumPy; f64 can represent them
+            elements, wanted = elements.astype(np.float64), wanted.astype(np.float64)
+        return np.asarray(operator(elements, wanted))
 
     def _pass_on(self, source: Tensor | HostSource) -> HostSource | None:
-        self.settle()  # a tensor that is freed is found out before the source is read
+        self.settle()  # fail for a freed tensor before reading the source
         return source.pass_on() if isinstance(source, Tensor) else source
 
 
 class HostTensor(Shaped, NDArrayOperatorsMixin):
-    """A view of a NumPy array with the face of a tensor: no simulated time passes here.
+    """A view of a NumPy array with the interface of a tensor; its methods take no simulated time.
 
-    NumPy functions and operators take it and give arrays.
+    NumPy functions and operators accept it and return arrays.
     """
 
     __slots__ = ("_array",)
@@ -321,22 +323,22 @@ class HostTensor(Shaped, NDArrayOperatorsMixin):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Elements along each axis."""
+        """The number of elements along each axis."""
         return self._array.shape
 
     @property
     def dtype(self) -> DType:
-        """The element type; types that the machine does not have keep NumPy's name."""
+        """The element type; types that the machine does not have retain NumPy's name."""
         return host_dtype(self._array)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements."""
+        """The bytes of all elements."""
         return self._array.nbytes
 
     @property
     def device(self) -> str:
-        """``"cpu"``: the host."""
+        """The device name ``"cpu"``, which is the host."""
         return "cpu"
 
     def numpy(self) -> Array:
@@ -352,11 +354,11 @@ class HostTensor(Shaped, NDArrayOperatorsMixin):
         return HostTensor(self._array.copy())
 
     def reshape(self, *shape: SizeArg) -> HostTensor:
-        """Return the array under another shape; ValueError for another number of elements."""
+        """Return the array under another shape. Raises ValueError for another number of elements."""
         return HostTensor(self._array.reshape(shape_of(shape)))
 
     def item(self) -> Any:
-        """Return the only element as a Python number; ValueError when there are more."""
+        """Return the only element as a Python number. Raises ValueError if there are more."""
         return self._array.item()
 
     def tolist(self) -> Any:
@@ -367,7 +369,7 @@ class HostTensor(Shaped, NDArrayOperatorsMixin):
         return np.array(self._array, dtype=dtype, copy=bool(copy)) if copy else np.asarray(self._array, dtype=dtype)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        plain = (each.numpy() if isinstance(each, HostTensor) else each for each in inputs)
+        plain = (operand.numpy() if isinstance(operand, HostTensor) else operand for operand in inputs)
         return getattr(ufunc, method)(*plain, **kwargs)
 
     def __getitem__(self, index: Any) -> HostTensor:
@@ -393,7 +395,7 @@ class HostTensor(Shaped, NDArrayOperatorsMixin):
 
 
 class KnownValues:
-    """The elements of tensors that a run without data still knows: the host wrote them, and no kernel has since."""
+    """The tensor elements available in a run without data: the host wrote them, and no kernel has since."""
 
     __slots__ = ("_elements",)
 
@@ -401,13 +403,13 @@ class KnownValues:
         self._elements: dict[Tensor, Array] = {}
 
     def of(self, tensor: Tensor) -> Array | None:
-        """Return all elements of a tensor; None if they are not known."""
+        """Return all elements of a tensor; None if they are unavailable."""
         return self._elements.get(tensor)
 
     def put(self, tensor: Tensor, first: int, elements: Array) -> None:
-        """Note elements that the host writes from element ``first`` on.
+        """Store elements that the host writes from element ``first`` on.
 
-        Of a tensor that is not known they have to be all.
+        For a tensor whose elements are unavailable, only a write of all elements is stored.
         """
         if len(elements) == tensor.numel():
             self._elements[tensor] = np.array(elements)
@@ -415,11 +417,11 @@ class KnownValues:
             self._elements[tensor][first : first + len(elements)] = elements
 
     def forget(self, tensor: Tensor) -> None:
-        """Forget the elements of a tensor."""
+        """Drop the elements of a tensor."""
         self._elements.pop(tensor, None)
 
     def forget_range(self, sip: int, first: int, end: int) -> None:
-        """Forget the tensors in a range of virtual addresses of a SIP, which a kernel writes."""
-        there = [each for each in self._elements if each.sip == sip and each.va < end and first < each.va + each.nbytes]
-        for tensor in there:
+        """Drop the tensors in a range of virtual addresses of a SIP, which a kernel writes."""
+        in_range = [t for t in self._elements if t.sip == sip and t.va < end and first < t.va + t.nbytes]
+        for tensor in in_range:
             self.forget(tensor)

@@ -1,4 +1,4 @@
-"""``torch.testing``: comparisons that a run evaluates when it is asked to verify: close, and if not, where."""
+"""``torch.testing``: comparisons, evaluated in runs that verify, with the place of the first error."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from kernbench.runtime_api.transfers import TensorCopy
 
 @value(kw_only=True)
 class Mismatch:
-    """One element that is wrong: in the first copy, or in that of ``pe``.
+    """One wrong element: in the first copy, or in that of ``pe``.
 
-    ``place`` says which PE and address hold it, empty when nobody knows.
+    ``place``: its PE and address as text; empty if unknown.
     """
 
     index: tuple[int, ...]
@@ -49,11 +49,12 @@ class Mismatch:
 
 @value(kw_only=True)
 class Comparison:
-    """The result of a comparison. The maximum errors are over all elements: NaN when a NaN is among the wrong ones.
+    """The result of a comparison.
 
-    Of a tensor with copies an element is ``wrong`` when it is so in one of them: ``pes`` counts the PEs that hold it, 0
-    without copies; ``wrong_pes`` are those whose copy is wrong. ``reason`` tells why nothing was compared (shapes,
-    types), empty when it was; ``line`` asked for a comparison that failed.
+    The maximum errors are over all elements: NaN if a NaN is among the wrong ones. An element of a tensor with copies
+    is ``wrong`` if it is wrong in any copy. ``pes``: the number of PEs with a copy, 0 without copies. ``wrong_pes``:
+    the PEs whose copy is wrong. ``reason``: the reason why nothing was compared (shapes, types), else empty. ``line``:
+    the program line of a failed comparison.
     """
 
     name: str
@@ -70,7 +71,7 @@ class Comparison:
 
     @property
     def passed(self) -> bool:
-        """True when all is close."""
+        """True when all elements are close."""
         return not self.wrong and not self.reason
 
     def __str__(self) -> str:
@@ -89,10 +90,10 @@ class Comparison:
 
 
 def verdict(comparisons: Sequence[Comparison]) -> str:
-    """Return PASS or FAIL of what was compared; ``not verified`` when nothing was."""
+    """Return PASS or FAIL for the comparisons; ``not verified`` if there are none."""
     if not comparisons:
         return "not verified"
-    return "PASS" if all(each.passed for each in comparisons) else "FAIL"
+    return "PASS" if all(comparison.passed for comparison in comparisons) else "FAIL"
 
 
 def compare(
@@ -105,31 +106,31 @@ def compare(
     equal_nan: bool = False,
     copies: Iterable[TensorCopy] = (),
 ) -> Comparison:
-    """Compare element by element in f64, with tolerances that fit the dtype of ``actual`` where none are given.
+    """Compare element by element in f64. Default tolerances are those of the dtype of ``actual``.
 
-    A float of any width may be compared with any other; floats and integers may not. NaN equals NaN only if asked.
-    ``copies``: of a tensor, each of which has to be close too; ``actual`` is the first.
+    Floats of any width are comparable with each other, but not with integers. NaN equals NaN only with ``equal_nan``.
+    ``copies``: further copies of a tensor, which have to be close too; ``actual`` is the first.
     """
     tolerance = tolerance_for(host_dtype(actual), rtol, atol)
     reason = _explain_unlike(actual, expected)
     if reason:
         return Comparison(name=name, tolerance=tolerance, reason=reason)
-    found = errors_of(actual, expected, tolerance, equal_nan=equal_nan)
-    first = _find_mismatch(found, actual, expected)
-    wrong, max_abs, max_rel = found.wrong.copy(), found.max_abs, found.max_rel
+    errors_of_first = errors_of(actual, expected, tolerance, equal_nan=equal_nan)
+    first = _find_mismatch(errors_of_first, actual, expected)
+    wrong, max_abs, max_rel = errors_of_first.wrong.copy(), errors_of_first.max_abs, errors_of_first.max_rel
     pes, wrong_pes = 0, []
     for copy in copies:
         pes += 1
         here = copy.part.index
-        there = found.wrong[here]
+        wrong_here = errors_of_first.wrong[here]
         if copy.held is not None:
             wanted = np.asarray(expected[here])
             errors = errors_of(copy.held, wanted, tolerance, equal_nan=equal_nan)
-            there = errors.wrong
-            wrong[here] |= there
+            wrong_here = errors.wrong
+            wrong[here] |= wrong_here
             max_abs, max_rel = greater(max_abs, errors.max_abs), greater(max_rel, errors.max_rel)
             first = first or _find_mismatch(errors, copy.held, wanted, copy)
-        if there.any():
+        if wrong_here.any():
             wrong_pes.append(copy.pe)
     return Comparison(
         name=name,
@@ -169,10 +170,10 @@ Expected: TypeAlias = object | Callable[[], object]
 
 
 class Verifier:
-    """Collects the comparisons of one context.
+    """The comparisons of one context.
 
-    A check costs no simulated time, so that a verified run takes as long as one that is not; like any host read it
-    waits for launches under way on the tensor, verified or not.
+    A comparison takes no simulated time, so verification does not change the duration of a run. Like any host read it
+    waits for launches in flight on the tensor, with or without verification.
     """
 
     __slots__ = ("_comparisons", "_fmt", "_skipped", "_verify")
@@ -207,23 +208,24 @@ class Verifier:
         equal_nan: bool = False,
         name: str | None = None,
     ) -> Comparison | None:
-        """Note whether ``actual`` is close to ``expected``, an array or a function that makes it; goes on if not.
+        """Compare ``actual`` with ``expected``, an array or a function that returns one, and record the result.
 
-        Of a tensor with copies every copy has to be close; of ``expected`` the first counts. Tolerances that are not
-        given fit the dtype of ``actual``. None when the run does not verify.
+        A failed comparison does not stop the program. Every copy of the tensor ``actual`` has to be close; of
+        ``expected`` only the first copy is used. Default tolerances are those of the dtype of ``actual``. Return None
+        if the run does not verify.
         """
-        settled = [each for each in (actual, expected) if isinstance(each, Tensor)]
+        settled = [side for side in (actual, expected) if isinstance(side, Tensor)]
         for tensor in settled:
             tensor.settle()
         wanted = expected() if self._verify and callable(expected) else expected
-        for each in (actual, wanted):
-            if isinstance(each, Tensor):
-                each.check(tolerance_for(each.dtype, rtol, atol))
+        for side in (actual, wanted):
+            if isinstance(side, Tensor):
+                side.check(tolerance_for(side.dtype, rtol, atol))
         if not self._verify:
             self._skipped += 1
             return None
         held = _look_at(actual)
-        found = compare(
+        comparison = compare(
             self._choose_name(actual, name),
             held,
             _look_at(wanted),
@@ -232,10 +234,10 @@ class Verifier:
             equal_nan=equal_nan,
             copies=actual.copies(held) if isinstance(actual, Tensor) else (),
         )
-        if not found.passed:
-            found = replace(_add_place(found, actual, self._fmt), line=calling_line())
-        self._comparisons.append(found)
-        return found
+        if not comparison.passed:
+            comparison = replace(_add_place(comparison, actual, self._fmt), line=calling_line())
+        self._comparisons.append(comparison)
+        return comparison
 
     def _choose_name(self, actual: object, name: str | None) -> str:
         if name is not None:
@@ -243,8 +245,8 @@ class Verifier:
         return actual.name if isinstance(actual, Tensor) else f"comparison {len(self._comparisons)}"
 
 
-def _look_at(what: object) -> Array:
-    return what.peek() if isinstance(what, Tensor) else np.asarray(numeric(what, "assert_close"))
+def _look_at(subject: object) -> Array:
+    return subject.peek() if isinstance(subject, Tensor) else np.asarray(numeric(subject, "assert_close"))
 
 
 def _add_place(comparison: Comparison, actual: object, fmt: AddressFormat) -> Comparison:

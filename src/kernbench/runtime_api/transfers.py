@@ -1,6 +1,6 @@
-"""Transfers of tensors: the host's as messages, and copies that PEs make of their own shards.
+"""Transfers of tensors: messages of the host, and copies that PEs make of their shards.
 
-What the host hands over is held until phase 2 writes it: as a copy, or as a function that makes it.
+Values from the host are stored until phase 2 writes them: as a copy, or as a function that computes them.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from kernbench.runtime_api.layout import ShardStretch, TensorLayout
 
 
 class LaterArray:
-    """An array of ``shape`` that ``make`` makes when its elements are asked for: NumPy functions and ``copy_`` take it.
+    """An array of ``shape`` that ``make`` computes on first use; NumPy functions and ``copy_`` accept it.
 
-    They are kept as long as somebody uses them; who asks later has them made again, equal. A run that reads no value
-    never makes them.
+    The elements are cached while they are referenced; a later use computes equal elements again. A run that reads no
+    values never computes them.
     """
 
     __slots__ = ("_made", "_make", "shape")
@@ -38,24 +38,24 @@ class LaterArray:
         self._made: Callable[[], Array | None] = _nothing
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """Make the elements."""
-        made = self._made()
-        if made is None:
-            made = self._make()
-            assert made.shape == self.shape, f"an array of {self.shape} was made with shape {made.shape}"
-            self._made = ref(made)
-        return made if dtype is None else made.astype(dtype, copy=bool(copy))
+        """Compute the elements."""
+        array = self._made()
+        if array is None:
+            array = self._make()
+            assert array.shape == self.shape, f"an array of {self.shape} was made with shape {array.shape}"
+            self._made = ref(array)
+        return array if dtype is None else array.astype(dtype, copy=bool(copy))
 
 
 def _nothing() -> None:
-    """Stand in for the reference to an array that was not made yet."""
+    """Stand in for the reference to an array that does not exist yet."""
 
 
 HostSource: TypeAlias = "Array | LaterArray"
 
 
 def snapshot(source: Array) -> Array:
-    """Return a read-only array of the elements as they are now; a copy, unless nobody can change them.
+    """Return a read-only array of the current elements; a copy, unless no code can change them.
 
     Elements that ``source`` repeats are copied once.
     """
@@ -72,7 +72,10 @@ def _list_axes(array: Array) -> zip[tuple[int, int]]:
 
 
 class HeldValues:
-    """``source`` as a transfer sends it, in ``shape`` and ``dtype``: windows of it, made when phase 2 writes them."""
+    """The values of a transfer: ``source`` in ``shape`` and ``dtype``.
+
+    Windows of the values are computed when phase 2 writes them.
+    """
 
     __slots__ = ("_dtype", "_elements", "_held_bytes", "_shape", "_source")
 
@@ -85,7 +88,7 @@ class HeldValues:
         self._elements: Array | None = None
 
     def window(self, index: tuple[slice, ...]) -> HostBytes:
-        """Return the bytes of a part, which count as all of what is held the first time."""
+        """Return the bytes of a part. The first part counts as holding all stored bytes."""
         held, self._held_bytes = self._held_bytes, 0
         nbytes = prod(len(range(*part.indices(n))) for part, n in zip(index, self._shape, strict=True))
         return HostBytes(nbytes * self._dtype.itemsize, lambda: self._make_bytes(index), held)
@@ -93,22 +96,22 @@ class HeldValues:
     def _make_bytes(self, index: tuple[slice, ...]) -> Array:
         if self._elements is None:
             self._elements = np.broadcast_to(np.asarray(self._source), self._shape)
-        whole = self._elements
-        part = np.asarray(whole[index])
-        if never_changes(whole) and part.dtype == self._dtype.numpy and part.flags.c_contiguous:
-            return as_bytes(part)  # memory keeps it as it is
-        made = convert(part, self._dtype)
-        made.flags.writeable = False  # so that memory may keep it, for all copies of the part
-        return as_bytes(made)
+        elements = self._elements
+        part = np.asarray(elements[index])
+        if never_changes(elements) and part.dtype == self._dtype.numpy and part.flags.c_contiguous:
+            return as_bytes(part)  # memory stores the array itself
+        converted = convert(part, self._dtype)
+        converted.flags.writeable = False  # memory may then store this array for all copies of the part
+        return as_bytes(converted)
 
 
 ReadBytes: TypeAlias = Callable[[int, int], Array]
 
 
 def fill_pattern(value: float, dtype: DType) -> bytes:
-    """Return the bytes of an element that is ``value``.
+    """Return the bytes of an element with ``value``.
 
-    InputError unless that is one real number that the type can hold.
+    Raises InputError unless ``value`` is one real number that the type can hold.
     """
     number = numeric(value, "a fill value")
     if number.ndim:
@@ -118,23 +121,26 @@ def fill_pattern(value: float, dtype: DType) -> bytes:
 
 
 def check_fits(number: Array, dtype: DType) -> None:
-    """Raise InputError when a number without axes is none of ``dtype``: as in kernels, none is rounded or wrapped."""
+    """Raise InputError when ``dtype`` cannot hold a number without axes.
+
+    As in kernels, no number is rounded or wrapped.
+    """
     wrong = misfit(number.item(), dtype)
     if wrong:
-        raise InputError(f"a fill value for {dtype}: {wrong}; take a type that holds it, or another value")
+        raise InputError(f"a fill value for {dtype}: {wrong}; use a type that holds it, or another value")
 
 
 def fill_messages(layout: TensorLayout, value: float) -> Iterator[MemoryWriteMsg]:
-    """Yield the messages by which the device makes every element ``value``; one for each shard."""
+    """Yield the messages that make the device set every element to ``value``, one for each shard."""
     pattern = fill_pattern(value, layout.dtype)
     for shard in layout.deployment.shards:
         yield MemoryWriteMsg(name=layout.name, pa=shard.pa, nbytes=shard.nbytes, pattern=pattern)
 
 
 def copy_messages(layout: TensorLayout, source: HostSource | None) -> Iterator[MemoryWriteMsg]:
-    """Yield the messages that make the tensor ``source``, as it is now; one for each shard.
+    """Yield the messages that copy ``source``, in its current state, to the tensor, one for each shard.
 
-    ``source`` broadcasts to the shape and may be of any element type; None: no data. Copies of a shard share their
+    ``source`` broadcasts to the shape and may have any element type; None: no data. Copies of a shard share their
     bytes.
     """
     held = None if source is None else HeldValues(source, layout.shape, layout.dtype)
@@ -149,9 +155,10 @@ def copy_messages(layout: TensorLayout, source: HostSource | None) -> Iterator[M
 def update_messages(
     layout: TensorLayout, window: Window, values: Array | None, chosen: Array
 ) -> Iterator[MemoryWriteMsg]:
-    """Yield the messages that make the tensor ``values`` where ``chosen`` holds; both have the shape of ``window``.
+    """Yield the messages that set the elements where ``chosen`` is true to ``values``.
 
-    One message for each run of neighbouring bytes of each shard, copies included. ``values`` None: no data.
+    ``values`` and ``chosen`` have the shape of ``window``. Each run of consecutive bytes of each shard, copies
+    included, is one message. ``values`` None: no data.
     """
     size = layout.dtype.itemsize
     for piece in pieces(layout.views, window):
@@ -164,13 +171,13 @@ def update_messages(
 
 
 def _find_positions(piece: WindowPiece, chosen: Array) -> Array:
-    """Return the positions in the shard of the chosen elements, in order."""
+    """Return the positions of the chosen elements in the shard, in order."""
     corner = np.array([start for start, _ in piece.source.bounds], np.int64)
     return (np.argwhere(chosen) + corner) @ np.array(row_major(piece.view.shape, 1), np.int64)
 
 
 def _split_runs(positions: Array) -> Iterator[tuple[int, int, int]]:
-    """Yield runs of neighbours: the number of positions before it, its first position, its length."""
+    """Yield runs of consecutive positions: the number of positions before the run, its first position, its length."""
     if not positions.size:
         return
     starts = [0, *(np.flatnonzero(np.diff(positions) != 1) + 1).tolist()]
@@ -185,19 +192,19 @@ def read_messages(layout: TensorLayout, stretches: Iterable[ShardStretch]) -> It
 
 
 def gather(layout: TensorLayout, window: Window, stretches: Iterable[ShardStretch], read: ReadBytes) -> Array:
-    """Gather the elements of ``window``; ``read(pa, nbytes)`` gives the bytes of a stretch."""
-    whole = np.empty(window.shape, layout.dtype.numpy)
+    """Return the elements of ``window``; ``read(pa, nbytes)`` returns the bytes of a stretch."""
+    elements = np.empty(window.shape, layout.dtype.numpy)
     for stretch in stretches:
         held = read(stretch.pa, stretch.nbytes).view(layout.dtype.numpy)
-        whole[stretch.piece.target.index] = stretch.elements(held)
-    return whole
+        elements[stretch.piece.target.index] = stretch.elements(held)
+    return elements
 
 
 @value
 class TensorCopy:
-    """One PE's copy of the elements of a window: of those in ``part``, which counts from that window's corner.
+    """One PE's copy of elements of a window: those in ``part``, relative to the window's corner.
 
-    ``held``: its elements, of the shape of ``part``; None when it is the first copy or has the same bytes.
+    ``held``: its elements, in the shape of ``part``; None for the first copy or if the bytes are the same.
     """
 
     pe: PeCoord
@@ -208,7 +215,8 @@ class TensorCopy:
 def copies(layout: TensorLayout, window: Window, first: Array, read: ReadBytes) -> Iterator[TensorCopy]:
     """Yield every copy of the elements of ``window``; ``first``: the elements of the first copy.
 
-    Only one at a time is in memory. It is compared byte by byte, so most copies cost no more than a look.
+    Only one copy at a time is in memory. Copies are first compared byte by byte: equal copies cost no further
+    comparison.
     """
     bits = f"u{layout.dtype.itemsize}"
     for stretch in layout.all_stretches(window):
@@ -222,7 +230,7 @@ def copies(layout: TensorLayout, window: Window, first: Array, read: ReadBytes) 
 
 
 def copy_launch(source: TensorLayout, target: TensorLayout) -> KernelLaunchMsg:
-    """Make the launch by which every owner copies its shards from ``source`` to ``target``, which lies as it does."""
+    """Return the launch in which every owner copies its shards from ``source`` to ``target``, of the same layout."""
     item = source.dtype.itemsize
     lines = (
         (shard.cube, shard.pe, shard.offset_bytes, shard.offset_bytes, shard.nbytes // item, item, item)

@@ -1,4 +1,4 @@
-"""The devices that a program runs on, and the current one: ``torch.ahbm`` and ``torch.accelerator``."""
+"""The devices of a program and its current device: ``torch.ahbm`` and ``torch.accelerator``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FORMS = f"write {ALL!r} or, for one SIP, 'sip:0'"
 
 @value
 class DeviceSelector:
-    """``all`` SIPs of a machine, or one: ``sip:0``. InputError for another text."""
+    """The selected SIPs of a machine: ``all``, or one as ``sip:0``. Raises InputError for another text."""
 
     text: str = ALL
 
@@ -31,7 +31,7 @@ class DeviceSelector:
 
     @property
     def sip(self) -> int | None:
-        """The SIP it names; None when it means all."""
+        """The selected SIP; None for all."""
         match = _ONE.fullmatch(self.text)
         return int(match[1]) if match else None
 
@@ -46,9 +46,9 @@ def resolve_device(selector: DeviceSelector | str, machine: Topology | TopologyS
 def resolve_device(
     selector: DeviceSelector | str, machine: Topology | TopologySpec | None = None
 ) -> DeviceSelector | tuple[int, ...]:
-    """Resolve ``selector``: on a machine to the ids of its SIPs, without one to a DeviceSelector.
+    """Resolve ``selector``: with a machine to the ids of its SIPs, otherwise to a DeviceSelector.
 
-    InputError for a text that is no device, and for a SIP that the machine does not have.
+    Raises InputError for a text that is no device, and for a SIP that the machine does not have.
     """
     selected = DeviceSelector(selector) if isinstance(selector, str) else selector
     if machine is None:
@@ -58,13 +58,13 @@ def resolve_device(
     if sip is None:
         return tuple(range(spec.num_sips))
     if sip >= spec.num_sips:
-        there = ", ".join([ALL, *(f"sip:{each}" for each in range(spec.num_sips))])
-        raise InputError(f"device 'sip:{sip}' is not in this machine; there are: {there}")
+        devices = ", ".join([ALL, *(f"sip:{number}" for number in range(spec.num_sips))])
+        raise InputError(f"device 'sip:{sip}' is not in this machine; there are: {devices}")
     return (sip,)
 
 
 class Devices:
-    """The SIPs that a run may use, and the one that the rank that runs uses now."""
+    """The SIPs that a run may use, and the current SIP of the running rank."""
 
     __slots__ = ("_selected", "_workers")
 
@@ -83,14 +83,14 @@ class Devices:
 
     @property
     def current(self) -> int:
-        """The SIP where tensors go: the one that was set, else the first selected."""
+        """The SIP for new tensors: the one that was set, else the first selected."""
         worker = self._workers.current
         if worker.device is None and worker.spawned and wants_debugging():
             warnings.warn(f"{worker} has no device: torch.ahbm.set_device({worker.rank})", RuntimeWarning, stacklevel=4)
         return self._selected[0] if worker.device is None else worker.device
 
     def choose(self, sip: int) -> None:
-        """Make ``sip`` the current one; InputError when it is not selected."""
+        """Make ``sip`` current. Raises InputError if it is not selected."""
         number = whole_number(sip)
         if number not in self._selected:
             raise InputError(f"set_device({sip!r}): this run has the SIPs {', '.join(map(str, self._selected))}")
@@ -98,7 +98,7 @@ class Devices:
 
 
 class Ahbm:
-    """``torch.ahbm``: the current SIP, after ``torch.cuda``."""
+    """``torch.ahbm``: the current SIP, modelled on ``torch.cuda``."""
 
     __slots__ = ("_devices",)
 
@@ -106,7 +106,7 @@ class Ahbm:
         self._devices = devices
 
     def set_device(self, device: int) -> None:
-        """Make SIP ``device`` the current one; InputError when the run does not have it."""
+        """Make SIP ``device`` current. Raises InputError if the run does not have it."""
         self._devices.choose(device)
 
     def current_device(self) -> int | None:
@@ -119,7 +119,7 @@ class Ahbm:
 
 
 class Accelerator:
-    """``torch.accelerator``: the same under PyTorch's newer names."""
+    """``torch.accelerator``: the functions of ``torch.ahbm`` under PyTorch's newer names."""
 
     __slots__ = ("_devices", "_requests", "_workers")
 
@@ -127,7 +127,7 @@ class Accelerator:
         self._devices, self._requests, self._workers = devices, requests, workers
 
     def set_device_index(self, device: int) -> None:
-        """Make SIP ``device`` the current one; InputError when the run does not have it."""
+        """Make SIP ``device`` current. Raises InputError if the run does not have it."""
         self._devices.choose(device)
 
     def current_device_index(self) -> int | None:
@@ -139,5 +139,5 @@ class Accelerator:
         return len(self._devices.selected)
 
     def synchronize(self) -> None:
-        """Wait for everything that this rank has submitted."""
+        """Wait for all requests of this rank."""
         self._requests.drain(self._workers.current)
