@@ -56,7 +56,7 @@ def test_a_program_that_is_alone_is_a_mesh():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: init_device_mesh("cuda", (2,)), "device type 'cuda': the one of this machine is 'ahbm'"),
+        (lambda: init_device_mesh("cuda", (2,)), "device type 'cuda': this machine has 'ahbm'"),
         (lambda: init_device_mesh("ahbm", (3,)), r"mesh shape \(3,\) holds 3 ranks, there are 2"),
         (lambda: init_device_mesh("ahbm", (1, 1, 2)), "one or two dims, not 3"),
         (lambda: init_device_mesh("ahbm", 2), r"mesh shape 2: the ranks along each dim, one at least, as \(2,\)"),

@@ -37,7 +37,7 @@ class DeviceMesh:
         torch: AnyContext | None = None,
     ) -> None:
         if device_type != BACKEND:
-            raise InputError(f"device type {device_type!r}: the one of this machine is {BACKEND!r}")
+            raise InputError(f"device type {device_type!r}: this machine has {BACKEND!r}")
         self._torch = require_context(torch)
         self._ranks = _check_ranks(_make_array(mesh), self._torch)
         self._names = _check_names(mesh_dim_names, self._ranks.ndim)
