@@ -56,7 +56,7 @@ def test_picture_of_a_load_has_the_files_it_goes_through() -> None:
 
 
 def test_recipe_of_a_command_names_what_there_is() -> None:
-    recipe = PAGE.read_text().split("**A command.**")[1].split("\n**")[0]
+    recipe = PAGE.with_name("add-an-operator.md").read_text().split("## A command of the PE\n")[1].split("\n## ")[0]
     places = re.findall(r"((?:`\w+`(?:, | or | and below it )?)+) in `(\S+\.py)`", recipe)
     named = {(name, file) for names, file in places for name in re.findall(r"\w+(?=`)", names)}
     assert len(named) >= 9
