@@ -66,7 +66,7 @@ def test_an_unknown_name_lists_the_names(registry: Registry) -> None:
     for slip in ("demo.xbra", "xbar"):
         with pytest.raises(UnknownNameError) as caught:
             registry.lookup(slip)
-        assert caught.value.known == ("demo.xbar",)
+        assert caught.value.names == ("demo.xbar",)
         assert slip in str(caught.value)
 
 

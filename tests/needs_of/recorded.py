@@ -148,7 +148,7 @@ class NeedsEngine(GraphEngine):
         started, math, send = Recorder.started, Recorder.math, Queue.send
 
         def begun(recorder: Recorder, event: OpStarted, cause: Cause) -> Row:
-            row, what = started(recorder, event, cause), event.what
+            row, what = started(recorder, event, cause), event.subject
             engine.note_begun(event.component, what.command if isinstance(what, Recorded) else what, row)
             return row
 
