@@ -45,7 +45,7 @@ _DATA_OPTIONS = (
     click.option(
         "--data/--no-data",
         default=None,
-        help="Record the data that values are computed from.  [default: record, unless the bench sets data = False]",
+        help="Record what is needed to compute values.  [default: record, unless the bench sets data = False]",
     ),
     click.option("--keep", metavar="SIZE", help="Keep at most SIZE of unread values.  [default: 1GiB]"),
     click.option("--zeros", is_flag=True, help="Return zeros for values that the program reads (with --no-data)."),
@@ -158,7 +158,7 @@ _FRONTEND_OPTIONS = (
     click.option("--strict", is_flag=True, help="Fail at a PyTorch operator that the host would compute."),
     click.option("--from-load", is_flag=True, help="Count the initialisation of a PyTorch program in its time."),
     click.option(
-        "--points", type=click.IntRange(min=1), metavar="N", help="Run only the first N values of a Triton benchmark."
+        "--points", type=click.IntRange(min=1), metavar="N", help="Run only the first N x values of a Triton benchmark."
     ),
 )
 
@@ -211,15 +211,18 @@ def limit_options(command: Callable[..., int]) -> Callable[..., int]:
 
 EVERY_SIP = "all"
 device_option = click.option(
-    "--device", default=EVERY_SIP, show_default=True, metavar="sip:N|all", help="Run on one SIP or on all."
+    "--device", default=EVERY_SIP, show_default=True, metavar="sip:N|all", help="Run on one device (SIP) or on all."
 )
 observe_option = click.option(
     "--observe/--no-observe",
     default=True,
-    help="Record causes for the verdict, or skip them to run a sixth faster.  [default: observe]",
+    help="Record causes for the verdict; without them the run is a sixth faster.  [default: observe]",
 )
 verify_option = click.option(
-    "--verify-data", "verify", is_flag=True, help="Compute values and evaluate the comparisons of the bench."
+    "--verify-data",
+    "verify",
+    is_flag=True,
+    help="Compute values and evaluate the comparisons of the bench; a mismatch exits with 1.",
 )
 topology_option = click.option(
     "--topology",

@@ -27,13 +27,16 @@ PICTURES = (".png", ".svg", ".pdf")
     metavar="NAME",
     multiple=True,
     shell_complete=complete_case,
-    help="Run only this case, with its hops and sizes (repeatable).  [default: all but memory]",
+    help="Run only this case, and list its hops and a range of sizes (repeatable).  [default: all but 'memory']",
 )
 @click.option(
     "--size", default=DEFAULT_SIZE, show_default=True, metavar="SIZE", help="Set the size of the single transaction."
 )
 @click.option(
-    "--picture", metavar="FILE", type=click.Path(dir_okay=False), help="Draw the case memory as png, svg or pdf."
+    "--picture",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Draw the result of --case memory as png, svg or pdf.",
 )
 @topology_option
 @set_option

@@ -131,18 +131,22 @@ class RunOptions:
 @click.option(
     "--trace-filter",
     metavar="GLOBS",
-    help="Select parts and track types of the timeline, for example sip0.cube0.*,!links.",
+    help="Select parts and track types of the timeline; ! excludes, for example sip0.cube0.*,!links.",
 )
 @click.option("--explain", is_flag=True, help="Print first where the time went: critical path, source lines, roofline.")
-@click.option("--advise", is_flag=True, help="Simulate the gain of each limiting resource if 10 % faster.")
+@click.option("--advise", is_flag=True, help="Simulate the run again with each limiting resource 10 % faster.")
 @observe_option
 @click.option("--roofline", metavar="FILE.png", help="Draw a roofline plot of the launches.")
 @click.option("--sanitize", is_flag=True, help="Report reads of unwritten bytes, races and full scratch.")
 @ccl_option
 @click.option("--trace-ccl", is_flag=True, help="Print each message that a PE sends or receives.")
 @click.option("--out", metavar="FOLDER", help="Write an evaluation to FOLDER.  [default: results/NAME]")
-@click.option("--reference", metavar="FILE.csv", help="Compare collectives of an evaluation with this file.")
-@click.option("--render-only", is_flag=True, help="Redraw the figures of an evaluation from its data.")
+@click.option(
+    "--reference", metavar="FILE.csv", help="Compare the collectives of milestone-1h-ccl with the figures of this file."
+)
+@click.option(
+    "--render-only", is_flag=True, help="Redraw the figures of a milestone bench from its data, without a run."
+)
 @topology_option
 @verbose_option
 @output_options

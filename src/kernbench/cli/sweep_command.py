@@ -81,7 +81,7 @@ class SweepOptions:
     default=LOCAL,
     show_default=True,
     metavar="EXECUTOR",
-    help="Run the points on local processes, a Dask cluster (dask://HOST:PORT), or a temporary one (dask://local).",
+    help="Run the points on local processes, a Dask cluster (dask://HOST:PORT), or a temporary Dask cluster (dask://local).",
 )
 @click.option(
     "--jobs", type=click.IntRange(min=1), metavar="N", help="Run N processes on this computer.  [default: all cores]"
