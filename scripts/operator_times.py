@@ -19,7 +19,7 @@ that map memory. ``events`` are all events of the call, mapping included. A call
 file is written after each call, so an interrupted run loses nothing.
 
 ``compare`` lists the calls that became slower than the limit allows, the geometric mean of each machine, and changed
-launches. It exits with code 1 if a call is slower than the limit or fails only now.
+launches. It exits with code 1 if a call is slower than the limit or fails only now. Wrong input is code 2.
 
 ``tests/frozen/operator_times.json`` is the measurement to compare a change of the front end with.
 """
@@ -49,7 +49,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 import kernbench.torch  # noqa: F401 - installs the device "ahbm"
 from kernbench.common.data_policy import DataPolicy
-from kernbench.common.errors import KernbenchError
+from kernbench.common.errors import InputError, KernbenchError
 from kernbench.common.files import parse_json, read_input, writable, write_bytes
 from kernbench.common.imports import import_file
 from kernbench.engine.engine import GraphEngine
@@ -538,4 +538,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

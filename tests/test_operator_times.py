@@ -52,8 +52,8 @@ def test_calls_of_a_decoder_layer() -> None:
 
 def test_forms_keep_layouts_and_shared_storages() -> None:
     torch = TIMES.torch
-    whole = torch.empty(4, 6, dtype=torch.bfloat16, device="meta")
-    left, right, number = TIMES.with_forms([whole[:, :3], whole[:, 3:].t(), 2])
+    base = torch.empty(4, 6, dtype=torch.bfloat16, device="meta")
+    left, right, number = TIMES.with_forms([base[:, :3], base[:, 3:].t(), 2])
     assert (left.storage, right.storage, number) == (0, 0, 2)
     assert (right.shape, right.strides, right.offset, right.storage_elements) == ((3, 4), (1, 6), 3, 24)
     assert [str(left), str(right)] == ["bfloat16 [4, 3] strides [6, 1]", "bfloat16 [3, 4] strides [1, 6]"]
