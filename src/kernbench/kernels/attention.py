@@ -92,8 +92,8 @@ def _attend(query: Any, row: int, k: View, v: View, head: int, scores: Scores, t
         if mixed is not None:
             fade = tl.exp(largest - top)
             sums, mixed = sums + total * fade, mixed * fade
-        values = v.tile((head, key), (keys, d)).load(tl)
-        mixed = tl.dot(tl.cast(weight, v.dtype), values, mixed, out_dtype="f32")
+        weight = tl.cast(weight, v.dtype)
+        mixed = tl.dot(weight, v.tile((head, key), (keys, d)).load(tl), mixed, out_dtype="f32")
         largest, total = top, sums
     return mixed / total
 
