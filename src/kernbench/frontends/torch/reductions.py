@@ -110,10 +110,10 @@ def reduce(
     if parts <= 1:
         _fold_rows(operator, fold, seen, rows, out, scale, 1)
         return out
-    some = new((parts, count), wide, x.storage.tensor.sip)
-    _fold_rows(operator, fold, seen, rows, some, 1.0, parts)
-    partial_results = View(0, (count, parts), (1, count), dtype_of(some))
-    _fold_rows(operator, Fold(fold.name, fold.combine), some, partial_results, out, scale, 1)
+    partial_results = new((parts, count), wide, x.storage.tensor.sip)
+    _fold_rows(operator, fold, seen, rows, partial_results, 1.0, parts)
+    layout = View(0, (count, parts), (1, count), dtype_of(partial_results))
+    _fold_rows(operator, Fold(fold.name, fold.combine), partial_results, layout, out, scale, 1)
     return out
 
 
@@ -134,8 +134,8 @@ def _fold_rows(
 
     def fold_elements(rows: View, tl: Any) -> Any:
         total, (count, size) = None, rows.extents
-        for first, some in blocks(size, max(1, most_elements(tl) // count)):
-            part_of_rows = wide(load_rows(rows.tile((0, first), (count, some)), tl), tl)
+        for first, width in blocks(size, max(1, most_elements(tl) // count)):
+            part_of_rows = wide(load_rows(rows.tile((0, first), (count, width)), tl), tl)
             part_of_rows = part_of_rows * part_of_rows if fold.square else part_of_rows
             found = _fold_axis(fold, part_of_rows, tl)
             total = found if total is None else tl.elementwise(fold.combine, total, found)
