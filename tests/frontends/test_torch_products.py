@@ -17,14 +17,13 @@ from frontends.torch_programs import AHBM, machine  # noqa: E402
 from kernbench.common.dtypes import F16  # noqa: E402
 from kernbench.frontends.torch.block_products import (  # noqa: E402
     CubeGrid,
-    Matrices,
     PeRates,
     Product,
     ProductGrid,
     SharedProduct,
     choose_cubes,
 )
-from kernbench.frontends.torch.launches import launch_on  # noqa: E402
+from kernbench.frontends.torch.launches import launch_on, view_of  # noqa: E402
 from kernbench.runtime_api.context import RuntimeContext  # noqa: E402
 from kernbench.topology.builder import resolve_topology  # noqa: E402
 
@@ -109,8 +108,8 @@ def test_cubes_share_a_product(grid: tuple[int, int], turned: bool) -> None:
         x, y, z = (each.to(AHBM)[None] for each in (a, b, addend))
         y = y.transpose(1, 2) if turned else y
         out = torch.empty(1, m, n, device=AHBM)
-        lies = [Matrices.of(each) for each in (x, y, out, z)]
-        whole = Product(1, m, k, n, ProductGrid(1, 1, 1), *lies, scale=0.5)
+        views = [view_of(tensor) for tensor in (x, y, out, z)]
+        whole = Product(ProductGrid(1, 1, 1), *views, scale=0.5)
         within = ProductGrid(1, 2, 4)
         shared = SharedProduct(whole, CubeGrid(rows, columns, within, columns > 1, rows > 1 or not turned))
         buffer = torch.empty(shared.buffer_elements, device=AHBM)

@@ -2,40 +2,13 @@
 
 from typing import Any, NamedTuple
 
+from kernbench.common.dtypes import DType
+from kernbench.common.dtypes import dtype as element_type
 from kernbench.kernels.shares import blocks, share
+from kernbench.kernels.view import View
 
 LAYOUTS = ("hld", "lhd")
 MINUS_INFINITY = float("-inf")
-
-
-class Heads(NamedTuple):
-    """A tensor of ``heads`` matrices, each (length, d)."""
-
-    ptr: int
-    heads: int
-    length: int
-    d: int
-    dtype: Any
-    layout: str
-
-    def place(self, head: int, row: int, tl: Any) -> tuple[int, tuple[int, int]]:
-        """Return the address of a row of a head, and the strides of its matrix."""
-        item = tl.itemsize(self.dtype)
-        if self.layout == "hld":
-            head_elements, row_elements = self.length * self.d, self.d
-        else:
-            head_elements, row_elements = self.d, self.heads * self.d
-        return self.ptr + (head * head_elements + row * row_elements) * item, (row_elements * item, item)
-
-    def load(self, head: int, row: int, rows: int, tl: Any) -> Any:
-        """Load ``rows`` rows of a head, from ``row`` on."""
-        at, strides = self.place(head, row, tl)
-        return tl.load(at, (rows, self.d), self.dtype, strides=strides)
-
-    def store(self, head: int, row: int, values: Any, tl: Any) -> None:
-        """Store rows of a head, from ``row`` on, rounded to the tensor's dtype."""
-        at, strides = self.place(head, row, tl)
-        tl.store(at, tl.cast(values, self.dtype), strides=strides)
 
 
 class Scores(NamedTuple):
@@ -82,27 +55,36 @@ def attention(
     n_heads: int = tl.num_programs(0) * tl.num_programs(1) if heads is None else heads
     n_kv: int = n_heads if kv_heads is None else kv_heads
     _check(n_heads, n_kv, layout)
-    q, o = (Heads(ptr, n_heads, lq, d, dtype, layout) for ptr in (q_ptr, o_ptr))
-    k, v = (Heads(ptr, n_kv, lk, d, dtype, layout) for ptr in (k_ptr, v_ptr))
+    item = element_type(dtype)
+    q, o = (_view_heads(ptr, (n_heads, lq, d), item, layout) for ptr in (q_ptr, o_ptr))
+    k, v = (_view_heads(ptr, (n_kv, lk, d), item, layout) for ptr in (k_ptr, v_ptr))
     offset = lk - lq if causal_offset is None else causal_offset
     scores = Scores(d**-0.5 if scale is None else scale, offset if causal else None, block_k)
-    first, mine = share(n_heads, tl)
-    for head in range(first, first + mine):
+    first, count = share(n_heads, tl)
+    for head in range(first, first + count):
         blind = 0 if not causal else max(0, min(lq, -offset))
         for row, rows in blocks(blind, block_q):
-            o.store(head, row, tl.zeros((rows, d), dtype), tl)
+            o.tile((head, row), (rows, d)).store(tl.zeros((rows, d), dtype), tl)
         for row, rows in blocks(lq - blind, block_q, blind):
-            query = q.load(head, row, rows, tl)
-            o.store(head, row, _attend(query, row, k, v, head * n_kv // n_heads, scores, tl), tl)
+            query = q.tile((head, row), (rows, d)).load(tl)
+            mixed = _attend(query, row, k, v, head * n_kv // n_heads, scores, tl)
+            o.tile((head, row), (rows, d)).store(mixed, tl)
 
 
-def _attend(query: Any, row: int, k: Heads, v: Heads, head: int, scores: Scores, tl: Any) -> Any:
+def _view_heads(ptr: int, extents: tuple[int, int, int], item: DType, layout: str) -> View:
+    """Return the view (heads, length, d) of a tensor in ``layout``."""
+    heads, _, d = extents
+    return View.row_major(ptr, extents, item) if layout == "hld" else View(ptr, extents, (d, heads * d, 1), item)
+
+
+def _attend(query: Any, row: int, k: View, v: View, head: int, scores: Scores, tl: Any) -> Any:
     """Return the result, in f32, for the block of queries from ``row`` on. Each query attends to the first key."""
     largest: Any = None
     total: Any = None
     mixed: Any = None
-    for key, keys in blocks(scores.keys_seen(row + query.shape[0] - 1, k.length), scores.block_k):
-        score = _scores(query, row, k.load(head, key, keys, tl), key, scores, tl)
+    _, length, d = k.extents
+    for key, keys in blocks(scores.keys_seen(row + query.shape[0] - 1, length), scores.block_k):
+        score = _scores(query, row, k.tile((head, key), (keys, d)).load(tl), key, scores, tl)
         top = tl.max(score, 1, keepdims=True)
         top = top if largest is None else tl.maximum(top, largest)
         weight = tl.exp(score - top)
@@ -110,7 +92,8 @@ def _attend(query: Any, row: int, k: Heads, v: Heads, head: int, scores: Scores,
         if mixed is not None:
             fade = tl.exp(largest - top)
             sums, mixed = sums + total * fade, mixed * fade
-        mixed = tl.dot(tl.cast(weight, v.dtype), v.load(head, key, keys, tl), mixed, out_dtype="f32")
+        weight = tl.cast(weight, v.dtype)
+        mixed = tl.dot(weight, v.tile((head, key), (keys, d)).load(tl), mixed, out_dtype="f32")
         largest, total = top, sums
     return mixed / total
 

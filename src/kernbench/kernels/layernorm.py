@@ -4,10 +4,12 @@ All are computed in f32. Rows are split over programs (``split=False``: every pr
 elements are processed at a time; longer rows are read once in each pass.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from kernbench.kernels.shares import RowBlock, RowMajorMatrix, row_blocks
+from kernbench.common.dtypes import dtype as element_type
+from kernbench.kernels.shares import Columns, blocks, columns_of, row_blocks
+from kernbench.kernels.view import View
 
 # The lowest f32, in place of -inf: -inf - -inf is NaN, while a piece of minus infinities adds 0 to its row's sum.
 LOWEST = -3.4028234663852886e38
@@ -28,14 +30,16 @@ def layernorm(
     tl: Any,
 ) -> None:
     """Compute ``y = (x - mean) / sqrt(variance + eps) * weight + bias`` by rows; weight, bias (columns,) or None."""
-    x, y = RowMajorMatrix(x_ptr, columns, dtype), RowMajorMatrix(y_ptr, columns, dtype)
-    weight, bias = (_vector(ptr, columns, dtype, block, tl) for ptr in (weight_ptr, bias_ptr))
-    for row, rows_of_x in row_blocks(x, rows, block, split, tl):
-        mean = _mean(rows_of_x, columns, lambda part: part, tl)
-        variance = _mean(rows_of_x, columns, _square_distance_to(mean), tl)
+    x, y = _view_rows((x_ptr, y_ptr), rows, columns, dtype)
+    weight, bias = (_vector(ptr, x, block, tl) for ptr in (weight_ptr, bias_ptr))
+    pieces = list(blocks(columns, block))
+    for row, columns_of_x in row_blocks(x, block, split, tl):
+        mean = _mean(columns_of_x, pieces, lambda part: part, tl)
+        variance = _mean(columns_of_x, pieces, _square_distance_to(mean), tl)
         scale = tl.rsqrt(variance + eps)
-        for column, part in rows_of_x.pieces():
-            y.store(row, column, _affine((part - mean) * scale, weight, bias, column), tl)
+        for piece in pieces:
+            values = _affine((columns_of_x(*piece) - mean) * scale, weight, bias, piece)
+            y.tile((row, piece[0]), values.shape).store(values, tl)
 
 
 def rmsnorm(
@@ -52,25 +56,29 @@ def rmsnorm(
     tl: Any,
 ) -> None:
     """Compute ``y = x / sqrt(mean(x * x) + eps) * weight`` for each row; weight (columns,) or None."""
-    x, y = RowMajorMatrix(x_ptr, columns, dtype), RowMajorMatrix(y_ptr, columns, dtype)
-    weight = _vector(weight_ptr, columns, dtype, block, tl)
-    for row, rows_of_x in row_blocks(x, rows, block, split, tl):
-        scale = tl.rsqrt(_mean(rows_of_x, columns, lambda part: part * part, tl) + eps)
-        for column, part in rows_of_x.pieces():
-            y.store(row, column, _affine(part * scale, weight, None, column), tl)
+    x, y = _view_rows((x_ptr, y_ptr), rows, columns, dtype)
+    weight = _vector(weight_ptr, x, block, tl)
+    pieces = list(blocks(columns, block))
+    for row, columns_of_x in row_blocks(x, block, split, tl):
+        scale = tl.rsqrt(_mean(columns_of_x, pieces, lambda part: part * part, tl) + eps)
+        for piece in pieces:
+            values = _affine(columns_of_x(*piece) * scale, weight, None, piece)
+            y.tile((row, piece[0]), values.shape).store(values, tl)
 
 
-def _vector(ptr: int | None, columns: int, dtype: Any, block: int, tl: Any) -> RowBlock | None:
-    return None if ptr is None else RowBlock(RowMajorMatrix(ptr, columns, dtype), 0, 1, block, tl)
+def _view_rows(ptrs: Sequence[int], rows: int, columns: int, dtype: Any) -> list[View]:
+    return [View.row_major(ptr, (rows, columns), element_type(dtype)) for ptr in ptrs]
 
 
-def _mean(x: RowBlock, columns: int, of: Callable[[Any], Any], tl: Any) -> Any:
+def _vector(ptr: int | None, rows: View, block: int, tl: Any) -> Columns | None:
+    return None if ptr is None else columns_of(rows.on(ptr).tile((0, 0), (1, rows.extents[1])), block, tl)
+
+
+def _mean(x: Columns, pieces: Sequence[tuple[int, int]], of: Callable[[Any], Any], tl: Any) -> Any:
     """Return the mean of ``of(x)`` along each row, shape (rows, 1)."""
-    sums = [tl.sum(of(part), 1, keepdims=True) for _, part in x.pieces()]
-    total = sums[0]
-    for more in sums[1:]:
-        total = total + more
-    return total / columns
+    total, *more_sums = [tl.sum(of(x(*piece)), 1, keepdims=True) for piece in pieces]
+    first, count = pieces[-1]
+    return sum(more_sums, total) / (first + count)
 
 
 def _square_distance_to(mean: Any) -> Callable[[Any], Any]:
@@ -81,10 +89,9 @@ def _square_distance_to(mean: Any) -> Callable[[Any], Any]:
     return of
 
 
-def _affine(x: Any, weight: RowBlock | None, bias: RowBlock | None, column: int) -> Any:
-    columns = x.shape[1]
-    x = x if weight is None else x * weight.part(column, columns)
-    return x if bias is None else x + bias.part(column, columns)
+def _affine(x: Any, weight: Columns | None, bias: Columns | None, piece: tuple[int, int]) -> Any:
+    x = x if weight is None else x * weight(*piece)
+    return x if bias is None else x + bias(*piece)
 
 
 def softmax(
@@ -103,20 +110,24 @@ def softmax(
     Rows are split over programs (``split=False``: every program computes all). At most ``block`` elements are processed
     at a time. Longer rows are read twice, with a running maximum and sum.
     """
-    x, y = RowMajorMatrix(x_ptr, columns, dtype), RowMajorMatrix(y_ptr, columns, dtype)
-    for row, block_of_rows in row_blocks(x, rows, block, split, tl):
-        if columns <= block:
-            y.store(row, 0, tl.softmax(block_of_rows.part(0, columns)), tl)
+    x, y = _view_rows((x_ptr, y_ptr), rows, columns, dtype)
+    pieces = list(blocks(columns, block))
+    for row, columns_of_x in row_blocks(x, block, split, tl):
+        if len(pieces) == 1:
+            values = tl.softmax(columns_of_x(*pieces[0]))
+            y.tile((row, 0), values.shape).store(values, tl)
         else:
-            _softmax_in_pieces(row, block_of_rows, y, tl)
+            _softmax_in_pieces(row, columns_of_x, pieces, y, tl)
 
 
-def _softmax_in_pieces(row: int, x: RowBlock, y: RowMajorMatrix, tl: Any) -> None:
+def _softmax_in_pieces(row: int, x: Columns, pieces: Sequence[tuple[int, int]], y: View, tl: Any) -> None:
     largest = total = None
-    for _, part in x.pieces():
+    for piece in pieces:
+        part = x(*piece)
         top = tl.maximum(tl.max(part, 1, keepdims=True), LOWEST if largest is None else largest)
         sums = tl.sum(tl.exp(part - top), 1, keepdims=True)
         total = sums if total is None else sums + total * tl.exp(largest - top)
         largest = top
-    for column, part in x.pieces():
-        y.store(row, column, tl.exp(part - largest) / total, tl)
+    for piece in pieces:
+        values = tl.exp(x(*piece) - largest) / total
+        y.tile((row, piece[0]), values.shape).store(values, tl)

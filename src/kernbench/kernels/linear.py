@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from kernbench.common.dtypes import dtype as element_type
 from kernbench.kernels.composite import Matmul, matmul
-from kernbench.kernels.shares import RowBlock, RowMajorMatrix, blocks, part, row_blocks, share
+from kernbench.kernels.shares import blocks, columns_of, part, row_blocks, share
+from kernbench.kernels.view import View
 
 
 def linear(
@@ -72,11 +74,12 @@ def add_bias(
 
     Rows are split over programs (``split=False``: every program computes all), at most ``block`` elements at a time.
     """
-    x, y = RowMajorMatrix(x_ptr, columns, dtype), RowMajorMatrix(y_ptr, columns, dtype)
-    bias = RowBlock(RowMajorMatrix(bias_ptr, columns, dtype), 0, 1, block, tl)
-    for row, values in row_blocks(x, rows, block, split, tl):
-        for column, piece in values.pieces():
-            y.store(row, column, piece + bias.part(column, piece.shape[1]), tl)
+    x, y = (View.row_major(ptr, (rows, columns), element_type(dtype)) for ptr in (x_ptr, y_ptr))
+    bias = columns_of(x.on(bias_ptr).tile((0, 0), (1, columns)), block, tl)
+    for row, columns_of_x in row_blocks(x, block, split, tl):
+        for column, count in blocks(columns, block):
+            values = columns_of_x(column, count)
+            y.tile((row, column), values.shape).store(values + bias(column, count), tl)
 
 
 def mlp(

@@ -5,8 +5,11 @@ Reports name a line in the file of the kernel. Helpers that several kernels use 
 A work table is a flat tuple of integers with a fixed number per line. Each line begins with its cube and PE.
 """
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+from kernbench.common.dtypes import F32
+from kernbench.kernels.view import View
 
 
 def share(n: int, tl: Any, split: bool = True) -> tuple[int, int]:
@@ -41,59 +44,24 @@ def own_lines(lines: tuple[int, ...], width: int, tl: Any) -> Iterator[tuple[int
             yield lines[at + 2 : at + width]
 
 
-class RowMajorMatrix(NamedTuple):
-    """A row-major matrix of ``columns`` columns of type ``dtype`` at ``ptr``."""
-
-    ptr: int
-    columns: int
-    dtype: Any
-
-    def load(self, row: int, rows: int, column: int, columns: int, tl: Any) -> Any:
-        """Load a window of the matrix, in f32."""
-        item = tl.itemsize(self.dtype)
-        at = self.ptr + (row * self.columns + column) * item
-        return tl.cast(tl.load(at, (rows, columns), self.dtype, strides=(self.columns * item, item)), "f32")
-
-    def store(self, row: int, column: int, values: Any, tl: Any) -> None:
-        """Store a window of the matrix, rounded to its dtype."""
-        item = tl.itemsize(self.dtype)
-        at = self.ptr + (row * self.columns + column) * item
-        tl.store(at, tl.cast(values, self.dtype), strides=(self.columns * item, item))
+Columns: TypeAlias = Callable[[int, int], Any]
+"""A function that returns some columns of rows, in f32: from the first column and their number"""
 
 
-class RowBlock:
-    """Rows of a matrix, for several passes in pieces of at most ``width`` columns.
+def row_blocks(matrix: View, block: int, split: bool, tl: Any) -> Iterator[tuple[int, Columns]]:
+    """Yield this program's share of the rows, in blocks of at most ``block`` elements and at least one row."""
+    rows, columns = matrix.extents
+    first, size = share(rows, tl, split)
+    for row, count in blocks(size, max(1, block // columns), first):
+        yield row, columns_of(matrix.tile((row, 0), (count, columns)), block, tl)
 
-    Rows of one piece are read once and stay in scratch. Longer rows are read again in each pass.
+
+def columns_of(rows: View, width: int, tl: Any) -> Columns:
+    """Return the columns of ``rows``, for several passes in pieces of at most ``width`` columns.
+
+    Rows of one piece are loaded here, once, and stay in scratch. Longer rows are loaded again in each pass.
     """
-
-    __slots__ = ("_matrix", "_row", "_rows", "_tl", "_whole", "_width")
-
-    def __init__(self, matrix: RowMajorMatrix, row: int, rows: int, width: int, tl: Any) -> None:
-        self._matrix = matrix
-        self._row = row
-        self._rows = rows
-        self._width = width
-        self._tl = tl
-        self._whole = matrix.load(row, rows, 0, matrix.columns, tl) if matrix.columns <= width else None
-
-    def pieces(self) -> Iterator[tuple[int, Any]]:
-        """Yield the first column and the values, shape (rows, columns of the piece), of each piece."""
-        if self._whole is not None:
-            yield 0, self._whole
-            return
-        for column, columns in blocks(self._matrix.columns, self._width):
-            yield column, self.part(column, columns)
-
-    def part(self, column: int, columns: int) -> Any:
-        """Return the values of one piece, shape (rows, columns)."""
-        if self._whole is not None:
-            return self._whole
-        return self._matrix.load(self._row, self._rows, column, columns, self._tl)
-
-
-def row_blocks(matrix: RowMajorMatrix, rows: int, block: int, split: bool, tl: Any) -> Iterator[tuple[int, RowBlock]]:
-    """Yield this program's share of ``rows`` rows, in blocks of at most ``block`` elements and at least one row."""
-    first, mine = share(rows, tl, split)
-    for row, count in blocks(mine, max(1, block // matrix.columns), first):
-        yield row, RowBlock(matrix, row, count, block, tl)
+    if rows.extents[1] > width:
+        return lambda first, count: tl.cast(rows.tile((0, first), (rows.extents[0], count)).load(tl), F32)
+    values = tl.cast(rows.load(tl), F32)
+    return lambda first, count: values  # noqa: ARG005 - the only piece

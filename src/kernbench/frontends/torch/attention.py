@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from kernbench.common.dtypes import F32, I32, DType
+from kernbench.common.dtypes import F32, I32
 from kernbench.common.values import value
 from kernbench.frontends.placed import whole_grid
-from kernbench.frontends.torch.launches import dtype_of, launch, measure, refuse_graph
+from kernbench.frontends.torch.launches import launch, measure, refuse_graph, view_of
 from kernbench.frontends.torch.placement import SHARD_BYTES
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import AhbmTensor, new
 from kernbench.kernels.shares import blocks, part, share
+from kernbench.kernels.view import View
 
 aten = torch.ops.aten
 _NAME = "scaled_dot_product_attention"
@@ -25,33 +27,6 @@ _LOWEST, _GONE = -1e30, -2e38
 """Lower bound of scores with a finite mask, and the score of a key that is masked off."""
 _LEAST_F32, _NEVER = -3.4028234663852886e38, 1e30
 """The lowest f32, below which there is only -inf, and the log-sum-exp of a query without keys: its weights are 0."""
-
-
-@value
-class Heads:
-    """Layout of a tensor (batch, heads, length, d): the stride of each axis, in elements."""
-
-    strides: tuple[int, ...]
-    dtype: DType
-
-    @staticmethod
-    def of(x: AhbmTensor) -> Heads:
-        """Return the layout of a tensor."""
-        return Heads(tuple(x.stride()), dtype_of(x))
-
-    def load(self, address: int, at: Sequence[int], shape: tuple[int, int], tl: Any) -> Any:
-        """Load a matrix of ``shape`` from a head, from (batch, head, row) on."""
-        item = self.dtype.itemsize
-        first = address + sum(i * step for i, step in zip(at, self.strides, strict=False)) * item
-        row, column = self.strides[2:]
-        extent = tuple(1 if step == 0 else n for n, step in zip(shape, (row, column), strict=True))
-        return tl.load(first, extent, self.dtype, strides=(max(row, 1) * item, max(column, 1) * item))
-
-    def store(self, address: int, at: Sequence[int], values: Any, tl: Any) -> None:
-        """Store rows of a head, from (batch, head, row) on."""
-        item = self.dtype.itemsize
-        first = address + sum(i * step for i, step in zip(at, self.strides, strict=False)) * item
-        tl.store(first, tl.cast(values, self.dtype), strides=tuple(step * item for step in self.strides[2:]))
 
 
 @value
@@ -74,14 +49,19 @@ class Attention:
     dv: int
     scale: float
     causal: bool
-    q: Heads
-    k: Heads
-    v: Heads
-    out: Heads
-    bias: Heads | None
+    q: View
+    k: View
+    v: View
+    out: View
+    bias: View | None
     bias_is_mask: bool = False
 
-    def run(self, out: int, lse: int, q: int, k: int, v: int, bias: int | None, tl: Any) -> None:
+    def on(self, q: int, k: int, v: int, bias: int | None = None) -> Attention:
+        """Return this attention of operands at these addresses."""
+        placed = None if self.bias is None or bias is None else self.bias.on(bias)
+        return replace(self, q=self.q.on(q), k=self.k.on(k), v=self.v.on(v), bias=placed)
+
+    def run(self, out: int, lse: int, tl: Any) -> None:
         """Compute this program's share of the query blocks of all heads."""
         per_head = -(-self.queries // self.block_q)
         first, mine = share(self.batch * self.heads * per_head, tl)
@@ -90,10 +70,10 @@ class Attention:
             head, at = divmod(rest, per_head)
             row = at * self.block_q
             rows = min(self.block_q, self.queries - row)
-            query = self.q.load(q, (z, head, row), (rows, self.d), tl)
+            query = self.q.tile((z, head, row), (rows, self.d)).load(tl)
             last = min(self.keys, row + rows) if self.causal else self.keys
-            mixed, total, top = self._attend(query, (z, head, row), (0, max(last, 1)), k, v, bias, tl)
-            self._finish((mixed, total, top), out, lse, (z, head, row), tl)
+            state = self._attend(query, (z, head, row), (0, max(last, 1)), tl)
+            self._finish(state, out, lse, (z, head, row), tl)
 
     def _finish(self, state: tuple[Any, Any, Any], out: int, lse: int, at: tuple[int, int, int], tl: Any) -> None:
         """Store the result, 0 for a query without keys, and its log-sum-exp; ``state`` is as `_attend` returns it."""
@@ -101,7 +81,8 @@ class Attention:
         if self.bias is not None:
             none = total <= 0
             total, top = tl.where(none, 1.0, total), tl.where(none, _NEVER, top)
-        self.out.store(out, at, mixed / total, tl)
+        mixed = mixed / total
+        self.out.on(out).tile(at, mixed.shape).store(mixed, tl)
         logarithms = (top, tl.log(total)) if self.adds_bias else (top + tl.log(total),)
         for address, logarithm in zip(self.rows_at(lse, at), logarithms, strict=True):
             tl.store(address, logarithm)
@@ -123,18 +104,20 @@ class Attention:
         """Return the number of queries of a block, at least 16."""
         return min(_QUERIES, max(16, self.queries))
 
-    def run_part(self, parts: KeyParts, addresses: Sequence[int], tl: Any) -> None:
-        """Compute all queries of a head against this program's part of its keys; ``merge`` combines the parts."""
-        mixed_at, total_at, top_at, q, k, v, *bias = addresses
+    def run_part(self, parts: KeyParts, results: Sequence[int], tl: Any) -> None:
+        """Compute all queries of a head against this program's part of its keys; ``merge`` combines the parts.
+
+        ``results``: addresses of the weighted sums of values, of the sums of weights and of the largest scores.
+        """
         first, mine = share(self.batch * self.heads * parts.count, tl)
         for which in range(first, first + mine):
             unit, at = divmod(which, parts.count)
             z, head = divmod(unit, self.heads)
             begin, keys = part(self.keys, parts.count, at)
-            query = self.q.load(q, (z, head, 0), (self.queries, self.d), tl)
-            found = self._attend(query, (z, head, 0), (begin, keys), k, v, bias[0] if bias else None, tl)
+            query = self.q.tile((z, head), (self.queries, self.d)).load(tl)
+            state = self._attend(query, (z, head, 0), (begin, keys), tl)
             rows = which * self.queries * F32.itemsize
-            for address, x, width in zip((mixed_at, total_at, top_at), found, (self.dv, 1, 1), strict=True):
+            for address, x, width in zip(results, state, (self.dv, 1, 1), strict=True):
                 tl.store(address + rows * width, x)
 
     def merge(self, parts: KeyParts, addresses: Sequence[int], tl: Any) -> None:
@@ -152,9 +135,7 @@ class Attention:
             z, head = divmod(unit, self.heads)
             self._finish((mixed, total, tl.reshape(top, (queries, 1))), out, lse, (z, head, 0), tl)
 
-    def _attend(
-        self, query: Any, at: tuple[int, int, int], span: tuple[int, int], k: int, v: int, bias: int | None, tl: Any
-    ) -> tuple[Any, Any, Any]:
+    def _attend(self, query: Any, at: tuple[int, int, int], span: tuple[int, int], tl: Any) -> tuple[Any, Any, Any]:
         """Return the weighted sum of values, the sum of weights and the largest score of each query, in f32.
 
         ``span``: the first key, and the number of keys.
@@ -163,7 +144,7 @@ class Attention:
         kv = head * self.kv_heads // self.heads
         mixed = total = top = None
         for key, keys in blocks(span[1], _KEYS, span[0]):
-            score = self.score(query, self.k.load(k, (z, kv, key), (keys, self.d), tl), at, key, bias, tl)
+            score = self.score(query, self.k.tile((z, kv, key), (keys, self.d)).load(tl), at, key, tl)
             largest = tl.max(score, 1, keepdims=True)
             largest = largest if top is None else tl.maximum(largest, top)
             weight = tl.exp(score - largest)
@@ -173,32 +154,26 @@ class Attention:
             if mixed is not None:
                 fade = tl.exp(top - largest)
                 sums, mixed = sums + total * fade, mixed * fade
-            values = self.v.load(v, (z, kv, key), (keys, self.dv), tl)
+            values = self.v.tile((z, kv, key), (keys, self.dv)).load(tl)
             mixed = tl.dot(tl.cast(weight, self.v.dtype), values, mixed, out_dtype="f32")
             top, total = largest, sums
         return mixed, total, top
 
-    def score(self, query: Any, keys: Any, at: tuple[int, int, int], key: int, bias: int | None, tl: Any) -> Any:
+    def score(self, query: Any, keys: Any, at: tuple[int, int, int], key: int, tl: Any) -> Any:
         """Return the f32 scores of a block of queries, from (batch, head, row) on, and keys from ``key`` on."""
         row, (rows, _), (columns, _) = at[2], query.shape, keys.shape
         score = tl.dot(query, keys, out_dtype="f32", trans_b=True) * self.scale
-        if bias is not None:
-            score = self._add_bias(score, bias, at, key, tl)
+        if self.bias is not None:
+            score = self._add_bias(score, self.bias.tile((*at, key), score.shape).load(tl), tl)
         if self.causal and key + columns - 1 > row:
             position = tl.iota((rows, 1), I32, axis=0) + (row - key)
             score = tl.where(tl.iota((1, columns), I32) <= position, score, _GONE)
         return score
 
-    def _add_bias(self, score: Any, bias: int, at: tuple[int, int, int], key: int, tl: Any) -> Any:
-        assert self.bias is not None
-        z, head, row = at
-        item, steps = self.bias.dtype.itemsize, self.bias.strides
-        first = bias + (z * steps[0] + head * steps[1] + row * steps[2] + key * steps[3]) * item
-        extent = tuple(1 if step == 0 else n for n, step in zip(score.shape, steps[2:], strict=True))
-        loaded = tl.load(first, extent, self.bias.dtype, strides=tuple(max(step, 1) * item for step in steps[2:]))
+    def _add_bias(self, score: Any, bias: Any, tl: Any) -> Any:
         if self.bias_is_mask:
-            return tl.where(loaded, score, score + _GONE)
-        score = score + tl.cast(loaded, F32)
+            return tl.where(bias, score, score + _GONE)
+        score = score + tl.cast(bias, F32)
         return tl.where(score < _LEAST_F32, _GONE, tl.maximum(score, _LOWEST))
 
 
@@ -219,11 +194,11 @@ def describe(
         dv=value.shape[3],
         scale=scale,
         causal=causal,
-        q=Heads.of(query),
-        k=Heads.of(key),
-        v=Heads.of(value),
-        out=Heads.of(out),
-        bias=None if seen is None else Heads.of(seen),
+        q=view_of(query),
+        k=view_of(key),
+        v=view_of(value),
+        out=view_of(out),
+        bias=None if seen is None else view_of(seen),
         bias_is_mask=seen is not None and seen.dtype is torch.bool,
     )
     return work, (query, key, value, *([] if seen is None else [seen]))
@@ -247,8 +222,8 @@ def attend(
         _attend_in_parts(work, out, lse, tensors)
         return out, lse
 
-    def program(out_at: int, lse_at: int, q_at: int, k_at: int, v_at: int, *rest: int, tl: Any) -> None:
-        work.run(out_at, lse_at, q_at, k_at, v_at, rest[0] if rest else None, tl)
+    def program(out_at: int, lse_at: int, *operands: int, tl: Any) -> None:
+        work.on(*operands).run(out_at, lse_at, tl)
 
     units = batch * heads * -(-queries // work.block_q)
     launch(_NAME, program, (out, lse), tensors, units * SHARD_BYTES)
@@ -264,7 +239,7 @@ def _attend_in_parts(work: Attention, out: AhbmTensor, lse: AhbmTensor, tensors:
     some = [new((rows * width,), torch.float32, sip) for width in (work.dv, 1, 1)]
 
     def split(*addresses: int, tl: Any) -> None:
-        work.run_part(parts, addresses, tl)
+        work.on(*addresses[3:]).run_part(parts, addresses[:3], tl)
 
     def merge(*addresses: int, tl: Any) -> None:
         work.merge(parts, addresses, tl)
@@ -310,11 +285,15 @@ class AttentionBackward:
     forward: Attention
     keys_of_block: int
     whole: bool
-    grad: Heads
-    dq: Heads
-    dk: Heads
-    dv: Heads
-    of_scores: Heads | None
+    grad: View
+    dq: View
+    dk: View
+    dv: View
+    of_scores: View | None
+
+    def on(self, x: BackwardAddresses) -> AttentionBackward:
+        """Return these gradients of inputs at ``x``."""
+        return replace(self, forward=self.forward.on(x.q, x.k, x.v, x.bias), grad=self.grad.on(x.grad))
 
     def run_keys(self, dq: int, dk: int, dv: int, of_scores: int | None, x: BackwardAddresses, tl: Any) -> None:
         """Compute the gradients of keys and values, for this program's share of the key blocks."""
@@ -326,26 +305,30 @@ class AttentionBackward:
             kv, block = divmod(rest, per_head)
             key = block * self.keys_of_block
             keys = min(self.keys_of_block, its.keys - key)
-            k, v = its.k.load(x.k, (z, kv, key), (keys, its.d), tl), its.v.load(x.v, (z, kv, key), (keys, its.dv), tl)
+            k = its.k.tile((z, kv, key), (keys, its.d)).load(tl)
+            v = its.v.tile((z, kv, key), (keys, its.dv)).load(tl)
             by_k = by_v = None
             for head in range(kv * group, (kv + 1) * group):
                 for row, rows in blocks(its.queries, its.block_q):
                     if its.causal and row + rows <= key and of_scores is None:
                         continue
                     at = (z, head, row)
-                    q, grad = its.q.load(x.q, at, (rows, its.d), tl), self.grad.load(x.grad, at, (rows, its.dv), tl)
+                    q = its.q.tile(at, (rows, its.d)).load(tl)
+                    grad = self.grad.tile(at, (rows, its.dv)).load(tl)
                     inner = self._inner(grad, at, x, tl) if self.whole else self._of_row(x.inner, at, rows, tl)
                     weight, by_score = self._of_block(q, grad, k, v, inner, at, key, x, tl)
                     by_v = tl.dot(tl.cast(weight, self.grad.dtype), grad, by_v, out_dtype="f32", trans_a=True)
                     narrow = tl.cast(by_score, its.q.dtype)
                     by_k = tl.dot(narrow, q, by_k, out_dtype="f32", trans_a=True)
                     if self.whole:
-                        self.dq.store(dq, at, tl.dot(narrow, k, out_dtype="f32") * its.scale, tl)
+                        by_q = tl.dot(narrow, k, out_dtype="f32") * its.scale
+                        self.dq.on(dq).tile(at, (rows, its.d)).store(by_q, tl)
                     if self.of_scores is not None and of_scores is not None:
-                        self.of_scores.store(of_scores, (*at, key), by_score, tl)
+                        self.of_scores.on(of_scores).tile((*at, key), (rows, keys)).store(by_score, tl)
             by_k = tl.zeros((keys, its.d), F32) if by_k is None else by_k * its.scale
-            self.dk.store(dk, (z, kv, key), by_k, tl)
-            self.dv.store(dv, (z, kv, key), tl.zeros((keys, its.dv), F32) if by_v is None else by_v, tl)
+            self.dk.on(dk).tile((z, kv, key), (keys, its.d)).store(by_k, tl)
+            by_v = tl.zeros((keys, its.dv), F32) if by_v is None else by_v
+            self.dv.on(dv).tile((z, kv, key), (keys, its.dv)).store(by_v, tl)
 
     def run_queries(self, dq: int, x: BackwardAddresses, tl: Any) -> None:
         """Compute gradients of queries, and ``inner`` for ``run_keys``, for this program's share of query blocks."""
@@ -357,16 +340,16 @@ class AttentionBackward:
             head, block = divmod(rest, per_head)
             row, kv = block * its.block_q, head * its.kv_heads // its.heads
             rows, at = min(its.block_q, its.queries - row), (z, head, row)
-            q, grad = its.q.load(x.q, at, (rows, its.d), tl), self.grad.load(x.grad, at, (rows, its.dv), tl)
+            q, grad = its.q.tile(at, (rows, its.d)).load(tl), self.grad.tile(at, (rows, its.dv)).load(tl)
             inner = self._inner(grad, at, x, tl)
             tl.store(its.rows_at(x.inner, at)[0], inner)
             by_q: Any = None
             for key, keys in blocks(min(its.keys, row + rows) if its.causal else its.keys, self.keys_of_block):
-                k = its.k.load(x.k, (z, kv, key), (keys, its.d), tl)
-                v = its.v.load(x.v, (z, kv, key), (keys, its.dv), tl)
+                k = its.k.tile((z, kv, key), (keys, its.d)).load(tl)
+                v = its.v.tile((z, kv, key), (keys, its.dv)).load(tl)
                 by_score = self._of_block(q, grad, k, v, inner, at, key, x, tl)[1]
                 by_q = tl.dot(tl.cast(by_score, its.q.dtype), k, by_q, out_dtype="f32")
-            self.dq.store(dq, at, by_q * its.scale, tl)
+            self.dq.on(dq).tile(at, (rows, its.d)).store(by_q * its.scale, tl)
 
     def _of_block(
         self,
@@ -381,14 +364,14 @@ class AttentionBackward:
         tl: Any,
     ) -> tuple[Any, Any]:
         """Return the weights of a block, and the gradients of its scores, in f32."""
-        score = self.forward.score(q, k, at, key, x.bias, tl)
+        score = self.forward.score(q, k, at, key, tl)
         for address in self.forward.rows_at(x.lse, at):
             score = score - tl.load(address, (q.shape[0], 1), F32)
         weight = tl.exp(score)
         return weight, weight * (tl.dot(grad, v, out_dtype="f32", trans_b=True) - inner)
 
     def _inner(self, grad: Any, at: tuple[int, int, int], x: BackwardAddresses, tl: Any) -> Any:
-        out = self.forward.out.load(x.out, at, grad.shape, tl)
+        out = self.forward.out.on(x.out).tile(at, grad.shape).load(tl)
         return tl.sum(tl.cast(grad, F32) * tl.cast(out, F32), 1, keepdims=True)
 
     def _of_row(self, address: int, at: tuple[int, int, int], rows: int, tl: Any) -> Any:
@@ -419,21 +402,23 @@ def compute_gradients(
         forward=work,
         keys_of_block=block,
         whole=whole,
-        grad=Heads.of(grad),
-        dq=Heads.of(dq),
-        dk=Heads.of(dk),
-        dv=Heads.of(dv),
-        of_scores=None if of_scores is None else Heads.of(of_scores),
+        grad=view_of(grad),
+        dq=view_of(dq),
+        dk=view_of(dk),
+        dv=view_of(dv),
+        of_scores=None if of_scores is None else view_of(of_scores),
     )
     read = (grad, query, key, value, out, lse)
 
     def run_queries(dq_at: int, inner_at: int, *rest: int, tl: Any) -> None:
-        addresses = (*rest[:6], inner_at, *rest[6:])
-        backward.run_queries(dq_at, BackwardAddresses(*addresses), tl)
+        operands = (*rest[:6], inner_at, *rest[6:])
+        addresses = BackwardAddresses(*operands)
+        backward.on(addresses).run_queries(dq_at, addresses, tl)
 
     def run_keys(dq_at: int, dk_at: int, dv_at: int, *rest: int, tl: Any) -> None:
         scores_at, operands = (rest[0], rest[1:]) if of_bias else (None, rest)
-        backward.run_keys(dq_at, dk_at, dv_at, scores_at, BackwardAddresses(*operands), tl)
+        addresses = BackwardAddresses(*operands)
+        backward.on(addresses).run_keys(dq_at, dk_at, dv_at, scores_at, addresses, tl)
 
     name = f"{_NAME}_backward"
     if not whole:

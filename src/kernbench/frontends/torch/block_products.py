@@ -9,9 +9,8 @@ from typing import Any
 
 from kernbench.common.dtypes import DType
 from kernbench.common.values import value
-from kernbench.frontends.torch.launches import dtype_of
-from kernbench.frontends.torch.tensor import AhbmTensor
 from kernbench.kernels.shares import blocks, part
+from kernbench.kernels.view import View
 from kernbench.topology.spec import TopologySpec
 
 _PIECE_BYTES = 64 << 10
@@ -87,102 +86,62 @@ def choose_grid(
 
 
 @value
-class Matrices:
-    """Layout of a batch of matrices: strides, in elements, between matrices, rows and columns."""
-
-    batch: int
-    row: int
-    column: int
-    dtype: DType
-
-    @staticmethod
-    def of(x: AhbmTensor) -> Matrices:
-        """Return the layout of a tensor of three axes."""
-        batch, row, column = x.stride()
-        return Matrices(batch, row, column, dtype_of(x))
-
-    def ref(self, address: int, at: tuple[int, int, int], shape: tuple[int, int], tl: Any) -> Any:
-        """Return a reference to the window of a matrix that begins at (batch, row, column)."""
-        item = self.dtype.itemsize
-        first = address + (at[0] * self.batch + at[1] * self.row + at[2] * self.column) * item
-        return tl.ref(first, shape, self.dtype, strides=self.strides)
-
-    @property
-    def strides(self) -> tuple[int, int]:
-        """Return the row and column strides in bytes; those of one element for an axis that repeats."""
-        return max(self.row, 1) * self.dtype.itemsize, max(self.column, 1) * self.dtype.itemsize
-
-    def at(self, address: int, row: int, column: int) -> int:
-        """Return the address of an element of the first matrix."""
-        return address + (row * self.row + column * self.column) * self.dtype.itemsize
-
-    @property
-    def is_readable(self) -> bool:
-        """Return whether no element repeats along rows or columns."""
-        return self.row > 0 and self.column > 0
-
-
-@value
 class Product:
     """A batch of products (m, k) by (k, n), with its epilogue: ``scale``, an addend, an activation."""
 
-    batch: int
-    m: int
-    k: int
-    n: int
     grid: ProductGrid
-    a: Matrices
-    b: Matrices
-    out: Matrices
-    addend: Matrices | None = None
+    a: View
+    b: View
+    out: View
+    addend: View | None = None
     scale: float = 1.0
     activation: str | None = None
 
-    def run(self, addresses: Sequence[int], tl: Any) -> None:
-        """Compute this program's part; ``addresses`` as in `compute`."""
-        self.compute(tl.site.cube * tl.site.num_pes + tl.site.pe, addresses, tl)
+    def on(self, addresses: Sequence[int]) -> Product:
+        """Return this product of tensors at ``addresses``: of the result, a, b and the addend."""
+        out, a, b, *addend = addresses
+        placed = None if self.addend is None else self.addend.on(addend[0])
+        return replace(self, out=self.out.on(out), a=self.a.on(a), b=self.b.on(b), addend=placed)
 
-    def compute(self, me: int, addresses: Sequence[int], tl: Any) -> None:
-        """Compute the part of PE number ``me`` of the grid; ``addresses``: of the result, a, b and the addend."""
-        grid = self.grid
+    def run(self, addresses: Sequence[int], tl: Any) -> None:
+        """Compute this program's part; ``addresses`` as in `on`."""
+        self.on(addresses).compute(tl.site.cube * tl.site.num_pes + tl.site.pe, tl)
+
+    def compute(self, me: int, tl: Any) -> None:
+        """Compute the part of PE number ``me`` of the grid."""
+        grid, k, (batch, m, n) = self.grid, self.a.extents[2], self.out.extents
         if me >= grid.pes:
             return
-        group, rest = divmod(me, grid.rows * grid.columns)
-        row, column = divmod(rest, grid.columns)
-        first, batches = part(self.batch, grid.batches, group)
-        i, rows = part(self.m, grid.rows, row)
-        j, columns = part(self.n, grid.columns, column)
+        group, number = divmod(me, grid.rows * grid.columns)
+        row, column = divmod(number, grid.columns)
+        first, batches = part(batch, grid.batches, group)
+        i, rows = part(m, grid.rows, row)
+        j, columns = part(n, grid.columns, column)
         if not rows or not columns:
             return
-        out, a, b, *addend = addresses
         # PEs of a group begin at different blocks; otherwise all would read the same memory at a time.
-        apart = rows * column // grid.columns, self.k * rest // (grid.rows * grid.columns), columns * row // grid.rows
+        apart = rows * column // grid.columns, k * number // (grid.rows * grid.columns), columns * row // grid.rows
         for z in range(first, first + batches):
             steps: list[tuple[Any, ...]] = [("scale", self.scale)] if self.scale != 1 else []
             if self.addend is not None:
-                steps.append(self._addend(addend[0], (z, i, j), (rows, columns), tl))
+                is_bias = not self.addend.strides[1]
+                addend = self.addend.tile((z, i, j), (columns,) if is_bias else (rows, columns))
+                steps.append(("bias" if is_bias else "add", addend.ref(tl)))
             if self.activation is not None:
                 steps.append((self.activation,))
+            _, row_stride, column_stride = self.out.strides
             item = self.out.dtype.itemsize
             tl.composite(
                 "gemm",
-                self.a.ref(a, (z, i, 0), (rows, self.k), tl),
-                self.b.ref(b, (z, 0, j), (self.k, columns), tl),
-                out_ptr=out + (z * self.out.batch + i * self.out.row + j * self.out.column) * item,
+                self.a.tile((z, i, 0), (rows, k)).ref(tl),
+                self.b.tile((z, 0, j), (k, columns)).ref(tl),
+                out_ptr=self.out.at((z, i, j)),
                 epilogue=steps,
                 out_dtype=self.out.dtype,
-                out_strides=(self.out.row * item, self.out.column * item),
+                out_strides=(row_stride * item, column_stride * item),
                 block="least",
                 begin=apart,
             )
-
-    def _addend(self, address: int, at: tuple[int, int, int], shape: tuple[int, int], tl: Any) -> tuple[Any, ...]:
-        assert self.addend is not None
-        if self.addend.row:
-            return "add", self.addend.ref(address, at, shape, tl)
-        item = self.addend.dtype.itemsize
-        first = address + (at[0] * self.addend.batch + at[2] * self.addend.column) * item
-        return "bias", tl.ref(first, shape[1], self.addend.dtype, strides=(self.addend.column * item,))
 
 
 @value
@@ -231,7 +190,7 @@ def choose_cubes(
 class SharedProduct:
     """A product on several cubes. The links between cubes carry each operand once for a cube, not for each PE."""
 
-    whole: Product
+    product: Product
     cubes: CubeGrid
 
     @property
@@ -241,46 +200,49 @@ class SharedProduct:
 
     @property
     def _elements(self) -> int:
-        own_m, own_n = -(-self.whole.m // self.cubes.rows), -(-self.whole.n // self.cubes.columns)
-        return self.whole.k * (own_m * self.cubes.brings_a + own_n * self.cubes.brings_b)
+        _, m, k = self.product.a.extents
+        rows, columns = -(-m // self.cubes.rows), -(-self.product.b.extents[2] // self.cubes.columns)
+        return k * (rows * self.cubes.brings_a + columns * self.cubes.brings_b)
 
     def run(self, addresses: Sequence[int], tl: Any) -> None:
         """Compute this program's part; ``addresses``: of the result, the staging buffer, a, b and the addend."""
-        out, buffer, a, b, *addend = addresses
-        whole, cubes, cube = self.whole, self.cubes, tl.program_id(1)
+        out, buffer, *operands = addresses
+        product, cubes, cube = self.product.on((out, *operands)), self.cubes, tl.program_id(1)
+        (_, m, k), n = product.a.extents, product.b.extents[2]
         row, column = divmod(cube, cubes.columns)
-        i, rows = part(whole.m, cubes.rows, row)
-        j, columns = part(whole.n, cubes.columns, column)
-        left, right, k, item = whole.a, whole.b, whole.k, whole.a.dtype.itemsize
-        a, b = left.at(a, i, 0), right.at(b, 0, j)
-        here = buffer + cube * self._elements * item
+        i, rows = part(m, cubes.rows, row)
+        j, columns = part(n, cubes.columns, column)
+        a, b = product.a.tile((0, i, 0), (1, rows, k)), product.b.tile((0, 0, j), (1, k, columns))
+        stage_at = buffer + cube * self._elements * a.dtype.itemsize
         if cubes.brings_a:
-            a, left = self._stage(left, a, here, (rows, k), tl)
-            here += rows * k * item
+            a = _stage(a, stage_at, tl)
+            stage_at += rows * k * a.dtype.itemsize
         if cubes.brings_b:
-            b, right = self._stage(right, b, here, (k, columns), tl)
+            b = _stage(b, stage_at, tl)
         tl.barrier()
-        mine = replace(whole, m=rows, n=columns, grid=cubes.within, a=left, b=right)
-        added = [] if whole.addend is None else [whole.addend.at(addend[0], i, j)]
-        mine.compute(tl.program_id(0), (whole.out.at(out, i, j), a, b, *added), tl)
+        corner, extents = (0, i, j), (1, rows, columns)
+        addend = None if product.addend is None else product.addend.tile(corner, extents)
+        part_of_cube = replace(
+            product, grid=cubes.within, a=a, b=b, out=product.out.tile(corner, extents), addend=addend
+        )
+        part_of_cube.compute(tl.program_id(0), tl)
 
-    def _stage(self, source: Matrices, at: int, to: int, shape: tuple[int, int], tl: Any) -> tuple[int, Matrices]:
-        """Stage a matrix in this cube's memory, some pieces by each PE; return its address and layout there.
 
-        Cubes begin with different pieces; otherwise all would read from one cube at a time.
-        """
-        transposed = source.row < source.column
-        lines, width = shape[::-1] if transposed else shape
-        item = source.dtype.itemsize
-        strides, tight = source.strides[::-1] if transposed else source.strides, (width * item, item)
-        most = _PIECE_BYTES // item
-        pieces = [
-            (line, column, (count, elements))
-            for column, elements in blocks(width, most)
-            for line, count in blocks(lines, max(1, most // elements))
-        ][tl.program_id(0) :: tl.num_programs(0)]
-        first = len(pieces) * tl.program_id(1) // tl.num_programs(1)
-        for line, column, extents in pieces[first:] + pieces[:first]:
-            loaded = tl.load(at + line * strides[0] + column * strides[1], extents, source.dtype, strides=strides)
-            tl.store(to + line * tight[0] + column * tight[1], loaded, tight)
-        return to, Matrices(0, 1, width, source.dtype) if transposed else Matrices(0, width, 1, source.dtype)
+def _stage(source: View, address: int, tl: Any) -> View:
+    """Stage a matrix, (1, rows, columns), in this cube's memory, some pieces by each PE. Return the view of the copy.
+
+    Cubes begin with different pieces; otherwise all would read from one cube at a time.
+    """
+    if source.strides[1] < source.strides[2]:
+        return _stage(source.transposed, address, tl).transposed
+    copy, most = View.row_major(address, source.extents, source.dtype), _PIECE_BYTES // source.dtype.itemsize
+    _, lines, width = source.extents
+    pieces = [
+        ((0, line, column), (count, elements))
+        for column, elements in blocks(width, most)
+        for line, count in blocks(lines, max(1, most // elements))
+    ][tl.program_id(0) :: tl.num_programs(0)]
+    first = len(pieces) * tl.program_id(1) // tl.num_programs(1)
+    for corner, extents in pieces[first:] + pieces[:first]:
+        copy.tile(corner, extents).store(source.tile(corner, extents).load(tl), tl)
+    return copy

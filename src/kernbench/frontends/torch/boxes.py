@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any
 
-from kernbench.common.dtypes import DType, Shape
-from kernbench.common.values import value
+from kernbench.common.dtypes import Shape
+from kernbench.frontends.torch.launches import dtype_of
+from kernbench.frontends.torch.tensor import AhbmTensor
 from kernbench.kernels.shares import blocks, share
+from kernbench.kernels.view import View
 from kernbench.kernels.windows import boxes
 
 _SMALLEST, _LARGEST = 2048, 131072
@@ -26,36 +28,10 @@ def most_elements(tl: Any) -> int:
     return _LARGEST if tcm is None else max(1, min(_LARGEST, len(tcm) // _BYTES_AN_ELEMENT))
 
 
-@value
-class Strided:
-    """Layout of an operand along the axes of an operator: strides in elements, 0 where elements repeat."""
-
-    strides: tuple[int, ...]
-    dtype: DType
-
-    def extents(self, box: Shape) -> Shape:
-        """Return the extents of a box in memory: 1 where elements repeat."""
-        return tuple([1 if step == 0 else n for n, step in zip(box, self.strides, strict=True)])
-
-    def at(self, corner: Sequence[int]) -> int:
-        """Return the offset in bytes of the element at ``corner``."""
-        return sum([at * step for at, step in zip(corner, self.strides, strict=True)]) * self.dtype.itemsize
-
-    def load(self, address: int, corner: Shape, box: Shape, tl: Any) -> Any:
-        """Load a box; axes along which elements repeat have length 1."""
-        return tl.load(address + self.at(corner), self.extents(box), self.dtype, strides=self._steps())
-
-    def store(self, address: int, corner: Shape, values: Any, tl: Any) -> None:
-        """Store a box."""
-        tl.store(address + self.at(corner), values, strides=self._steps())
-
-    @property
-    def is_transposed(self) -> bool:
-        """Return whether elements are contiguous along another axis than the last, which does not repeat."""
-        return self.strides[-1] > 1 and 1 in self.strides
-
-    def _steps(self) -> Shape:
-        return tuple([(step or 1) * self.dtype.itemsize for step in self.strides])
+def merged_views(tensors: Sequence[AhbmTensor]) -> list[View]:
+    """Return the layout of each of ``tensors``, which have one shape, along their `collapse`d axes."""
+    shape, strides = collapse(tensors[0].shape, [x.stride() for x in tensors])
+    return [View(0, shape, steps, dtype_of(x)) for steps, x in zip(strides, tensors, strict=True)]
 
 
 def collapse(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[Shape, list[Shape]]:

@@ -14,6 +14,7 @@ from kernbench.frontends.torch.modules import ProgramPlace, call_from, current_m
 from kernbench.frontends.torch.placement import pes_for
 from kernbench.frontends.torch.storage import current, machine_type
 from kernbench.frontends.torch.tensor import AhbmTensor
+from kernbench.kernels.view import View
 from kernbench.messages.requests import KernelRef, PeCoord
 
 
@@ -43,6 +44,11 @@ Program = Callable[..., None]
 def dtype_of(x: AhbmTensor) -> DType:
     """Return the machine's type of a tensor's elements."""
     return machine_type(x.dtype)
+
+
+def view_of(x: AhbmTensor) -> View:
+    """Return the layout of a tensor."""
+    return View(0, tuple(x.shape), tuple(x.stride()), dtype_of(x))
 
 
 def launch(

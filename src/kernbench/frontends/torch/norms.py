@@ -13,10 +13,11 @@ from kernbench.common.dtypes import F32
 from kernbench.frontends.torch.boxes import most_elements
 from kernbench.frontends.torch.launches import dtype_of, launch_on, measure, refuse_graph
 from kernbench.frontends.torch.placement import pes_for
-from kernbench.frontends.torch.reductions import StridedRows, map_rows
+from kernbench.frontends.torch.reductions import load_rows, map_rows
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import AhbmTensor, new, without_elements
 from kernbench.kernels.shares import blocks, share
+from kernbench.kernels.view import View
 
 aten = torch.ops.aten
 _RENORM_EPS = 1e-7
@@ -84,19 +85,20 @@ def _backward(
     dx = new(tuple(x.shape), x.dtype, sip)
     by_weight, by_bias = (new((len(pes), n), torch.float32, sip) for _ in range(2))
     given = [None if v is None else v.contiguous() for v in (mean, rstd, weight)]
-    lies, to = [StridedRows(count, n, n, 1, dtype_of(t)) for t in (g_rows, x_rows)], dtype_of(dx)
+    layouts = [View.row_major(0, (count, n), dtype_of(t)) for t in (dx, g_rows, x_rows)]
 
     def program(dx_at: int, dw_at: int, db_at: int, g_at: int, x_at: int, *rest: int, tl: Any) -> None:
         me = tl.site.cube * tl.site.num_pes + tl.site.pe
+        views = [layout.on(address) for layout, address in zip(layouts, (dx_at, g_at, x_at), strict=True)]
         at = iter(rest)
         mean_at, rstd_at, weight_at = (None if v is None else next(at) for v in given)
         w = None if weight_at is None else tl.cast(tl.load(weight_at, (1, n), dtype_of(weight)), F32)
         assert rstd_at is not None
-        assert rstd_at is not None
         sums = [tl.zeros((1, n), F32), tl.zeros((1, n), F32)]
         first, mine = share(count, tl)
         for row, some in blocks(mine, max(1, min(-(-mine // 4), most_elements(tl) // n)), first):
-            g, v = (each.load(a, row, some, 0, n, tl) for each, a in zip(lies, (g_at, x_at), strict=True))
+            dx_tile, *operands = [view.tile((row, 0), (some, n)) for view in views]
+            g, v = (load_rows(operand, tl) for operand in operands)
             r = tl.load(rstd_at + row * F32.itemsize, (some, 1), F32)
             v = v if mean_at is None else v - tl.load(mean_at + row * F32.itemsize, (some, 1), F32)
             v = v * r
@@ -104,7 +106,7 @@ def _backward(
             g = g if w is None else g * w
             inner = g - v * (tl.sum(g * v, 1, keepdims=True) / n)
             inner = inner if mean_at is None else inner - tl.sum(g, 1, keepdims=True) / n
-            tl.store(dx_at + row * n * to.itemsize, tl.cast(inner * r, to))
+            dx_tile.store(inner * r, tl)
         for address, total in zip((dw_at, db_at), sums, strict=True):
             tl.store(address + me * n * F32.itemsize, total)
 

@@ -11,7 +11,7 @@ import torch
 
 from kernbench.common.dtypes import F32
 from kernbench.common.values import value
-from kernbench.frontends.torch.boxes import Strided, collapse, most_elements, own_boxes
+from kernbench.frontends.torch.boxes import merged_views, most_elements, own_boxes
 from kernbench.frontends.torch.launches import dtype_of, launch, launch_on
 from kernbench.frontends.torch.placement import pes_for
 from kernbench.frontends.torch.pointwise import RULES, apply_all, identity, plain, work_of
@@ -140,28 +140,28 @@ def _fused_adam(decoupled: bool) -> Callable[..., None]:
         )
         shared = [x if isinstance(x, AhbmTensor) else None for x in (rate, grad_scale, found_inf)]
         groups = [params, grads, exp_avgs, exp_avg_sqs, *([max_exp_avg_sqs] if amsgrad else [])]
-        lies = [_common_layout(tensors) for tensors in zip(*groups, strict=True)]
+        layouts = [merged_views(tensors) for tensors in zip(*groups, strict=True)]
         width, count = len(groups), len(params)
 
         def program(*addresses: int, tl: Any) -> None:
             steps_at = addresses[count * width : count * (width + 1)]
             rest = iter(addresses[count * (width + 1) :])
             shared_at = [None if x is None else next(rest) for x in shared]
-            for i, (shape, ways) in enumerate(lies):
-                at = addresses[i * width : (i + 1) * width]
+            for i, layout in enumerate(layouts):
+                views = [view.on(at) for view, at in zip(layout, addresses[i * width :], strict=False)]
                 extra: _Extra | None = None
-                for corner, box in own_boxes(shape, tl):
+                for corner, box in own_boxes(layout[0].extents, tl):
                     if extra is None:
-                        axes = len(shape)
+                        axes = len(box)
                         ones = [_load_one(a, x, axes, tl) for a, x in zip(shared_at, shared, strict=True)]
                         extra = _Extra(_load_one(steps_at[i], state_steps[i], axes, tl), *ones)
-                    old = [tl.cast(w.load(a, corner, box, tl), F32) for w, a in zip(ways, at, strict=True)]
+                    old = [tl.cast(view.tile(corner, box).load(tl), F32) for view in views]
                     p, g, m, v = old[:4]
-                    new_ones = how.step(tl, p, g, m, v, old[4] if width == 5 else None, extra)
-                    for which, y in zip((0, 2, 3, 4), new_ones, strict=True):
+                    stepped = how.step(tl, p, g, m, v, old[4] if width == 5 else None, extra)
+                    for which, y in zip((0, 2, 3, 4), stepped, strict=True):
                         if y is not None:
-                            kept = y if extra.found_inf is None else tl.where(extra.found_inf > 0, old[which], y)
-                            ways[which].store(at[which], corner, tl.cast(kept, ways[which].dtype), tl)
+                            updated = y if extra.found_inf is None else tl.where(extra.found_inf > 0, old[which], y)
+                            views[which].tile(corner, box).store(updated, tl)
 
         changed = [x for tensors in zip(*groups, strict=True) for x in tensors]
         if changed:
@@ -192,35 +192,29 @@ def _fused_sgd(
     if grad_scale is not None or found_inf is not None or isinstance(rate, AhbmTensor):
         return NotImplemented
     groups = [params, grads, *([buffers] if momentum else [])]
-    lies = [_common_layout(tensors) for tensors in zip(*groups, strict=True)]
+    layouts = [merged_views(tensors) for tensors in zip(*groups, strict=True)]
     width = len(groups)
 
     def program(*addresses: int, tl: Any) -> None:
-        for i, (shape, ways) in enumerate(lies):
-            at = addresses[i * width : (i + 1) * width]
-            for corner, box in own_boxes(shape, tl):
-                p, g = (tl.cast(w.load(a, corner, box, tl), F32) for w, a in zip(ways[:2], at[:2], strict=True))
+        for i, layout in enumerate(layouts):
+            views = [view.on(at) for view, at in zip(layout, addresses[i * width :], strict=False)]
+            for corner, box in own_boxes(layout[0].extents, tl):
+                tiles = [view.tile(corner, box) for view in views]
+                p, g = (tl.cast(tile.load(tl), F32) for tile in tiles[:2])
                 g = -g if maximize else g
                 g = g + p * weight_decay if weight_decay else g
                 if momentum:
-                    kept = g
+                    average = g
                     if not is_first_step:
-                        old = tl.cast(ways[2].load(at[2], corner, box, tl), F32)
-                        kept = old * momentum + g * (1.0 - dampening)
-                    ways[2].store(at[2], corner, tl.cast(kept, ways[2].dtype), tl)
-                    g = g + kept * momentum if nesterov else kept
-                ways[0].store(at[0], corner, tl.cast(p - g * rate, ways[0].dtype), tl)
+                        average = tl.cast(tiles[2].load(tl), F32) * momentum + g * (1.0 - dampening)
+                    tiles[2].store(average, tl)
+                    g = g + average * momentum if nesterov else average
+                tiles[0].store(p - g * rate, tl)
 
     changed = [x for tensors in zip(*groups, strict=True) for x in tensors]
     if changed:
         launch("fused_sgd", program, changed, (), sum(x.numel() * x.element_size() for x in params))
     return None
-
-
-def _common_layout(tensors: Sequence[AhbmTensor]) -> tuple[tuple[int, ...], list[Strided]]:
-    """Return the merged axes of tensors of one shape, and the layout of each tensor along these axes."""
-    shape, strides = collapse(tensors[0].shape, [each.stride() for each in tensors])
-    return shape, [Strided(steps, dtype_of(x)) for steps, x in zip(strides, tensors, strict=True)]
 
 
 def _foreach_norm(tensors: Sequence[AhbmTensor], ord: float = 2, dtype: Any = None) -> Any:  # noqa: A002
@@ -261,17 +255,18 @@ def _foreach_norm(tensors: Sequence[AhbmTensor], ord: float = 2, dtype: Any = No
 
 def _unscale(grads: Sequence[AhbmTensor], found_inf: AhbmTensor, inv_scale: AhbmTensor) -> None:
     """Scale gradients, and set ``found_inf`` if any element is not finite, in one launch."""
-    lies = [_common_layout([x]) for x in grads]
+    layouts = [merged_views([x])[0] for x in grads]
 
     def program(*addresses: int, tl: Any) -> None:
         found_at, scale_at = addresses[-2:]
-        for (shape, (way,)), address in zip(lies, addresses, strict=False):
-            for corner, box in own_boxes(shape, tl):
-                x = tl.cast(way.load(address, corner, box, tl), F32)
+        for layout, address in zip(layouts, addresses, strict=False):
+            for corner, box in own_boxes(layout.extents, tl):
+                tile = layout.on(address).tile(corner, box)
+                x = tl.cast(tile.load(tl), F32)
                 wrong = tl.elementwise("eq", tl.elementwise("isfinite", x), 0)
                 flat = tl.reshape(tl.broadcast(tl.cast(wrong, F32), box), (math.prod(box),))
                 tl.atomic_max(found_at, tl.max(flat, 0, keepdims=True))
-                way.store(address, corner, tl.cast(x * _load_one(scale_at, inv_scale, len(shape), tl), way.dtype), tl)
+                tile.store(x * _load_one(scale_at, inv_scale, len(box), tl), tl)
 
     launch("amp_unscale", program, (*grads, found_inf), (inv_scale,), sum(x.numel() * x.element_size() for x in grads))
 

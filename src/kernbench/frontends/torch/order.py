@@ -14,9 +14,10 @@ from kernbench.common.errors import InputError
 from kernbench.frontends.torch.boxes import most_elements
 from kernbench.frontends.torch.launches import dtype_of, launch
 from kernbench.frontends.torch.modules import program_place
-from kernbench.frontends.torch.reductions import StridedRows, map_rows, wide
+from kernbench.frontends.torch.reductions import map_rows, wide
 from kernbench.frontends.torch.tensor import AhbmTensor, new
 from kernbench.kernels.shares import blocks, share
+from kernbench.kernels.view import View
 
 aten = torch.ops.aten
 
@@ -96,12 +97,13 @@ def _order(operator: str, x: AhbmTensor, dim: int, descending: bool, count: int 
     rows = seen.numel() // max(n, 1)
     if not keep or not rows:
         return values, indices
-    lies, to, item = StridedRows(rows, n, n, 1, dtype_of(x)), I64.itemsize, dtype_of(x)
+    to, item = I64.itemsize, dtype_of(x)
+    layout = View.row_major(0, (rows, n), item)
 
     def program(values_at: int, indices_at: int, x_at: int, *, tl: Any) -> None:
         first, mine = share(rows, tl)
         for row, lines in blocks(mine, max(1, most_elements(tl) // n), first):
-            v = lies.load_as_it_is(x_at, row, lines, 0, n, tl)
+            v = layout.on(x_at).tile((row, 0), (lines, n)).load(tl)
             order = tl.argsort(v, descending=descending)
             valid = (lines, keep)
             strides = (keep * item.itemsize, item.itemsize)

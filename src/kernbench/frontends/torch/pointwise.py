@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -16,11 +17,12 @@ import torch
 
 from kernbench.common.dtypes import F32, I64, DType
 from kernbench.common.values import value
-from kernbench.frontends.torch.boxes import Strided, collapse, own_boxes
+from kernbench.frontends.torch.boxes import merged_views, own_boxes
 from kernbench.frontends.torch.launches import dtype_of, launch
 from kernbench.frontends.torch.refusals import type_in_place
 from kernbench.frontends.torch.storage import TorchType, machine_type
 from kernbench.frontends.torch.tensor import AhbmTensor, new, without_elements
+from kernbench.kernels.view import View
 
 Body = Callable[..., Any]
 ComputeIn = Literal["result", "f32", "operands"]
@@ -44,27 +46,26 @@ class Rule:
 class Task:
     """An operator on tensors of any layout, of which every program computes a share."""
 
-    shape: tuple[int, ...]
-    out: Strided
-    inputs: tuple[Strided, ...]
+    views: tuple[View, ...]
+    """The result and the inputs, of one shape"""
     body: Body
     compute: tuple[DType, ...]
 
-    def run(self, out: int, inputs: Sequence[int], tl: Any) -> None:
-        """Compute this program's share; ``out`` and ``inputs`` are addresses."""
-        transposed = any(each.is_transposed for each in (self.out, *self.inputs))
-        for corner, box in own_boxes(self.shape, tl, transposed=transposed):
-            loaded = [each.load(at, corner, box, tl) for each, at in zip(self.inputs, inputs, strict=True)]
-            found = self.body(tl, *[tl.cast(x, to) for x, to in zip(loaded, self.compute, strict=True)])
-            self.out.store(out, corner, tl.broadcast(tl.cast(found, self.out.dtype), box), tl)
+    def run(self, addresses: Sequence[int], tl: Any) -> None:
+        """Compute this program's share; ``addresses``: of the result and the inputs."""
+        out, *inputs = [view.on(address) for view, address in zip(self.views, addresses, strict=True)]
+        # A view is transposed if another axis than the last, which does not repeat, is contiguous.
+        transposed = any(view.strides[-1] > 1 and 1 in view.strides for view in self.views)
+        for corner, box in own_boxes(out.extents, tl, transposed=transposed):
+            loaded = [view.tile(corner, box).load(tl) for view in inputs]
+            result = self.body(tl, *[tl.cast(x, to) for x, to in zip(loaded, self.compute, strict=True)])
+            out.tile(corner, box).store(tl.broadcast(tl.cast(result, out.dtype), box), tl)
 
 
 def task(body: Body, out: AhbmTensor, inputs: Sequence[AhbmTensor], compute: Sequence[DType]) -> Task:
     """Return the task of ``out = body(tl, *inputs)``; inputs are cast to their ``compute`` type and broadcast."""
-    seen = [each if each.shape == out.shape else each.expand(out.shape) for each in inputs]
-    shape, strides = collapse(out.shape, [out.stride(), *[each.stride() for each in seen]])
-    lies = [Strided(steps, dtype_of(x)) for steps, x in zip(strides, (out, *inputs), strict=True)]
-    return Task(shape, lies[0], tuple(lies[1:]), body, tuple(compute))
+    expanded: list[Any] = [x if x.shape == out.shape else x.expand(out.shape) for x in inputs]
+    return Task(tuple(merged_views([out, *expanded])), body, tuple(compute))
 
 
 def apply(
@@ -89,10 +90,9 @@ def apply_all(name: str, work: Sequence[tuple[Body, AhbmTensor, Sequence[AhbmTen
     operands = [x for _, out, inputs, _ in work if out.numel() for x in inputs]
 
     def run_tasks(*addresses: int, tl: Any) -> None:
-        at = len(outs)
-        for each, out in zip(tasks, addresses, strict=False):
-            each.run(out, addresses[at : at + len(each.inputs)], tl)
-            at += len(each.inputs)
+        operand_addresses = iter(addresses[len(outs) :])
+        for work_item, out in zip(tasks, addresses, strict=False):
+            work_item.run((out, *islice(operand_addresses, len(work_item.views) - 1)), tl)
 
     work_bytes = sum(each.numel() * each.element_size() for each in outs)
     largest = max((x.numel() * x.element_size() for x in (*outs, *operands)), default=0)

@@ -11,24 +11,23 @@ from typing import Any
 
 import torch
 
-from kernbench.common.dtypes import DType
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.frontends.placed import whole_grid
 from kernbench.frontends.torch.block_products import (
-    Matrices,
     PeRates,
     Product,
     SharedProduct,
     choose_cubes,
     choose_grid,
 )
-from kernbench.frontends.torch.launches import Program, dtype_of, launch, launch_on
+from kernbench.frontends.torch.launches import Program, dtype_of, launch, launch_on, view_of
 from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.placement import pes_for
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import AhbmTensor, known_tensor, new
 from kernbench.kernels.shares import blocks, part, share
+from kernbench.kernels.view import View
 
 aten = torch.ops.aten
 _DEPTH = 64
@@ -62,22 +61,21 @@ class Panel:
 class Completion:
     """Epilogue of a sum: ``scale``, an addend, an activation, and the dtype and layout of the result."""
 
-    out: Matrices
-    addend: Matrices | None = None
+    out: View
+    addend: View | None = None
     scale: float = 1.0
     activation: str | None = None
 
     def store(self, total: Any, out: int, addend: Sequence[int], column: int, tl: Any) -> None:
         """Apply the epilogue to the sums of some columns, shape (m, columns), and store them."""
-        m, columns = total.shape
+        corner, extents = (0, 0, column), total.shape
         if self.scale != 1:
             total = total * self.scale
         if self.addend is not None:
-            shape, first = (m if self.addend.row else 1, columns), self.addend.at(addend[0], 0, column)
-            total = total + tl.cast(tl.load(first, shape, self.addend.dtype, strides=self.addend.strides), "f32")
+            total = total + tl.cast(self.addend.on(addend[0]).tile(corner, extents).load(tl), "f32")
         if self.activation is not None:
             total = tl.elementwise(self.activation, total)
-        tl.store(self.out.at(out, 0, column), tl.cast(total, self.out.dtype), strides=self.out.strides)
+        self.out.on(out).tile(corner, extents).store(total, tl)
 
 
 @value
@@ -90,10 +88,7 @@ class ThinProduct:
     """
 
     m: int
-    k: int
-    n: int
-    a_dtype: DType
-    b: Matrices
+    b: View
     completion: Completion
     tile_n: int
     widest: int
@@ -102,7 +97,8 @@ class ThinProduct:
     def run(self, addresses: Sequence[int], tl: Any) -> None:
         """Compute this program's columns; ``addresses``: of the result, buffers of the cubes, a, b and the addend."""
         out, buffer, a, b, *addend = addresses
-        panels = self._panels((0, self.k), share(self.n, tl), tl)
+        _, k, n = self.b.extents
+        panels = self._panels((0, k), share(n, tl), tl)
         ahead = [self._load(b, panel, tl) for panel in panels[:_AHEAD]]
         if tl.num_programs(1) > 1:
             a = self._all_gather(a, buffer, tl)
@@ -111,10 +107,10 @@ class ThinProduct:
     def run_by_rows(self, addresses: Sequence[int], tl: Any) -> None:
         """Multiply the rows of B in this cube's memory; ``addresses``: of one result for each cube, a and b."""
         sums, a, b = addresses
-        cube = tl.program_id(1)
-        rows, columns = part(self.k, tl.num_programs(1), cube), part(self.n, tl.num_programs(0), tl.program_id(0))
-        mine = sums + cube * self.completion.out.batch * self.completion.out.dtype.itemsize
-        self._multiply(self._panels(rows, columns, tl), (), (mine, a, b), tl)
+        cube, (_, k, n) = tl.program_id(1), self.b.extents
+        rows, columns = part(k, tl.num_programs(1), cube), part(n, tl.num_programs(0), tl.program_id(0))
+        sums_of_cube = self.completion.out.on(sums).at((cube,))
+        self._multiply(self._panels(rows, columns, tl), (), (sums_of_cube, a, b), tl)
 
     def _multiply(self, panels: Sequence[Panel], ahead: Sequence[Any], addresses: Sequence[int], tl: Any) -> None:
         """Multiply panels, of which ``ahead`` are prefetched; ``addresses``: of the result, a, b and the addend."""
@@ -133,17 +129,17 @@ class ThinProduct:
 
         The keys of the result are (first row, parts, depth).
         """
-        item, found = self.a_dtype.itemsize, dict[tuple[int, int, int], Any]()
+        item, pieces = self.b.dtype.itemsize, dict[tuple[int, int, int], Any]()
         for depth, parts, apart in dict.fromkeys((panel.depth, panel.parts, panel.apart) for panel in panels):
             firsts = sorted({panel.row for panel in panels if (panel.depth, panel.parts) == (depth, parts)})
             together = firsts == list(range(firsts[0], firsts[0] + len(firsts) * depth, depth))
             assert together, "panels of one form follow each other"
-            strides = (depth * item, self.k * item, apart * item, item)
+            strides = (depth * item, self.b.extents[1] * item, apart * item, item)
             shape = (len(firsts), self.m, parts, depth)
-            loaded = tl.load(a + firsts[0] * item, shape, self.a_dtype, strides=strides)
+            loaded = tl.load(a + firsts[0] * item, shape, self.b.dtype, strides=strides)
             for i, row in enumerate(firsts):
-                found[row, parts, depth] = tl.reshape(tl.part(loaded, i), (self.m, parts * depth))
-        return found
+                pieces[row, parts, depth] = tl.reshape(tl.part(loaded, i), (self.m, parts * depth))
+        return pieces
 
     def _panels(self, rows: tuple[int, int], columns: tuple[int, int], tl: Any) -> list[Panel]:
         """Return the panels of a window of B, in order; panels of the same columns are consecutive."""
@@ -188,25 +184,26 @@ class ThinProduct:
     @property
     def _is_transposed(self) -> bool:
         """True if the columns of B are contiguous, as in weights; a panel is then loaded transposed."""
-        return self.b.row < self.b.column
+        _, row, column = self.b.strides
+        return row < column
 
     def _all_gather(self, a: int, buffer: int, tl: Any) -> Any:
         """Store this PE's piece of A in the cube's memory, wait for the other PEs, and return the address of A."""
-        item = self.a_dtype.itemsize
-        first, count = part(self.m * self.k, tl.num_programs(0), tl.program_id(0))
-        here = buffer + tl.program_id(1) * self.m * self.k * item
+        item, elements = self.b.dtype.itemsize, self.m * self.b.extents[1]
+        first, count = part(elements, tl.num_programs(0), tl.program_id(0))
+        here = buffer + tl.program_id(1) * elements * item
         if count:
-            tl.store(here + first * item, tl.load(a + first * item, (count,), self.a_dtype))
+            tl.store(here + first * item, tl.load(a + first * item, (count,), self.b.dtype))
         tl.barrier()
         return here
 
     def _load(self, b: int, panel: Panel, tl: Any) -> Any:
-        at, (row, column) = self.b.at(b, panel.row, panel.column), self.b.strides
+        tile = self.b.on(b).tile((0, panel.row, panel.column), (panel.depth, panel.columns))
         if self._is_transposed:
-            return tl.load(at, (panel.columns, panel.depth), self.b.dtype, strides=(column, row))
-        shape = (panel.parts, panel.depth, panel.columns)
-        loaded = tl.load(at, shape, self.b.dtype, strides=(panel.apart * row, row, column))
-        return tl.reshape(loaded, (panel.parts * panel.depth, panel.columns))
+            return tile.transposed.load(tl)
+        row, column = tile.strides
+        groups = View(tile.address, (panel.parts, *tile.extents), (panel.apart * row, row, column), tile.dtype)
+        return tl.reshape(groups.load(tl), (panel.parts * panel.depth, panel.columns))
 
 
 @value
@@ -272,10 +269,10 @@ def multiply(
     used = -(-grid.pes // pes_of_cube)
     pes_each = pes_of_cube if used > 1 else grid.pes
     pes = [(sip, cube, pe) for cube in range(used) for pe in range(pes_each)]
-    lies = None if addend is None else Matrices.of(addend)
-    work = Product(batch, m, k, n, grid, Matrices.of(a), Matrices.of(b), Matrices.of(out), lies, scale, activation)
+    addend_view = None if addend is None else view_of(addend)
+    work = Product(grid, view_of(a), view_of(b), view_of(out), addend_view, scale, activation)
     read = (a, b) if addend is None else (a, b, addend)
-    by_rows = work.b.row > work.b.column
+    by_rows = work.b.strides[1] > work.b.strides[2]
     several = batch == 1 and used > 1
     shares = choose_cubes(rates, used, pes_of_cube, m, k, n, item.itemsize, by_rows) if several else None
     if shares is None:
@@ -295,22 +292,22 @@ def _multiply_thin(
     context, sip = current(), out.storage.tensor.sip
     pes = pes_for(context, sip, b.numel() * b.element_size())
     cubes = pes[-1][1] + 1
-    lies = Matrices.of(b)
-    completion = Completion(Matrices.of(out), None if addend is None else Matrices.of(addend), scale, activation)
+    layout = view_of(b)
+    completion = Completion(view_of(out), None if addend is None else view_of(addend), scale, activation)
     addends = () if addend is None else (addend,)
     pe, deep = context.topology.pe, max(_DEPTH, pes[-1][2] + 1)
     tile_n, room = pe.gemm.tile_n, pe.tcm.scratch_bytes // 2
     widest = max(1, room // (4 * deep * b.element_size() + _COMPLETING * m * 4))
     saved = (k * b.element_size() - cubes * m * 4) * n
-    if cubes > 1 and lies.row > lies.column and saved > _LAUNCH_BYTES:
+    if cubes > 1 and layout.strides[1] > layout.strides[2] and saved > _LAUNCH_BYTES:
         sums: Any = new((cubes, m, n), torch.float32, sip)
-        by_rows = ThinProduct(m, k, n, dtype_of(a), lies, Completion(Matrices.of(sums)), tile_n, widest)
+        by_rows = ThinProduct(m, layout, Completion(view_of(sums)), tile_n, widest)
         launch_on(name, pes, _program(by_rows.run_by_rows), (sums,), (a, b))
         adding = PartialSums(cubes, m, n, completion, max(1, room // ((cubes + _COMPLETING) * m * 4)))
         launch_on(name, pes, _program(adding.run), (out,), (sums, *addends))
         return out
     buffer: Any = new((cubes * m * k,), a.dtype, sip)
-    work = ThinProduct(m, k, n, dtype_of(a), lies, completion, tile_n, widest)
+    work = ThinProduct(m, layout, completion, tile_n, widest)
     launch_on(name, pes, _program(work.run), (out, buffer), (a, b, *addends))
     return out
 
@@ -405,12 +402,13 @@ def _grouped_mm(a: AhbmTensor, b: AhbmTensor, offs: Any = None, bias: Any = None
     ends_at = known_tensor(offs)
     total = a.shape[1] if over_k else rows
     assumed = [total * (g + 1) // groups for g in range(groups)] if ends_at is None else ends_at.tolist()
-    lies = [Matrices.of(x if x.dim() == 3 else x.unsqueeze(0)) for x in (a, b, out)]
+    layouts = [view_of(x if x.dim() == 3 else x.unsqueeze(0)) for x in (out, a, b)]
     item, has_data = dtype_of(offs), current().has_data
     offs = offs.contiguous()
 
-    def program(out_at: int, a_at: int, b_at: int, offs_at: int, *, tl: Any) -> None:
-        loaded = tl.load(offs_at, (groups,), item)
+    def program(*addresses: int, tl: Any) -> None:
+        out_view, a_view, b_view = (layout.on(at) for layout, at in zip(layouts, addresses, strict=False))
+        loaded = tl.load(addresses[-1], (groups,), item)
         ends = [int(e) for e in tl.value(loaded)] if has_data else (tl.wait(loaded), assumed)[1]
         j, columns = share(n, tl)
         begin = 0
@@ -418,19 +416,26 @@ def _grouped_mm(a: AhbmTensor, b: AhbmTensor, offs: Any = None, bias: Any = None
             count, first, begin = end - begin, begin, end
             if not columns or (count <= 0 and not over_k):
                 continue
-            wide = lies[2].dtype.itemsize
-            to = out_at + (g * lies[2].batch * over_k + (0 if over_k else first) * lies[2].row + j) * wide
-            strides = (lies[2].row * wide, wide)
+            tile = out_view.tile((g, 0, j) if over_k else (0, first, j), (rows if over_k else count, columns))
             if count <= 0:  # nothing to add up
-                tl.store(to, tl.zeros((rows, columns), lies[2].dtype), strides=strides)
+                tile.store(tl.zeros((rows, columns), tile.dtype), tl)
                 continue
             if over_k:
-                left = lies[0].ref(a_at, (0, 0, first), (rows, count), tl)
-                right = lies[1].ref(b_at, (0, first, j), (count, columns), tl)
+                left = a_view.tile((0, 0, first), (rows, count))
+                right = b_view.tile((0, first, j), (count, columns))
             else:
-                left = lies[0].ref(a_at, (0, first, 0), (count, a.shape[1]), tl)
-                right = lies[1].ref(b_at, (g, 0, j), (a.shape[1], columns), tl)
-            tl.composite("gemm", left, right, out_ptr=to, out_dtype=lies[2].dtype, out_strides=strides, block="auto")
+                left = a_view.tile((0, first, 0), (count, a.shape[1]))
+                right = b_view.tile((g, 0, j), (a.shape[1], columns))
+            strides = tuple(stride * tile.dtype.itemsize for stride in tile.strides)
+            tl.composite(
+                "gemm",
+                left.ref(tl),
+                right.ref(tl),
+                out_ptr=tile.address,
+                out_dtype=tile.dtype,
+                out_strides=strides,
+                block="auto",
+            )
 
     if out.numel() and total:
         launch("grouped_mm", program, (out,), (a, b, offs), max(x.numel() * x.element_size() for x in (a, b, out)))

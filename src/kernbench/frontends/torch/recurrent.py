@@ -13,9 +13,10 @@ from kernbench.common.errors import InputError
 from kernbench.frontends.torch.boxes import most_elements
 from kernbench.frontends.torch.launches import dtype_of, launch
 from kernbench.frontends.torch.modules import program_place
-from kernbench.frontends.torch.reductions import StridedRows
+from kernbench.frontends.torch.reductions import load_rows
 from kernbench.frontends.torch.tensor import AhbmTensor, new
 from kernbench.kernels.shares import blocks, share
+from kernbench.kernels.view import View
 
 aten = torch.ops.aten
 CellBody = Callable[..., Sequence[Any]]
@@ -29,7 +30,8 @@ def _launch_cell(name: str, body: CellBody, width: int, ins: Sequence[Any], outs
     """
     given = [None if x is None else x.contiguous() for x in ins]
     rows = outs[0].shape[0]
-    lies = [None if x is None else StridedRows.of(x.reshape(-1, x.shape[-1])) for x in given]
+    matrices = [None if x is None else x.reshape(-1, x.shape[-1]) for x in given]
+    layouts = [None if x is None else View.row_major(0, tuple(x.shape), dtype_of(x)) for x in matrices]
 
     def program(*addresses: int, tl: Any) -> None:
         rest = iter(addresses[len(outs) :])
@@ -38,18 +40,18 @@ def _launch_cell(name: str, body: CellBody, width: int, ins: Sequence[Any], outs
         largest = max(x.shape[-1] for x in (*given, *outs) if x is not None)
         for row, count in blocks(mine, max(1, most_elements(tl) // largest), first):
             operands: list[Any] = []
-            for lie, address in zip(lies, at, strict=True):
-                if lie is None or address is None:
+            for layout, address in zip(layouts, at, strict=True):
+                if layout is None or address is None:
                     operands.append(None)
                     continue
-                place, many = (0, 1) if lie.rows == 1 else (row, count)
-                gates = range(0, lie.size, width)
-                operands.append([lie.load(address, place, many, gate, width, tl) for gate in gates])
-            for out, address, found in zip(outs, addresses, body(tl, *operands), strict=False):
-                item, size = dtype_of(out), out.shape[-1]
-                for gate, y in enumerate(found):
-                    place = address + (row * size + gate * width) * item.itemsize
-                    tl.store(place, tl.cast(y, item), strides=(size * item.itemsize, item.itemsize))
+                first_row, many = (0, 1) if layout.extents[0] == 1 else (row, count)
+                gates = range(0, layout.extents[1], width)
+                tiles = [layout.on(address).tile((first_row, gate), (many, width)) for gate in gates]
+                operands.append([load_rows(tile, tl) for tile in tiles])
+            for out, address, result in zip(outs, addresses, body(tl, *operands), strict=False):
+                view = View.row_major(address, tuple(out.shape), dtype_of(out))
+                for gate, y in enumerate(result):
+                    view.tile((row, gate * width), y.shape).store(y, tl)
 
     if rows:
         launch(name, program, outs, [x for x in given if x is not None])

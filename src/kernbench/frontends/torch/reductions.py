@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from kernbench.common.dtypes import F32, I32, DType
+from kernbench.common.dtypes import F32, I32
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.frontends.torch.boxes import most_elements
@@ -20,42 +20,19 @@ from kernbench.frontends.torch.placement import grid_for
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import AhbmTensor, new
 from kernbench.kernels.shares import blocks, part, share
+from kernbench.kernels.view import View
 
 aten = torch.ops.aten
 
 
-@value
-class StridedRows:
-    """Layout of a tensor as rows to be reduced: strides, in elements, from row to row and within a row."""
-
-    rows: int
-    size: int
-    row_stride: int
-    stride: int
-    dtype: DType
-
-    @staticmethod
-    def of(x: AhbmTensor) -> StridedRows:
-        """Return the layout of a contiguous matrix."""
-        rows, size = x.shape
-        return StridedRows(rows, size, size, 1, dtype_of(x))
-
-    def load(self, address: int, row: int, count: int, at: int, size: int, tl: Any) -> Any:
-        """Load a window of rows, shape (count, size); floats are cast to f32."""
-        x = self.load_as_it_is(address, row, count, at, size, tl)
-        return tl.cast(x, "f32") if self.dtype.is_float else x
-
-    def load_as_it_is(self, address: int, row: int, count: int, at: int, size: int, tl: Any) -> Any:
-        """Load a window of rows, shape (count, size), in the tensor's own dtype."""
-        item = self.dtype.itemsize
-        first = address + (row * self.row_stride + at * self.stride) * item
-        steps = (max(self.row_stride, 1) * item, max(self.stride, 1) * item)
-        if self.row_stride < self.stride:  # the contiguous axis comes last in a descriptor
-            return tl.trans(tl.load(first, (size, count), self.dtype, strides=steps[::-1]))
-        return tl.load(first, (count, size), self.dtype, strides=steps)
+def load_rows(rows: View, tl: Any) -> Any:
+    """Load a matrix; floats are cast to f32. If its columns are contiguous, it is loaded transposed."""
+    row, column = rows.strides
+    values = tl.trans(rows.transposed.load(tl)) if row < column else rows.load(tl)
+    return tl.cast(values, F32) if rows.dtype.is_float else values
 
 
-def as_rows(x: AhbmTensor, dims: Sequence[int]) -> tuple[AhbmTensor, StridedRows]:
+def as_rows(x: AhbmTensor, dims: Sequence[int]) -> tuple[AhbmTensor, View]:
     """Return ``x``, or a copy, and its layout as rows along ``dims``; rows follow the order of the other axes."""
     kept = [d for d in range(x.dim()) if d not in dims]
     seen = x.permute(*kept, *dims)
@@ -65,7 +42,7 @@ def as_rows(x: AhbmTensor, dims: Sequence[int]) -> tuple[AhbmTensor, StridedRows
     if outer is None or inner is None or (inner == 0 and size > 1) or (outer == 0 and rows > 1):
         seen = seen.contiguous()
         outer, inner = size, 1
-    return seen, StridedRows(rows, size, outer, inner, dtype_of(x))
+    return seen, View(0, (rows, size), (outer, inner), dtype_of(x))
 
 
 def _one_stride(shape: Sequence[int], strides: Sequence[int]) -> int | None:
@@ -127,15 +104,16 @@ def reduce(
         return _of_nothing(operator, out)
     seen, rows = as_rows(x, dims)
     cubes, pes = grid_for(current(), x.numel() * x.element_size())
-    parts = min(cubes * pes, rows.size // 256) if rows.rows < cubes * pes else 1
+    count, size = rows.extents
+    parts = min(cubes * pes, size // 256) if count < cubes * pes else 1
     wide = torch.float32 if x.dtype.is_floating_point else torch.int64
     if parts <= 1:
         _fold_rows(operator, fold, seen, rows, out, scale, 1)
         return out
-    some = new((parts, rows.rows), wide, x.storage.tensor.sip)
-    _fold_rows(operator, fold, seen, rows, some, 1.0, parts)
-    between = StridedRows(rows.rows, parts, 1, rows.rows, dtype_of(some))
-    _fold_rows(operator, Fold(fold.name, fold.combine), some, between, out, scale, 1)
+    partial_results = new((parts, count), wide, x.storage.tensor.sip)
+    _fold_rows(operator, fold, seen, rows, partial_results, 1.0, parts)
+    layout = View(0, (count, parts), (1, count), dtype_of(partial_results))
+    _fold_rows(operator, Fold(fold.name, fold.combine), partial_results, layout, out, scale, 1)
     return out
 
 
@@ -149,36 +127,37 @@ def _of_nothing(operator: str, out: AhbmTensor) -> Any:
 
 
 def _fold_rows(
-    operator: str, fold: Fold, x: AhbmTensor, rows: StridedRows, out: AhbmTensor, scale: float, parts: int
+    operator: str, fold: Fold, x: AhbmTensor, layout: View, out: AhbmTensor, scale: float, parts: int
 ) -> None:
     """Launch the reduction of every row, in ``parts`` by different programs: out is (parts, rows), or (rows,)."""
-    to = dtype_of(out)
+    to, (all_rows, columns) = dtype_of(out), layout.extents
 
-    def fold_elements(address: int, row: int, count: int, first: int, size: int, tl: Any) -> Any:
-        total = None
-        for at, some in blocks(size, max(1, most_elements(tl) // count), first):
-            part_of_rows = wide(rows.load(address, row, count, at, some, tl), tl)
+    def fold_elements(rows: View, tl: Any) -> Any:
+        total, (count, size) = None, rows.extents
+        for first, width in blocks(size, max(1, most_elements(tl) // count)):
+            part_of_rows = wide(load_rows(rows.tile((0, first), (count, width)), tl), tl)
             part_of_rows = part_of_rows * part_of_rows if fold.square else part_of_rows
             found = _fold_axis(fold, part_of_rows, tl)
             total = found if total is None else tl.elementwise(fold.combine, total, found)
         return total
 
     def program(out_at: int, x_at: int, *, tl: Any) -> None:
+        x_view = layout.on(x_at)
         if parts > 1:
             me = tl.site.cube * tl.site.num_pes + tl.site.pe
             if me >= parts:
                 return
-            first, size = part(rows.size, parts, me)
-            for row, count in blocks(rows.rows, 512):
-                found = fold_elements(x_at, row, count, first, size, tl)
-                tl.store(out_at + (me * rows.rows + row) * to.itemsize, tl.cast(found, to))
+            first, size = part(columns, parts, me)
+            for row, count in blocks(all_rows, 512):
+                total = fold_elements(x_view.tile((row, first), (count, size)), tl)
+                tl.store(out_at + (me * all_rows + row) * to.itemsize, tl.cast(total, to))
             return
-        first_row, mine = share(rows.rows, tl)
-        block = max(1, min(most_elements(tl) // max(rows.size, 1), 4096))
-        for row, count in blocks(mine, block, first_row):
-            found = fold_elements(x_at, row, count, 0, rows.size, tl)
-            found = found if scale == 1 else tl.cast(found, "f32") * scale
-            tl.store(out_at + row * to.itemsize, tl.cast(found, to))
+        first_row, row_count = share(all_rows, tl)
+        block = max(1, min(most_elements(tl) // max(columns, 1), 4096))
+        for row, count in blocks(row_count, block, first_row):
+            total = fold_elements(x_view.tile((row, 0), (count, columns)), tl)
+            total = total if scale == 1 else tl.cast(total, "f32") * scale
+            tl.store(out_at + row * to.itemsize, tl.cast(total, to))
 
     launch(operator, program, (out,), (x,))
 
@@ -304,7 +283,7 @@ def map_rows(
     """
     n = x.shape[-1]
     rows = x.numel() // n
-    lies = StridedRows(rows, n, n, 1, dtype_of(x))
+    layout = View.row_major(0, (rows, n), dtype_of(x))
     given = [v for v in vectors if v is not None]
 
     def program(*addresses: int, tl: Any) -> None:
@@ -315,8 +294,8 @@ def map_rows(
         loaded = [None if v is None else tl.cast(tl.load(next(rest), (1, n), dtype_of(v)), "f32") for v in vectors]
         block = max(1, min(-(-mine // 4), max(1, most_elements(tl) // n)))
         for row, count in blocks(mine, block, first):
-            found = body(tl, lies.load(x_at, row, count, 0, n, tl), *loaded)
-            for out, at, y in zip(outs, out_at, found, strict=True):
+            results = body(tl, load_rows(layout.on(x_at).tile((row, 0), (count, n)), tl), *loaded)
+            for out, at, y in zip(outs, out_at, results, strict=True):
                 if y is not None:
                     to = dtype_of(out)
                     tl.store(at + row * (out.numel() // rows) * to.itemsize, tl.cast(y, to))
@@ -358,13 +337,14 @@ def _rows_of(operator: str, grad: AhbmTensor, y: AhbmTensor, dim: int, dtype: An
     n = g.shape[-1]
     rows = g.numel() // n
     out = new(tuple(g.shape), dtype, g.storage.tensor.sip)
-    to, lies = dtype_of(out), [StridedRows(rows, n, n, 1, dtype_of(t)) for t in (g, y)]
+    layouts = [View.row_major(0, (rows, n), dtype_of(t)) for t in (out, g, y)]
 
-    def program(out_at: int, g_at: int, y_at: int, *, tl: Any) -> None:
+    def program(*addresses: int, tl: Any) -> None:
+        views = [layout.on(address) for layout, address in zip(layouts, addresses, strict=True)]
         first, mine = share(rows, tl)
         for row, count in blocks(mine, max(1, min(-(-mine // 4), max(1, most_elements(tl) // n))), first):
-            both = [each.load(at, row, count, 0, n, tl) for each, at in zip(lies, (g_at, y_at), strict=True)]
-            tl.store(out_at + row * n * to.itemsize, tl.cast(body(tl, *both), to))
+            out_tile, *operands = [view.tile((row, 0), (count, n)) for view in views]
+            out_tile.store(body(tl, *[load_rows(operand, tl) for operand in operands]), tl)
 
     if rows:
         launch(operator, program, (out,), (g, y))
@@ -395,7 +375,7 @@ def _count_into(x: AhbmTensor, bins: int, bin_of: Callable[..., Any], dtype: Any
     """Count the elements for which ``bin_of(tl, elements)`` is each of 0, 1, …; programs split the bins."""
     out = new((bins,), dtype, x.storage.tensor.sip)
     flat, to = x.contiguous().reshape(-1), dtype_of(out)
-    lies = StridedRows(1, flat.numel(), flat.numel(), 1, dtype_of(x))
+    layout = View.row_major(0, (1, flat.numel()), dtype_of(x))
 
     def program(out_at: int, x_at: int, *, tl: Any) -> None:
         first, mine = share(bins, tl)
@@ -403,9 +383,9 @@ def _count_into(x: AhbmTensor, bins: int, bin_of: Callable[..., Any], dtype: Any
             return
         total = tl.zeros((mine,), I32)
         wanted = tl.iota((mine, 1), I32, axis=0) + first
-        for at, count in blocks(lies.size, max(1, most_elements(tl) // mine)):
-            found = bin_of(tl, lies.load(x_at, 0, 1, at, count, tl))
-            total = total + tl.sum(tl.cast(tl.elementwise("eq", tl.cast(found, I32), wanted), I32), 1)
+        for at, count in blocks(flat.numel(), max(1, most_elements(tl) // mine)):
+            bin_numbers = bin_of(tl, load_rows(layout.on(x_at).tile((0, at), (1, count)), tl))
+            total = total + tl.sum(tl.cast(tl.elementwise("eq", tl.cast(bin_numbers, I32), wanted), I32), 1)
         tl.store(out_at + first * to.itemsize, tl.cast(total, to))
 
     launch(name, program, (out,), (flat,), max(out.numel() * out.element_size(), 1))

@@ -1,0 +1,67 @@
+"""A strided array in memory: the addresses of its elements, and the ``tl`` calls that load, store and reference it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kernbench.common.dtypes import DType, Shape, row_major
+from kernbench.common.values import value
+
+
+@value
+class View:
+    """An array in memory: the address of its first element, and the extent and the stride of each axis, in elements.
+
+    Elements repeat along an axis of stride 0. `load` and `ref` read such an axis with extent 1. A layout that is known
+    before its address has address 0, until `on` places it.
+    """
+
+    address: int
+    extents: Shape
+    strides: Shape
+    dtype: DType
+
+    @staticmethod
+    def row_major(address: int, extents: Shape, dtype: DType) -> View:
+        """Return the view of a contiguous array."""
+        return View(address, extents, row_major(extents, 1), dtype)
+
+    def on(self, address: int) -> View:
+        """Return a view with the same layout at ``address``."""
+        return View(address, self.extents, self.strides, self.dtype)
+
+    def at(self, corner: Sequence[int]) -> int:
+        """Return the address of the element at ``corner``; omitted last indices are 0."""
+        offset = sum([index * stride for index, stride in zip(corner, self.strides, strict=False)])
+        return self.address + offset * self.dtype.itemsize
+
+    def tile(self, corner: Sequence[int], extents: Shape) -> View:
+        """Return the window from ``corner`` on. It has as many axes as ``extents``: the last ones of the array."""
+        return View(self.at(corner), extents, self.strides[-len(extents) :], self.dtype)
+
+    @property
+    def transposed(self) -> View:
+        """The same elements with the last two axes swapped."""
+        (*outer, rows, columns), (*steps, row, column) = self.extents, self.strides
+        return View(self.address, (*outer, columns, rows), (*steps, column, row), self.dtype)
+
+    def load(self, tl: Any) -> Any:
+        """Load all elements."""
+        return tl.load(self.address, self._distinct, self.dtype, strides=self._byte_strides)
+
+    def store(self, values: Any, tl: Any) -> None:
+        """Store ``values``, which have the extents of the view, rounded to its dtype."""
+        tl.store(self.address, tl.cast(values, self.dtype), strides=self._byte_strides)
+
+    def ref(self, tl: Any) -> Any:
+        """Return a reference to all elements, for a composite."""
+        return tl.ref(self.address, self._distinct, self.dtype, strides=self._byte_strides)
+
+    @property
+    def _distinct(self) -> Shape:
+        return tuple([extent if stride else 1 for extent, stride in zip(self.extents, self.strides, strict=True)])
+
+    @property
+    def _byte_strides(self) -> Shape:
+        return tuple([(stride or 1) * self.dtype.itemsize for stride in self.strides])
