@@ -161,11 +161,11 @@ def list_paragraphs(path: Path) -> Iterator[Text]:
 
 
 def list_wide_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a page that are too wide, but for tables, code and lines that are mostly a link."""
+    """Yield the lines of a page that are too wide, but for tables, code and the targets of links."""
     is_code = False
     for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         is_code ^= text.lstrip().startswith("```")
-        bare = re.sub(r"\]\([^)]*\)", "]", text)
+        bare = re.sub(r"`[^`]*`", "`code`", re.sub(r"\]\([^)]*\)", "]", text))
         if len(bare) > LONG_LINE and not is_code and not re.match(r"\s*[|<]", text):
             yield line, text
 
