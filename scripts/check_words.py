@@ -165,7 +165,7 @@ def list_wide_lines(path: Path) -> Iterator[tuple[int, str]]:
     is_code = False
     for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         is_code ^= text.lstrip().startswith("```")
-        bare = re.sub(r"`[^`]*`", "`code`", re.sub(r"\]\([^)]*\)", "]", text))
+        bare = re.sub(r"`[^`]{20,}`", "`code`", re.sub(r"\]\([^)]*\)", "]", text))
         if len(bare) > LONG_LINE and not is_code and not re.match(r"\s*[|<]", text):
             yield line, text
 
