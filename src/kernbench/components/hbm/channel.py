@@ -103,8 +103,8 @@ class Counters(NamedTuple):
 
 
 Rows = tuple[tuple[int, int, int, int], ...]
-"""The rows that a bank is going to open or has open, last first. Each has its number, and the times in ps of its ACT, of
-its readiness, and of its close (or FAR)
+"""The rows that a bank is going to open or has open, last first. Each has its number, and its times in ps: ACT, ready,
+and close (or FAR)
 """
 InQueue = tuple[int, int, int, int, int, int]
 """Bursts in a queue: the time at which they leave it, the number of their run's last burst, the count of bursts, the
