@@ -131,7 +131,7 @@ class Dispatcher:
         self.coord = coord
         self.launch = launch = order.launch
         self._plans: dict[int, Any] = {}
-        self._names_tcm = False  # whether commands have named TCM addresses, which other commands may also access
+        self._names_tcm = False  # True once a command has named a TCM address, which other commands may also access
         self._accumulators = Accumulators(machine.spec.pe.gemm.acc_bytes)
         self._math: PeMath | None = None
         self._math_part = NONE

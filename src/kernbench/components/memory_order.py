@@ -174,7 +174,7 @@ def overlap_kind(a: Footprint, b: Footprint) -> Sharing:
         counts[stride] = counts.get(stride, 0) + n - 1
     low = b.low - a.low - a.run + 1 + (b.high - b.low - b.run)
     high = low + a.run + b.run - 2
-    if len(counts) == 1:  # the case of nearly all overlaps
+    if len(counts) == 1:  # true for nearly all overlaps
         ((stride, count),) = counts.items()
         first, last = -(-low // stride), high // stride
         return "bytes" if first <= last and first <= count and last >= 0 else ""
@@ -331,7 +331,10 @@ class PendingAccesses:
 
 
 def _compare(footprints: Footprints, index: _AccessIndex, conflicts: dict[PendingAccess, Sharing]) -> None:
-    """Enter the accesses that share bytes with ``mine``, and how. An exact overlap is never replaced by a range."""
+    """Enter the accesses that share bytes with ``footprints``, and the type of each overlap.
+
+    An exact overlap is never replaced by an overlap of ranges.
+    """
     for footprint in footprints:
         for access, other in index.find(footprint.low, footprint.high):
             if conflicts.get(access) != "bytes":

@@ -282,7 +282,7 @@ Server: TypeAlias = MemoryServer | BankSequence
 
 
 class Answering:
-    """The base class of what replies for the memory ``component``: requests, commits and acknowledgements.
+    """The base class of replies for the memory ``component``: it takes requests, commits writes and acknowledges them.
 
     ``arrived`` is called with queue messages once they are committed. By default a header notifies the receiver.
     """
