@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _CREDIT = int(Kind.CREDIT)  # looked up once, like the reasons of rows
 OnReceive: TypeAlias = Callable[[Slot | Exception | None, Row], None]
-"""Callback with a message's slot or error, and its row. None for a slot: the message arrived before the receive is due"""
+"""Callback with a message's slot or error, and its row. None for a slot: the message came before the receive was due"""
 
 Sent: TypeAlias = tuple[int, Row, int]
 """A message that was sent: its number, its row in the log, its bytes"""
@@ -261,7 +261,7 @@ class Queue(QueuePair):
         return None
 
     def receive_ahead(self, nbytes: int, line: int, on_receive: OnReceive) -> Slot:
-        """Return the slot of the next message. If that slot is ``pending``, the message's arrival calls ``on_receive``."""
+        """Return the slot of the next message; if that slot is ``pending``, ``on_receive`` reports the arrival."""
         sequence = self.taken
         self.taken = sequence + 1
         if sequence < self.peer_head_cache:
@@ -437,14 +437,14 @@ class Queue(QueuePair):
 
 
 def _put(message: Message) -> None:
-    """Pass a message to the transport: its descriptor is set up."""
+    """Pass a message, whose descriptor is set up, to the transport."""
     queue = message.queue
     port, route = queue.send_route or queue.find_route()
     queue.ipcq.machine.network.post(port, route, message.access.row_bytes, _deliver, message)
 
 
 def _deliver(transfer: Transfer) -> None:
-    """Pass a message to the memory of its ring: its last byte has arrived."""
+    """Pass a message, whose last byte has arrived, to the memory of its ring."""
     message = transfer.arg
     assert isinstance(message, Message)
     queue, sent, done = message.queue, message.sent, message.done
