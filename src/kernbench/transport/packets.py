@@ -48,7 +48,7 @@ def supply(transfer: Transfer, more: Supply, now: int) -> None:
 
 
 def curtail(transfer: Transfer, count: int) -> None:
-    """Withdraw the supply beyond the first ``count`` packets of ``transfer``; no packet beyond was granted a link yet."""
+    """Withdraw the supply beyond the first ``count`` packets of ``transfer``; no later packet has a grant yet."""
     port = transfer.port
     transfer.curtail_supplies(count)
     if port.probe is not None:
