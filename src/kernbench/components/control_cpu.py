@@ -37,7 +37,7 @@ class ControlCpu(ThinkingPart):
         return True
 
     def run(self) -> Behaviour:
-        """Take messages in arrival order. Act on each when its handling time is over."""
+        """Handle messages in arrival order: act on a message when its handling time is over."""
         while True:
             message = yield self.inbox.get()
             handling_ns = self.handling_ns(message)

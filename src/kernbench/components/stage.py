@@ -1,7 +1,7 @@
 """Stages of the PE pipeline: units with bounded input queues, coupled by counters of free slots.
 
 A stage starts a token when it is free, a token waits, and the token's next stage has a slot. When the token is done,
-the stage releases its own slot and passes the token on. There is one event per stage and token.
+the stage releases the token's slot and passes the token on. Each token costs one event per stage.
 """
 
 from __future__ import annotations

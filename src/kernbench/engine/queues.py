@@ -153,7 +153,7 @@ class QueuePair:
         return sequence
 
     def take(self) -> int:
-        """Assign the next message to a receive of the kernel; return its number. It may still be in flight."""
+        """Assign the next message, which may be in flight, to a receive of the kernel; return the message's number."""
         sequence = self.taken
         self.taken = sequence + 1
         return sequence

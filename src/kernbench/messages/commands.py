@@ -83,7 +83,7 @@ CommandSource: TypeAlias = Operand | MemoryRef | float | str
 
 
 BlockChoice: TypeAlias = Literal["auto", "least"]
-"""The rule that chooses blocks: the smallest that keep the matrix unit busy, or the blocks with the fewest bytes read"""
+"""The rule that chooses blocks: the smallest that keep the matrix unit busy, or the blocks with fewest bytes read"""
 Block: TypeAlias = tuple[int, int, int] | BlockChoice | None
 """The (m, k, n) of a product's blocks, or the rule that chooses them; None: the product is streamed tile by tile"""
 

@@ -66,7 +66,7 @@ class PathShare:
 
     @property
     def says(self) -> str:
-        """The part in words, with the resource if a part uses several."""
+        """The part as text, with the resource if several resources can serve such a part."""
         return f"{self.part}: {self.resource}" if self.part in _SPLIT and self.resource else str(self.part)
 
 

@@ -85,7 +85,7 @@ class Retiming:
         self._places = {name: place for place, name in enumerate(self.resources)}
 
     def gains_ps(self) -> dict[str, int]:
-        """Return how many ps earlier the launch ends, for each resource made faster alone."""
+        """Return the time in ps by which the launch ends earlier, for each resource if it alone is faster."""
         request = self.snapshot.machine.log.requests[self.launch_id]
         columns, end = self.snapshot.columns, self._rows[request + END]
         self._begin_ps = self._rows[request + START]

@@ -1,4 +1,4 @@
-"""Rooflines of launches as a chart: achieved rate over arithmetic intensity, under the roofs of the machine.
+"""Rooflines of launches as a chart: achieved rate over arithmetic intensity, below the roofs of the machine.
 
 Work and bytes are those of the busiest instances, as in ``Roofline``. The ratio of a roof to a launch's rate therefore
 equals the ratio of the launch's time to the bound of the resource with that roof.

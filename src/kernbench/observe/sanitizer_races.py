@@ -139,7 +139,7 @@ def _select_watched(accesses: list[OperandUse], pe_of: PeOf) -> list[OperandUse]
 
 
 def _meetings(accesses: list[OperandUse]) -> Iterator[Race]:
-    """Sweep through time: pair each access with those in flight at its start."""
+    """Yield the races of each access with the accesses that are in flight at its start."""
     sweep = _AddressSweep()
     for access in sorted(accesses, key=lambda a: (a.start_ps, a.record.seq)):
         sweep.end_until(access.start_ps)

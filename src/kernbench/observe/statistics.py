@@ -66,7 +66,7 @@ class Traffic:
 
 @value(kw_only=True)
 class MachineUse:
-    """The components of a machine that a run used: those that worked, or sent or received bytes.
+    """The components of a machine that worked, sent bytes or received bytes in a run.
 
     ``within`` is the cube if only one was used, else the SIP if only one was used, else empty; components outside cubes
     do not count. ``parts`` are types of components, classes of links and types of products, by their names in the

@@ -145,7 +145,7 @@ class Seen:
         return int(issues[at]) * WIDTH if at >= 0 else NONE
 
     def last_order(self, row: Row) -> Row:
-        """Return the last order to a PE among those that the order ``row`` to a SIP caused, else ``row``."""
+        """Return the last order to a PE that the order ``row`` to a SIP caused; ``row`` if it caused none."""
         return self._ordered.get(row, row)
 
     @property

@@ -77,7 +77,7 @@ class Verdict:
 
     @property
     def sentence(self) -> str:
-        """The verdict in words."""
+        """The verdict as a sentence."""
         return "; ".join((self._says(), *self.waits))
 
     @property
@@ -199,7 +199,7 @@ class Spending:
     why: tuple[Busy, ...] = ()
 
     def __str__(self) -> str:
-        """Return the share in words; without the reasons' shares if all kernels have one verdict."""
+        """Return the share as text; if all kernels have one verdict, without the percentage of that verdict."""
         alone = self.what == KERNELS and len(self.why) == 1
         shown = self.why[0].resource if alone else ", ".join(map(str, self.why))
         return f"{self.what} {self.share:.0%}" + (f" ({shown})" if shown else "")
@@ -223,7 +223,7 @@ class RunVerdict:
 
     @property
     def sentence(self) -> str:
-        """The verdict in words."""
+        """The verdict as a sentence."""
         first, *further = (str(spending) for spending in self.spent) if self.spent else ("",)
         opening = first.replace("%", f"% of {time_text(self.time_ps)}", 1)
         return ", ".join((opening, *further)) or "nothing was computed or moved"

@@ -266,7 +266,7 @@ class Subject:
 
 
 def check_part(name: str, kinds: Sequence[str] = ()) -> Iterator[PartCheck]:
-    """Yield all checks of a component at each of its types of place: ``kinds``, else those that it declares.
+    """Yield all checks of a component for each type of place: the types ``kinds``, else the types that it declares.
 
     ``name`` is a registered name, ``my_pkg.parts:Part`` or ``file.py:Part``. Raises InputError if ``name`` is no
     component, if the component declares no type, and for a type that the component cannot have.
@@ -473,7 +473,7 @@ class SeriesOfParts:
 
     @property
     def rate_text(self) -> str:
-        """The rates that the components declare, in words."""
+        """The rates that the components declare, as text."""
         rates = [part.rate_at(0) for _, part in self.pacing]
         if not rates:
             return "no rate"

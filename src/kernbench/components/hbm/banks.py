@@ -303,12 +303,12 @@ class BankedMemory:
 
     @property
     def moved_bursts(self) -> int:
-        """Return the bursts that have a time on a bus: all finished ones, except those that wait for a turnaround."""
+        """Return the number of bursts with a time on a bus: the counted bursts that do not wait for a turnaround."""
         return self.done[0] - sum(channel.history.channel().returned_bursts for channel in self.at.history.channels)
 
     @property
     def pending_bursts(self) -> int:
-        """Return the bursts of writes that are deferred."""
+        """Return the number of bursts of deferred writes."""
         return sum(channel.history.channel().pending_bursts for channel in self.at.history.channels)
 
     @property

@@ -161,12 +161,12 @@ class Channel:
 
     @property
     def pending_bursts(self) -> int:
-        """Return the bursts of writes that wait for their direction."""
+        """Return the number of bursts of writes that wait for the write direction."""
         return sum([n for _, _, n in self._waiting[1]])
 
     @property
     def returned_bursts(self) -> int:
-        """Return the bursts that a turnaround sent back to their queue: counted as done, but not yet served."""
+        """Return the number of bursts that a turnaround sent back to their queue: counted, but not served yet."""
         return sum([bursts for bursts, _ in self._counted])
 
     @property

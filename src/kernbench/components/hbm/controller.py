@@ -1,4 +1,4 @@
-"""The controller of an HBM slice: it arbitrates between requesters, and feeds replies as bytes are promised.
+"""The controller of an HBM slice: it arbitrates between requesters, and supplies replies as bytes are granted.
 
 Requesters are served round-robin, a quantum at a time, and the requests of each in order. A requester is a component
 and one of its channels: the queues of a PE, or all other traffic.
