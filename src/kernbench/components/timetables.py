@@ -184,7 +184,7 @@ class Marks(NamedTuple):
 
 
 class External(NamedTuple):
-    """The cause of row ``at``: a row of an earlier tile or, if ``stage`` is NONE, the cause of the whole list."""
+    """The cause of row ``at``: a row of an earlier tile, or the cause of the complete list if ``stage`` is NONE."""
 
     at: int
     tile: int

@@ -80,7 +80,7 @@ class By(IntEnum):
     QUEUE = 10  # a queue has accepted the message
     MESSAGE = 11  # a message of a queue has arrived
     CREDIT = 12  # a slot of a queue came free
-    POLL = 13  # as CREDIT, detected by the next poll
+    POLL = 13  # like CREDIT, but detected by the next poll
     ORDER = 14  # a message of the control path has been handled
     START = 15  # the common start of a launch
     BARRIER = 16  # all PEs have reached a barrier

@@ -23,7 +23,7 @@ Sharing: TypeAlias = Literal["", "bytes", "range"]
 COPIES = frozenset(("dma_read", "dma_write", "ipcq_copy", "fetch", "store"))
 """Kinds that move one operand, unchanged, to the output."""
 TILE_KINDS = frozenset(("dma_read", "dma_write", "fetch"))
-"""Kinds of tile records that give the times at which a composite reads operands and writes its output."""
+"""Kinds of tile records whose times are those at which a composite reads operands and writes its output."""
 
 
 @state

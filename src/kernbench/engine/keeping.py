@@ -80,7 +80,7 @@ class Keeping:
         return self.policy.keep and not self.stopped
 
     def hold(self, nbytes: int) -> None:
-        """Count ``nbytes`` of host data until they are replayed; past the limit, stop storing data."""
+        """Count ``nbytes`` of host data until they are replayed; stop storing data if the limit is exceeded."""
         self._host_bytes += nbytes
         self._set_limit()
         if len(self._log.whats) >= self._recorder.most_commands:

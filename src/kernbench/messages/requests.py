@@ -240,7 +240,7 @@ class KernelLaunchMsg(HostMsg):
 
     @property
     def title(self) -> str:
-        """The name, with the algorithm of a collective."""
+        """The name of the launch, followed by the algorithm if the launch is a collective."""
         name = self.name or self.kernel.name
         return name if self.algorithm in (None, name) else f"{name} by {self.algorithm}"
 

@@ -327,7 +327,7 @@ class _Walk:
     def _to_credit(self, row: Row, credit: Row) -> PathPlace:
         """Walk from the end of a wait for a slot to when the receiver released the slot."""
         rows, chain, giver = self._rows, self._chain, self._rows[credit + CAUSE]
-        if rows[row + KIND] == Kind.CONTROL:  # a kernel ends when its credits are back: no kernel waited for a slot
+        if rows[row + KIND] == Kind.CONTROL:  # the kernel ended when its credits were back, and did not wait for a slot
             waiting = self._waiting(row)._replace(line=0)
         else:
             waiting = self._note_hop(row, giver, "slot", self._text(credit))

@@ -165,7 +165,7 @@ class PathDivider:
         self._ways: dict[Route, _WayParts] = {}
 
     def share(self, steps: Iterable[PathStep]) -> tuple[PathShare, ...]:
-        """Return the time of steps by part and resource, in the order of parts; the sum is that of the steps."""
+        """Return the time of steps by part and resource, in the order of parts; it sums to the time of the steps."""
         spent: dict[tuple[PathPart, tuple[str, ...]], int] = {}
         for (part, via), (head_ps, tail_ps) in _sum_steps(steps).items():
             for resources, ps in self._divide(part, via, head_ps, tail_ps):

@@ -93,7 +93,7 @@ class Sustained:
 
     @property
     def effective_gbs(self) -> float:
-        """The bytes of all flows over the time from the first request to the last completion."""
+        """The bytes of all flows divided by the time from the first request to the last completion, in GB/s."""
         return self.nbytes * self.transactions * self.flows / ps_to_ns(self.duration_ps)
 
     @property

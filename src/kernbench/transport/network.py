@@ -195,7 +195,7 @@ class Network:
         )
         if isinstance(link, PacedLink) and rate is not None:
             link.rate = rate
-        if junction is not None or rate is not None:  # a permanent user bars express transfers
+        if junction is not None or rate is not None:  # counts as a permanent user, so that no transfer goes express
             link.users, link.express_free_at = 1, NEVER
         self.links[src, dst] = link
         return link

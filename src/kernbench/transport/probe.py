@@ -40,7 +40,7 @@ class Course:
         return self.start_ps + self.profile.offsets[hop] + self.profile.ends[hop]
 
     def uses(self, hop: int) -> bool:
-        """Return True until the last packet has left link number ``hop`` and the FIFO behind it."""
+        """Return True while a packet of the course uses link number ``hop``, or the FIFO behind it."""
         return self.granted[min(hop + 1, len(self.granted) - 1)] <= self.profile.n_full
 
     def granted_bytes(self, hop: int) -> int:

@@ -27,9 +27,9 @@ class Channels:
     def __init__(self, hbm: HbmSpec) -> None:
         self.count = hbm.num_pcs
         self._burst, self._piece = hbm.interleave_bytes, hbm.piece_bytes
-        # A single channel has no digits to fold.
+        # With a single channel there are no address bits to fold.
         self._xor = hbm.folds_channels and hbm.num_pcs > 1
-        # Tiles recur.
+        # Cached, because equal tiles recur.
         self.loads = lru_cache(MOST_KEPT)(self._loads)
 
     def _loads(self, access: Access, end: int) -> list[int]:
@@ -52,7 +52,7 @@ class Channels:
         return loads
 
     def _add_run(self, loads: list[int], first: int, end: int) -> None:
-        """Add bytes ``first`` … ``end - 1`` to the loads."""
+        """Add bytes ``first`` … ``end - 1`` of the slice to ``loads``, the bytes by PC."""
         burst, group = self._burst, self.count * self._burst
         while first < end:
             groups = 0 if first % group else (end - first) // group
