@@ -73,7 +73,7 @@ class Scoreboard:
         return self._waiters.get(serial, ())
 
     def enter(self, command: Command) -> None:
-        """Enter a command as not done, before its operands are known."""
+        """Enter a command as not done, even if the kernel never uses its result. Its operands may be entered later."""
         self.under_way[command.serial] = (command, ())
 
     def withdraw(self, serial: int) -> None:

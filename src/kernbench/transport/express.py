@@ -7,8 +7,8 @@ transfers only if three conditions hold on every link:
 - the new transfer reaches the FIFO behind the link after the others have left that FIFO;
 - the FIFO never overflows.
 
-Otherwise the new transfer uses packets. The express transfers on its links, and all that share a link with these,
-become packets too, at their current places.
+Otherwise the new transfer uses packets. The express transfers on its port and its links, and all that share a link with
+these, become packets too, at their current places.
 
 Most transfers find a free route: every link and FIFO is empty when they arrive, which ``Link.express_free_at`` shows at
 once. Such a transfer only advances ``express_free_at``. The transfer *claims* its links, and changes their figures,
