@@ -1,4 +1,4 @@
-"""Planning of DMA descriptors: from an n-D array with byte strides to accesses of the memories that store it."""
+"""Planning of DMA descriptors: from an n-D array with byte strides to the accesses of its memories."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ Dims = tuple[tuple[int, int], ...]
 
 
 def extent(shape: tuple[int, ...], itemsize: int, strides: tuple[int, ...] | None) -> tuple[int, int]:
-    """Return the first byte and length of an array's span, relative to its first element. Negative strides go below."""
+    """Return the first byte of an array's span, relative to its first element, and the span's length.
+
+    Negative strides make the first byte negative."""
     if strides is None:
         nbytes = itemsize
         for count in shape:
@@ -87,7 +89,7 @@ def gather(places: tuple[tuple[str, Segment], ...]) -> tuple[Target, ...]:
 
 
 def _block(places: tuple[tuple[str, Segment], ...], start: int, run: int, rows: int, stride: int) -> Iterator[Target]:
-    """Yield the rows of one 2-D block, cut at the end of each place. Equal rows in one place form one access."""
+    """Yield accesses for one 2-D block, cut at the end of each memory range; equal rows in a range form one access."""
     base = 0
     for node, (pa, nbytes) in places:
         end, near = base + nbytes, range(rows)
@@ -106,7 +108,7 @@ def _block(places: tuple[tuple[str, Segment], ...], start: int, run: int, rows: 
 
 
 def _group(pieces: list[tuple[int, int]]) -> Iterator[Access]:
-    """Yield accesses for (address, nbytes) pieces. Neighbours of equal size and distance are the rows of one access."""
+    """Yield accesses for (address, nbytes) pieces; adjacent pieces of equal size and distance form one access."""
     i = 0
     while i < len(pieces):
         pa, nbytes = pieces[i]

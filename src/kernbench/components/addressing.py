@@ -81,7 +81,7 @@ class Descriptor:
 class Streams:
     """The physical ranges of all operands that a composite streams, and the bytes that it touches.
 
-    ``product`` is set for a product that is to run by blocks.
+    ``product`` is set for a product that runs by blocks.
     """
 
     segments: tuple[tuple[Segment, ...], ...]
@@ -155,7 +155,7 @@ class Addressing:
         )
 
     def _of_runs(self, ref: MemoryRef, loading: bool) -> Descriptor:
-        """Translate a scatter-gather list. Runs of one node with equal length and distance become one access."""
+        """Translate a scatter-gather list; runs at one node with equal lengths and distances become one access."""
         segments: list[Segment] = []
         for va, nbytes in ref.runs:
             segments += ((NOWHERE, nbytes),) if va == NOWHERE else self._physical(va, nbytes)

@@ -37,7 +37,7 @@ class ControlCpu(ThinkingPart):
         return True
 
     def run(self) -> Behaviour:
-        """Take messages in arrival order. Act on each when its handling time is over."""
+        """Handle messages in arrival order: act on a message when its handling time is over."""
         while True:
             message = yield self.inbox.get()
             handling_ns = self.handling_ns(message)
@@ -46,7 +46,7 @@ class ControlCpu(ThinkingPart):
             self.handle(message)
 
     def handling_ns(self, message: object) -> float:
-        """Return how long the CPU is busy with a message before it acts on it, in ns: ``overhead_ns``."""
+        """Return the time in ns that the CPU spends on a message before acting on it: ``overhead_ns``."""
         return self._handling_ns
 
     def handle(self, message: object) -> None:
@@ -82,7 +82,7 @@ class ControlCpu(ThinkingPart):
         return f"waits for {gathering.left} answers to request {gathering.order.request_id}"
 
     def reset(self) -> None:
-        """Reset, but keep the orders that have not been abandoned."""
+        """Reset the CPU, but keep the orders of requests that were not abandoned."""
         given_up = self.machine.given_up
         self.gatherings = {
             request_id: gathering for request_id, gathering in self.gatherings.items() if request_id not in given_up

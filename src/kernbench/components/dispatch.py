@@ -1,10 +1,10 @@
 """The dispatcher of a PE: it carries out the commands of one kernel run, from issue to completion.
 
-The sequencer issues a command. The dispatcher prepares it: ``PREPARED_BY`` turns its addresses into accesses. The
-command then enters the scoreboard, where it waits for the commands whose results it uses. It also waits for earlier
-accesses to the same bytes (``memory_order``). ``STARTED_BY`` starts it on its engine, which opens its log row. At its
-end the row is closed and the scoreboard releases the commands that waited for it. The dispatcher also holds the
-resources of the kernel on its PE: the program, the scratch and the accumulators.
+The sequencer issues a command. The function of ``PREPARED_BY`` for its opcode translates its addresses into accesses.
+The command then enters the scoreboard, where it waits for the commands whose results it uses, and for earlier accesses
+to the same bytes (``memory_order``). The function of ``STARTED_BY`` starts the command on its engine, which opens the
+command's log row. When the command ends, its row is closed, and the scoreboard releases the commands that waited for
+it. The dispatcher also owns the resources of the kernel on its PE: the program, the scratch and the accumulators.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ from kernbench.triton_emu.tile_plans import STORED, AccumulatorUse, BlockLimits,
 class Accumulators:
     """The accumulators of a matrix unit while a kernel runs: ``capacity`` bytes, for complete results.
 
-    A dot replaces the result that it adds to. If the result of the dot does not stay, its place is free as soon as the
-    dot begins. This is safe because the tiles of dots pass the unit in order: the tiles of the next dot come later. A
-    product by blocks also comes later, and its sums get the bytes that are ``free`` when it begins.
+    A dot replaces the result that it adds to. If the dot's own result is stored to TCM instead, the accumulator of the
+    old result is free as soon as the dot begins. This is safe because the tiles of dots pass the unit in order, so the
+    tiles of the next dot come later. A product by blocks also comes later. Its sums use the bytes that are ``free``
+    when the product begins.
     """
 
     __slots__ = ("_results", "free")
@@ -64,7 +65,7 @@ class Accumulators:
     def enter(self, dot: Command, only_accumulated: bool) -> AccumulatorUse:
         """Enter ``dot``, which begins. Return the use of accumulators for its input sum and its result.
 
-        ``only_accumulated``: a single dot uses the result, and adds to it.
+        ``only_accumulated``: only one command uses the result, and that command is a dot that adds to it.
         """
         acc, result = dot.acc, dot.result
         is_here = acc is not None and acc.address in self._results
@@ -130,7 +131,7 @@ class Dispatcher:
         self.coord = coord
         self.launch = launch = order.launch
         self._plans: dict[int, Any] = {}
-        self._names_tcm = False  # whether commands have named TCM addresses, which other commands may also access
+        self._names_tcm = False  # True once a command has named a TCM address, which other commands may also access
         self._accumulators = Accumulators(machine.spec.pe.gemm.acc_bytes)
         self._math: PeMath | None = None
         self._math_part = NONE
@@ -180,7 +181,10 @@ class Dispatcher:
         )
 
     def _make_order(self) -> MemoryOrder | None:
-        """Make the object that enforces or watches the order of accesses to the same bytes, or None if unneeded."""
+        """Make the object that enforces or observes the order of accesses to the same bytes.
+
+        Return None if accesses are unordered and no listener needs reports of their order.
+        """
         recorder = self.machine.recorder
         if self.machine.spec.pe.dma.ordering == "program":
             return ProgramOrder(recorder, self.board, self.board.release)
@@ -191,7 +195,7 @@ class Dispatcher:
         )
 
     def throw(self) -> KernelRequest | None:
-        """Run the kernel as ``resume`` does, but raise ``failure`` in it where it waits."""
+        """Run the kernel as ``resume`` does, but raise ``failure`` at the request where the kernel waits."""
         failure = self.take_failure()
         assert failure is not None
         return self._kernel.throw(failure)
@@ -214,7 +218,7 @@ class Dispatcher:
         self._allocator.free_tcm(self._region, self._region_bytes)
 
     def issue_send(self, command: Command, queue: Queue, sequence: int, cause: Cause) -> None:
-        """Enter a message, number ``sequence`` of ``queue``."""
+        """Enter the SEND of message ``sequence`` of ``queue``."""
         order, source = self._order, command.srcs[0]
         if source.__class__ is Operand and source.by_address:
             self._names_tcm = True
@@ -225,7 +229,7 @@ class Dispatcher:
             self._plans[command.serial] = (queue, sequence)
 
     def issue(self, command: Any, cause: Cause) -> None:
-        """Enter an issued command. An unmapped address becomes a failure of the program at this line."""
+        """Enter an issued command. An unmapped address makes the kernel fail at the command's line."""
         op, order, touched, waits = command.op, self._order, NOTHING, 0
         prepare = _PREPARED_BY.get(op)
         work: Descriptor | Streams | None = None
@@ -289,7 +293,7 @@ class Dispatcher:
         dma.start(op, False, targets, begun, partial(self._retire_dma, command, op), cause, change)
 
     def _start_empty(self, command: Command, cause: Cause) -> None:
-        """Start a descriptor without a valid element: it moves nothing; a load sets ``other``, an atomic returns 0."""
+        """Carry out a descriptor without valid elements: a load fills with ``other``, an atomic returns 0."""
         if command.op is not LOAD:
             self.board.note_written(cause[0])
         fill = fill_of(command)
@@ -368,13 +372,13 @@ class Dispatcher:
     def _open_record(
         self, op: int, component: str, recorded: Dispatched, reads: int, writes: int, start_ps: int, cause: Cause
     ) -> Row:
-        """Open the row of operation ``op``, which its engine begins."""
+        """Open the row of operation ``op``, which ``component`` begins, and return the row."""
         return self._recorder.started(
             OpStarted(op, component, recorded, start_ps, reads, writes, self._request_id), cause
         )
 
     def on_message(self, command: Command, slot: Slot | Exception | None, row: Row) -> None:
-        """Complete a posted receive, whose message ended with ``row``. ``slot`` is an exception for a bad message."""
+        """Complete a posted receive whose message ended with ``row``; ``slot`` is the error of a wrong message."""
         if isinstance(slot, Exception):
             self.fail_next(slot)
             row = NONE
@@ -420,7 +424,7 @@ class Dispatcher:
         return self._kernel.place(line)
 
     def under_way(self, asked_for: object) -> str:
-        """Describe the commands that are not done, for a deadlock report, except the request ``asked_for``."""
+        """Return a text for a deadlock report that lists the unfinished commands, except the request ``asked_for``."""
         pending = [command for command, _ in self.board.under_way.values() if command is not asked_for]
         return ", ".join(f"{OPCODE_WORDS[command.op]} of {self.place(command.line)}" for command in pending[:4])
 

@@ -13,7 +13,7 @@ from kernbench.topology.hbm_spec import HbmCtrlAttrs
 
 @register("builtin.hbm_ctrl", kind="hbm_ctrl")
 class HbmCtrl(Memory):
-    """The controller of one HBM slice: its banks or, with ``timing: ideal``, its pseudo-channels, round-robin."""
+    """The controller of one HBM slice, with banks or, with ``timing: ideal``, pseudo-channels without banks."""
 
     Attrs = HbmCtrlAttrs
 

@@ -1,4 +1,4 @@
-"""The host: it moves data by its DMA, and sends orders along the control path of the SIPs."""
+"""The host: it copies data by its DMA, and sends orders along the control path of the SIPs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class _Copy:
 
 @value
 class _Fill:
-    """A request to fill memory, the number of memories that it covers, and the M_CPU that does it."""
+    """A request to fill memory, the number of memories in its range, and the M_CPU that fills them."""
 
     msg: MemoryWriteMsg
     pattern: bytes
@@ -143,7 +143,7 @@ class Host(ThinkingPart):
         self.inbox.deliver(_Asking(msg, done))
 
     def _check_targets(self, msg: HostMsg, targets: Targets) -> None:
-        """Check that there are target PEs and that the machine has all of them. Raises UnsupportedError otherwise."""
+        """Raise UnsupportedError if a request has no target PEs, or targets that the machine lacks."""
         spec, subject = self.machine.spec, f"{type(msg).__name__} {msg.name!r}"
         if not targets:
             raise UnsupportedError(f"{subject} has no target PE")
@@ -233,7 +233,7 @@ class Host(ThinkingPart):
             ordered.done(Outcome(ordered.error, tuple(sorted(ordered.reports, key=lambda r: r.pe)), row))
 
     def reset(self) -> None:
-        """Reset, but keep the orders that have not been abandoned."""
+        """Reset the host, but keep the orders of requests that were not abandoned."""
         self._ordered = {
             request_id: ordered
             for request_id, ordered in self._ordered.items()

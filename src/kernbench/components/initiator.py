@@ -1,4 +1,4 @@
-"""The requesting side of reads and writes. DMAs and the host send requests and gather the replies per operation."""
+"""The requesting side of reads and writes: DMAs and the host send requests, and gather the replies per operation."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ class Initiator:
     def change(
         self, op: int, targets: Sequence[Target], done: Callable[[], None], *, operands: int, answers: bool
     ) -> None:
-        """Send ``operands`` arrays to combine with all of ``targets``. ``answers``: acknowledgements return bytes."""
+        """Send an atomic with ``operands`` arrays to all of ``targets``.
+
+        ``answers``: the acknowledgements carry the previous bytes.
+        """
         self._pending[op] = _Pending(len(targets), done)
         me = self.component.node.id
         for part, (node, access) in enumerate(targets):

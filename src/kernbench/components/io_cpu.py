@@ -11,7 +11,7 @@ from kernbench.messages.control import CubeOrder, CubeTargets, LaunchOrder, Repo
 
 @register("builtin.io_cpu", kind="io_cpu")
 class IoCpu(ControlCpu):
-    """The IO_CPU. It fans orders out per cube, stamps launches with ``target_start``, and gathers the answers."""
+    """The IO_CPU: it sends an order to each cube, adds the common start to launches, and gathers the answers."""
 
     def handle(self, message: object) -> None:
         """Act on an order from the host, or on a cube's report."""
@@ -45,10 +45,10 @@ class IoCpu(ControlCpu):
         return self.node.sip
 
     def _common_start(self, message: SipOrder) -> int:
-        """Return the earliest time by which every PE of the SIP can have the order, in ps.
+        """Return the earliest time in ps at which every target PE of the SIP can have received the order.
 
-        Each order waits for earlier orders on the slowest link they share. The M_CPU handles it before forwarding it.
-        On an idle fabric there is no other delay.
+        Each order waits for earlier orders on the slowest link that the orders share. The M_CPU handles the order
+        before forwarding it. An idle fabric adds no other delay.
         """
         latest = 0
         for i, target in enumerate(message.targets):
@@ -61,7 +61,7 @@ class IoCpu(ControlCpu):
         return self.clock.time + latest
 
     def _header_ps(self, src: str, dst: str, before: int) -> int:
-        """Return the time for a header from ``src`` to ``dst`` behind ``before`` others, in ps."""
+        """Return the time in ps of a header from ``src`` to ``dst`` behind ``before`` other headers."""
         route = self.machine.route(src, dst)
         header = self.machine.header_bytes
         return route.latency_ps(header) + before * transfer_ps(header, route.bottleneck_gbs)

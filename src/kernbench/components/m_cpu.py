@@ -32,7 +32,7 @@ from kernbench.transport import Transfer
 
 @state
 class Meeting:
-    """A barrier of one launch: the participants, those that have arrived, and those that have failed."""
+    """A barrier of one launch: the participating PEs, the PEs that have arrived, and the PEs that have failed."""
 
     mates: frozenset[int]
     here: list[int] = field(default_factory=list)
@@ -55,7 +55,7 @@ class MCpu(ControlCpu):
         self._meetings: dict[int, Meeting] = {}
 
     def receive(self, message: object, transfer: Transfer) -> None:
-        """Pass replies to the DMA, which do not occupy the CPU. Queue all other messages."""
+        """Pass replies to the DMA, since they do not occupy the CPU; queue all other messages."""
         if isinstance(message, WriteAck | ReadReply):
             self._dma_of[message.op].on_answer(message)
         else:
@@ -94,7 +94,7 @@ class MCpu(ControlCpu):
         return pe_part(*self.node.cube_coord, pe, "pe_cpu")
 
     def _fill(self, message: CubeOrder, order: FillOrder) -> Behaviour:
-        """Write the pattern over the range, by one channel of the DMA."""
+        """Fill the range of an order with its pattern, by one channel of the DMA."""
         log = self.machine.log
         with self.channels.request() as turn:
             waits = not turn.triggered
@@ -143,7 +143,7 @@ class MCpu(ControlCpu):
             del self._meetings[request_id]
 
     def reset(self) -> None:
-        """Reset, but keep the barriers of orders that have not been abandoned."""
+        """Reset the CPU, but keep the barriers of requests that were not abandoned."""
         given_up = self.machine.given_up
         self._meetings = {
             request_id: meeting for request_id, meeting in self._meetings.items() if request_id not in given_up
@@ -151,7 +151,7 @@ class MCpu(ControlCpu):
         super().reset()
 
     def blocked(self) -> tuple[str, ...]:
-        """Return the missing reports, and the PEs that are missing at each barrier."""
+        """Return a line for each order that lacks reports, and for each barrier that lacks PEs."""
         waits = [
             f"barrier of request {request_id} waits for PEs {sorted(m.mates - set(m.here))}"
             for request_id, m in self._meetings.items()

@@ -38,25 +38,26 @@ class Memory(ThinkingPart):
     """A component that answers reads and writes.
 
     ``serve``, if overridden, is called for each access: for a read when its request has arrived, for a write when its
-    last byte has arrived. When a read is over, its bytes leave by the part's only port, one reply after another. When a
-    write is over, the acknowledgement leaves. Accesses do not wait for each other, unless ``serve`` makes them wait.
+    last byte has arrived. When the read is over, its bytes leave by the part's only port, one reply after another. When
+    the write is over, the acknowledgement leaves. Accesses do not wait for each other, unless ``serve`` makes them
+    wait.
 
-    ``rate_key`` names the attribute that holds the bandwidth in GB/s; reports then include a bound for it. The time for
-    which ``serve`` waits for a ``simpy.Resource`` counts as queueing in reports.
+    ``rate_key`` names the attribute with the bandwidth in GB/s; reports then bound a run by the memory's bandwidth. The
+    time for which ``serve`` waits for a ``simpy.Resource`` counts as queueing in reports.
     """
 
     rate_key: ClassVar[str | None] = None
     _responder: Answering | None = None  # of a builtin memory
 
     def serve(self, access: MemoryAccess) -> float | Behaviour:
-        """Return the duration of ``access`` in ns, or a generator that waits, like ``run`` of a thinking part."""
+        """Return the duration of ``access`` in ns, or a generator that yields waits like ``run`` of a thinking part."""
         raise NotImplementedError(f"{type(self).__name__} must define serve(access), the duration of an access")
 
     @property
     def serves_gbs(self) -> float | None:
-        """The bandwidth that ``rate_key`` names, in GB/s, or None if it names none.
+        """The bandwidth in GB/s: the attribute that ``rate_key`` names; None without a ``rate_key``.
 
-        Raises UnsupportedError for a key that ``attrs`` does not have, or that is no rate.
+        Raises UnsupportedError if ``attrs`` lacks the attribute, or if the attribute is no rate.
         """
         if self.rate_key is None:
             return None
@@ -78,7 +79,7 @@ class Memory(ThinkingPart):
             super().begin()
 
     def receive(self, message: object, transfer: Transfer) -> None:
-        """Take a read or a write."""
+        """Start a delivered read or write."""
         if not isinstance(message, ReadRequest | WriteData):
             raise UnsupportedError(f"{self.node.id} ({self.node.kind}) cannot take a {type(message).__name__}")
         if self._responder is None:

@@ -1,9 +1,10 @@
 """The order of a kernel's accesses to the same bytes: a later command starts when the earlier access is done.
 
-The order matters for two accesses to overlapping bytes, at least one of which writes. The earlier access is done when
-it is in memory (``t_commit`` of its record) or when it has read (``t_read``). A composite reads and writes tile by
-tile, so it is done when it ends. In the TCM, handles keep commands apart. If a kernel names a TCM address itself
-(``Operand.by_address``), its bytes are compared with those of all commands in flight. These are done when they end.
+The order matters for two accesses to overlapping bytes, at least one of which writes. A write is done when its bytes
+are in memory (``t_commit`` of its record), a read when its bytes were read (``t_read``). A composite reads and writes
+tile by tile, so its accesses are done when the composite ends. In the TCM, commands use separate bytes, since handles
+are allocated. If a kernel names a TCM address itself (``Operand.by_address``), those bytes are compared with the bytes
+of all commands in flight, whose accesses are done when the commands end.
 
 On a machine with ``pe.dma.ordering: relaxed`` accesses may overtake each other. ``OrderWatch`` then notifies the
 sanitizer of accesses that took place in another order than that of the program. A load takes place when it has read,
@@ -173,7 +174,7 @@ def overlap_kind(a: Footprint, b: Footprint) -> Sharing:
         counts[stride] = counts.get(stride, 0) + n - 1
     low = b.low - a.low - a.run + 1 + (b.high - b.low - b.run)
     high = low + a.run + b.run - 2
-    if len(counts) == 1:  # the case of nearly all overlaps
+    if len(counts) == 1:  # true for nearly all overlaps
         ((stride, count),) = counts.items()
         first, last = -(-low // stride), high // stride
         return "bytes" if first <= last and first <= count and last >= 0 else ""
@@ -220,8 +221,8 @@ class _SumSearch:
 class PendingAccess:
     """The bytes in memory that ``command`` reads, or the bytes that it writes.
 
-    ``op``: the DMA operation of the access. It is -1 before the operation has begun, and for a composite, which is done
-    when it ends. ``waiting``: later commands that must not overtake it, and how their bytes were compared.
+    ``op``: the DMA operation of the access; -1 before the operation begins, and for a composite. ``waiting``: later
+    commands that must not overtake this access, and the way in which their bytes were compared.
     """
 
     command: Command
@@ -246,7 +247,7 @@ class RangeIndex(Generic[T]):
         self._by_bits: dict[int, tuple[list[int], list[tuple[int, T]]]] = {}
 
     def add(self, low: int, high: int, item: T) -> None:
-        """Enter ``item``, which covers ``[low, high)``: at least one byte."""
+        """Enter ``item``, which covers ``[low, high)``; the range must not be empty."""
         bits = (high - low).bit_length()
         group = self._by_bits.get(bits)
         if group is None:
@@ -258,7 +259,7 @@ class RangeIndex(Generic[T]):
         items.insert(at, (high, item))
 
     def discard(self, low: int, high: int, item: T) -> None:
-        """Remove the entry of ``add``. Usually it is the last entry with this start."""
+        """Remove an entry of ``add``, usually the last entry with its start."""
         bits, entered = (high - low).bit_length(), (high, item)
         lows, items = self._by_bits[bits]
         at = bisect_right(lows, low) - 1
@@ -294,7 +295,7 @@ class PendingAccesses:
         self._writes: _AccessIndex = RangeIndex()
 
     def of(self, serial: int) -> tuple[PendingAccess, ...]:
-        """Return the accesses of a command, or none if it has ended or has none."""
+        """Return the accesses of a command; empty if the command has ended or accesses nothing."""
         return self._by_serial.get(serial, ())
 
     def conflicts(self, touched: AccessFootprint) -> dict[PendingAccess, Sharing]:
@@ -330,7 +331,10 @@ class PendingAccesses:
 
 
 def _compare(footprints: Footprints, index: _AccessIndex, conflicts: dict[PendingAccess, Sharing]) -> None:
-    """Enter the accesses that share bytes with ``mine``, and how. An exact overlap is never replaced by a range."""
+    """Enter the accesses that share bytes with ``footprints``, and the type of each overlap.
+
+    An exact overlap is never replaced by an overlap of ranges.
+    """
     for footprint in footprints:
         for access, other in index.find(footprint.low, footprint.high):
             if conflicts.get(access) != "bytes":
@@ -351,7 +355,7 @@ class MemoryOrder:
         self._recorder = recorder
 
     def enter(self, command: Command, touched: AccessFootprint) -> int:
-        """Enter an issued command that touches these bytes. Return the number of earlier accesses it waits for."""
+        """Enter an issued command that touches these bytes; return the number of accesses that it waits for."""
         raise NotImplementedError
 
     def note_start(self, serial: int, op: int) -> None:
@@ -379,7 +383,7 @@ class ProgramOrder(MemoryOrder):
         self._waiting_in_tcm: dict[int, list[Command]] = {}  # commands that wait for the end of another, by its serial
 
     def enter(self, command: Command, touched: AccessFootprint) -> int:
-        """Enter the accesses of ``command``. Return the number of earlier accesses it has to wait for."""
+        """Enter the accesses of ``command``; return the number of earlier accesses that it waits for."""
         waits = 0
         if touched is not NOTHING:
             for earlier, how in self._accesses.conflicts(touched).items():
@@ -414,7 +418,7 @@ class ProgramOrder(MemoryOrder):
         return len(met)
 
     def note_start(self, serial: int, op: int) -> None:
-        """Release the waiters for a command's accesses when operation ``op`` has done them."""
+        """Release the commands that wait for a command's accesses, when operation ``op`` has done these accesses."""
         if op < 0:
             return
         for access in self._accesses.of(serial):
@@ -473,7 +477,7 @@ class Overlap:
         return overtaken or (second.done_ps == first.begin_ps and not first.touched.writes)
 
     def tell(self, on_inversion: OnInversion) -> None:
-        """Report the common bytes of both, one of which writes. Report nothing if only their ranges overlap."""
+        """Report the bytes that both commands access, if one of them writes. Report nothing if only ranges overlap."""
         first, second = self.earlier.touched, self.later.touched
         for first_bytes, writes, second_bytes, overwrites in (
             (first.writes, True, second.reads, False),
@@ -494,7 +498,7 @@ def _find_common(first: Footprints, second: Footprints) -> tuple[int, int]:
 
 
 class OrderWatch(MemoryOrder):
-    """A watch on the order: accesses overlap freely, and accesses in reverse program order are reported."""
+    """An observer of the order: accesses overlap freely, and accesses in reverse program order are reported."""
 
     __slots__ = ("_clock", "_on_inversion", "_watched")
     most_rows = ALL_ROWS  # its reports are exact
@@ -506,7 +510,7 @@ class OrderWatch(MemoryOrder):
         self._watched: dict[int, WatchedCommand] = {}
 
     def enter(self, command: Command, touched: AccessFootprint) -> int:
-        """Enter the accesses of ``command``, which waits for nothing. Return 0."""
+        """Enter the accesses of ``command``; return 0, the number of accesses to wait for."""
         if touched is not NOTHING:
             self._board.at_end[command.serial] = self._on_end
             watched = self._watched[command.serial] = WatchedCommand(command, touched)
@@ -518,7 +522,7 @@ class OrderWatch(MemoryOrder):
         return 0
 
     def note_start(self, serial: int, op: int) -> None:
-        """Note when a command takes place: a composite from now on, any other when operation ``op`` has done it."""
+        """Note when a command takes place: a composite from now on, another command when operation ``op`` is done."""
         watched = self._watched.get(serial)
         if watched is None:
             return

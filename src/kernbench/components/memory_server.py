@@ -1,7 +1,7 @@
 """The timing of a memory: its servers, its banks, and the replies to reads and writes.
 
-``MemoryServer`` serves jobs round-robin, a quantum at a time, and an uncontended job in a single step. It does not deal
-with addresses or links. A job states how many packets it has and how long each takes, and is notified when they are
+``MemoryServer`` serves jobs round-robin, a quantum at a time, and an uncontended job in a single step. The server knows
+no addresses or links. A job states the number of its packets and the duration of each, and is notified when they are
 served. A grant is a span of service that the server has promised to one job. A competitor that arrives during a grant
 cuts the grant at the end of the current quantum::
 
@@ -14,9 +14,9 @@ Accesses to different banks overlap. An access moves its bytes in order, so an u
 with any number of banks. An access that covers several banks visits them in order, packet by packet, and waits for a
 grant in each. The bank of a packet is the bank of its first byte.
 
-``Responder`` replies for a memory. Read: after ``access_ps`` the bytes are served, and feed the fabric as they are
-served. Write: the server's time overlaps with the arrival of the data. Work that is left when the last byte has arrived
-is served then. After another ``access_ps`` the bytes are committed and the acknowledgement leaves.
+``Responder`` replies for a memory. The bytes of a read are served after ``access_ps``, and enter the fabric as they are
+served. The server works on a write while the data arrive. Work that is left when the last byte has arrived is served
+then. After another ``access_ps`` the bytes are committed and the acknowledgement leaves.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Job:
 
 
 def pace_of(nbytes: int, packet_bytes: int, total_ps: int) -> Pace:
-    """Spread ``total_ps`` over the packets of ``nbytes``. Full packets take their share, the last one the remainder."""
+    """Spread ``total_ps`` over the packets of ``nbytes``: equal shares for full packets, the remainder for the last."""
     full = total_ps * packet_bytes // nbytes if nbytes > packet_bytes else total_ps
     n_full = (nbytes - 1) // packet_bytes
     return Pace(full, total_ps - n_full * full)
@@ -103,13 +103,13 @@ class MemoryServer:
         return self.free_at <= self._clock.time and not self._queue
 
     def banks_of(self, access: Access) -> MemoryServer:
-        """Return the server of an access: always this one."""
+        """Return the server of any access: this server, which has no banks."""
         return self
 
     def work_since(self, since: int, busy: int) -> int:
-        """Do as much of ``busy`` ps of work as fits in the idle time from ``since`` to now. Return the remaining ps.
+        """Do as much of ``busy`` ps of work as fits in the idle time from ``since`` to now; return the remaining ps.
 
-        Use it for work that becomes known late: the data of a write have been arriving since ``since``.
+        Call this for work that becomes known late, such as a write whose data have been arriving since ``since``.
         """
         free, now = self.free_at, self._clock.time
         if free > now or self._queue:
@@ -211,7 +211,7 @@ class BankSequence:
         self.free_at = 0
 
     def work_since(self, since: int, busy: int) -> int:
-        """Do as much of ``busy`` ps of work as fits in idle time up to now, bank by bank. Return the rest in ps."""
+        """Do as much of ``busy`` ps of work as fits in idle time up to now, bank by bank; return the remaining ps."""
         packets, left = sum(count for _, count in self._pieces), busy
         for bank, count in self._pieces:
             share = min(left, -(-busy * count // packets))
@@ -282,7 +282,7 @@ Server: TypeAlias = MemoryServer | BankSequence
 
 
 class Answering:
-    """The common part of the replies of all memories for ``component``: taking requests, commits, acknowledgements.
+    """The base class of replies for the memory ``component``: it takes requests, commits writes and acknowledges them.
 
     ``arrived`` is called with queue messages once they are committed. By default a header notifies the receiver.
     """
@@ -310,11 +310,11 @@ class Answering:
         raise NotImplementedError
 
     def write(self, message: WriteData, transfer: Transfer) -> None:
-        """Take delivered data."""
+        """Serve the delivered data of a write, and commit them."""
         raise NotImplementedError
 
     def make_reply(self, port: Port, request: ReadRequest) -> Transfer:
-        """Make the transfer of the requested bytes."""
+        """Return a transfer that carries the requested bytes from ``port`` to the requester."""
         reply = ReadReply(request.op, request.part)
         return self.machine.make(port, self.component.node.id, request.requester, request.access.nbytes, reply)
 
@@ -345,7 +345,7 @@ class Answering:
 
 
 class Responder(Answering):
-    """The replies of a memory with servers. ``read_ps`` and ``write_ps`` return the server time of an access in ps."""
+    """Replies for a memory with servers. ``read_ps`` and ``write_ps`` return the server time of an access in ps."""
 
     __slots__ = ("_free_ports", "_n_ports", "_write_server", "read_ps", "reads", "write_ps", "writes")
 
@@ -388,14 +388,14 @@ class Responder(Answering):
         server.submit(_ReadJob(self, request, server, transfer, pace))
 
     def _take_port(self) -> Port:
-        """Take an unused port. Replies in flight leave by different ports, so none blocks another."""
+        """Return a port without a reply in flight, so that no reply blocks another."""
         if self._free_ports:
             return self._free_ports.pop()
         self._n_ports += 1
         return self.machine.network.port(self.component.node.id, f"read{self._n_ports}")
 
     def write(self, message: WriteData, transfer: Transfer) -> None:
-        """Take delivered data."""
+        """Serve the delivered data of a write, and commit them."""
         access, write_ps = message.access, self.write_ps
         server = self._write_server or self.writes.banks_of(access)
         total_ps = write_ps(access)
@@ -412,7 +412,7 @@ class Responder(Answering):
         server.submit(_WriteJob(self, message, server, pace_of(access.nbytes, packet_bytes, busy), packet_bytes))
 
     def commit_at(self, when: int, job: _WriteJob) -> None:
-        """Commit ``job``, whose packets are served at ``when``, unless its grant is cut before then."""
+        """Commit ``job``, whose packets are served by ``when``, unless its grant is cut before that time."""
         self.clock.call_at(when + self.access_ps, self._commit_uncut, (job, job.cuts))
 
     def _commit_uncut(self, promise: tuple[_WriteJob, int]) -> None:
@@ -422,7 +422,7 @@ class Responder(Answering):
 
 
 class _ReadJob(Job):
-    """The packets of a read. Served packets feed the transfer that carries them away."""
+    """The packets of a read. The transfer of the reply is supplied with packets as they are served."""
 
     __slots__ = ("request", "responder", "server", "transfer")
 
@@ -450,7 +450,7 @@ class _ReadJob(Job):
 
 
 class _WriteJob(Job):
-    """The packets of a write, which is committed when all are served. ``cuts``: the number of grants that were cut."""
+    """The packets of a write, which is committed when all of them are served. ``cuts``: the number of cut grants."""
 
     __slots__ = ("cuts", "message", "responder", "server")
 

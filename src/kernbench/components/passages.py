@@ -1,7 +1,7 @@
 """Scheduled tiles of a PE's pipeline. A passage is a list of tiles that runs by a precomputed ``Timetable``.
 
-It costs an event only where another component must be notified. Its rows are written to the log later: when a component
-is notified, or when the log is read.
+A passage costs an event only where another component must be notified. Its rows are written to the log later: when a
+component is notified, or when the log is read.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ OnMark: TypeAlias = "Callable[[Passage, Mark], None]"
 
 
 class TileLists:
-    """The lists of tiles of a machine, cached in ``known`` by the values that determine them.
+    """The lists of tiles of a machine, cached in ``known`` by the values that determine a list.
 
     A list is None if its tiles may not be scheduled. Tiles may be scheduled if they only fetch, multiply and store,
-    and if there are enough of them to fill the pipeline.
+    and if they are numerous enough to fill the pipeline.
     """
 
     def __init__(self, log: Log, timetables: Timetables, amounts_of: Callable[[Tile, Command], TileAmounts]) -> None:
@@ -65,7 +65,10 @@ class TileLists:
     def make(
         self, command: Command, source: Iterable[Tile], times: tuple[Callable[[int], int], int, Callable[[int], int]]
     ) -> TileList | None:
-        """Make a list. ``times``: fetch time by bytes, time of a tile in the matrix unit, store time by bytes (ps)."""
+        """Make the list of the tiles of ``source``.
+
+        ``times`` in ps: fetch time by bytes, time of a tile in the matrix unit, store time by bytes.
+        """
         log, tiles, (fetch_ps, gemm_ps, store_ps) = self._log, tuple(source), times
         simple = all(x.macs and not (x.reads or x.math_bytes or x.write) for x in tiles)
         if not simple or len(tiles) < self._timetables.sizes.tiles_in_flight:
@@ -143,11 +146,11 @@ class Passage:
         self._stages = stages
         self._given: dict[int, int] = {}  # tiles that continue as separate tokens: their number of remaining stages
         self._n_fired = 0
-        self._places: list[Row] = []  # of the rows written so far
+        self._places: list[Row] = []  # the log rows written so far, by number in the schedule
         self._open: list[int] = []  # the written rows that have not ended
 
     def events_by_now(self) -> int:
-        """Return the number of past events. An event due now counts only if it is known to have happened."""
+        """Return the number of past events. An event due now counts only if it has certainly happened."""
         clock, events = self._stages.clock, self.timetable.events
         after = clock.time - self.start_ps
         count = bisect_right(events, after) if clock.has_come(clock.time, NEVER) else bisect_left(events, after)
@@ -159,16 +162,16 @@ class Passage:
         self._n_fired = max(self._n_fired, number)
 
     def origin(self, tile: int) -> tuple[Passage, int]:
-        """Return the passage of a tile, and the number of the tile there."""
+        """Return the passage of a tile, and the number of the tile in that passage."""
         return (self, tile) if tile >= 0 else self.before[tile]
 
     def row(self, tile: int, stage: int) -> Row:
-        """Return the row of a tile in a stage that the tile has begun."""
+        """Return the log row of a tile in a stage that the tile has begun."""
         owner, number = self.origin(tile)
         return owner.row_at(owner.timetable.row_of(number, stage))
 
     def row_at(self, at: int) -> Row:
-        """Return row number ``at`` of the schedule, which has begun."""
+        """Return the log row for row number ``at`` of the schedule, which has begun."""
         if at >= len(self._places):
             self._n_fired = max(self._n_fired, bisect_right(self.timetable.rows_before, at))
             self.write()
@@ -237,7 +240,7 @@ class Passage:
 
 
 class Moved(NamedTuple):
-    """A token that continues by itself: tile ``number`` of ``passage``. Its last row is ``row``."""
+    """A token that continues separately: tile ``number`` of ``passage``, whose last log row is ``row``."""
 
     passage: Passage
     number: int
@@ -247,7 +250,7 @@ class Moved(NamedTuple):
 class Passages:
     """The passages of a PE.
 
-    ``current`` is the last passage until it is over. ``is_full``: some tiles of it have not been injected.
+    ``current`` is the last passage until that passage is over. ``is_full``: some of its tiles have not been injected.
     """
 
     def __init__(self, stages: StageRows, timetables: Timetables, on_mark: OnMark) -> None:
@@ -261,7 +264,10 @@ class Passages:
         stages.log.writers.append(self.write)
 
     def begin(self, plan: Any, source: Iterable[Tile], tiles: TileList, cause: Cause, *, is_last: bool) -> None:
-        """Let tiles enter the pipeline after ``cause``, as soon as it has room. ``is_last``: report their end."""
+        """Let tiles enter the pipeline after ``cause``, as soon as the pipeline has room.
+
+        ``is_last``: report the end of the last tile.
+        """
         state, due = self._timetables.idle, 0
         before: tuple[tuple[Passage, int], ...] = ()
         if self.current is not None:
@@ -317,7 +323,7 @@ class Passages:
         passage.note_fired(number + 1)
 
     def row_of(self, passage: Passage, mark: Mark) -> Row:
-        """Return the row that ends when ``mark`` happens."""
+        """Return the log row that ends when ``mark`` happens."""
         self.write()
         return passage.row(mark.after, mark.stage)
 
@@ -330,7 +336,7 @@ class Passages:
             under_way.pop(0).before = ()
 
     def give_away(self) -> tuple[PipelineState, list[Moved]]:
-        """Return the state of the pipeline, and its tokens, which continue by themselves."""
+        """Return the state of the pipeline, and its tokens, which continue as separate tokens."""
         passage = self.current
         if passage is None:
             return self._timetables.idle, []

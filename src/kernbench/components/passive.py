@@ -1,4 +1,4 @@
-"""Components in transit: packets pass through them, and their overhead is charged on the links that enter them.
+"""Components that packets pass through; the links into such a component include its overhead.
 
 A user's subclass can choose the route of packets and delay them.
 """
@@ -17,11 +17,11 @@ from kernbench.transport import Junction, Packet, Transfer, Way
 
 
 class TransitPart(Component):
-    """A component that packets pass through. It costs them ``overhead_ns``; a subclass can do more.
+    """A component that packets pass through in ``overhead_ns``; a subclass can choose their way and delay them.
 
-    ``forward`` and ``hold_ns``, if overridden, are called once for each transfer that enters, when its head enters and
-    ``overhead_ns`` is over. The packets of a transfer follow its head. ``hold_packet_ns``, if overridden, is called for
-    each packet. Transfers through such a component never take the express path.
+    ``forward`` and ``hold_ns``, if overridden, are called once for each transfer, when the transfer's head has entered
+    and ``overhead_ns`` is over. The packets of a transfer follow its head. ``hold_packet_ns``, if overridden, is called
+    for each packet. Transfers through a component that overrides any of the three never take the express path.
     """
 
     def __init__(self, node: Node, machine: Machine) -> None:
@@ -38,8 +38,8 @@ class TransitPart(Component):
     def rate_gbs(self) -> float | None:
         """The bandwidth of each link out of this component, in GB/s.
 
-        None for a class that holds heads or packets: it paces the traffic itself, and ``attrs.rate_gbs`` is its own
-        parameter. Its links then have only their own bandwidth.
+        None for a class that holds heads or packets: such a class paces the traffic itself, and may use
+        ``attrs.rate_gbs`` as a parameter. Only the bandwidth of each link then limits the link.
         """
         return None if self._asks_hold or self._asks_packets else super().rate_gbs
 
@@ -52,27 +52,27 @@ class TransitPart(Component):
         return ways[0]
 
     def hold_ns(self, transfer: Transfer) -> float:
-        """Return how long the head of ``transfer`` waits here before it requests its link, in ns.
+        """Return the time in ns that the head of ``transfer`` waits in this component before it requests its link.
 
-        Later traffic for the same link stays behind it.
+        Later traffic for the same link stays behind the head.
         """
         return 0.0
 
     def hold_packet_ns(self, packet: Packet) -> float:
-        """Return how long ``packet`` waits here before it requests its link, in ns.
+        """Return the time in ns that ``packet`` waits in this component before it requests its link.
 
-        The wait begins when its head has arrived and all earlier packets for the same link have left. Packets for other
-        links do not wait for it.
+        The wait begins when the packet's head has arrived and all earlier packets for the same link have left. Packets
+        for other links do not wait for this packet.
         """
         return 0.0
 
     def reset(self) -> None:
-        """Reset, with the same sequence of random numbers."""
+        """Reset the component; its random numbers start again with the same sequence."""
         if self.junction is not None:
             self.random.seed(self.node.id)
 
     def _forward_head(self, transfer: Transfer, hop: int) -> int:
-        """Forward the head of ``transfer``, from link number ``hop`` of its route. Return its delay in ps."""
+        """Forward the head of ``transfer``, from link number ``hop`` of its route on; return the head's delay in ps."""
         if self._asks_way:
             self._ask_way(transfer, hop)
         return ns_to_ps(sound_ns("hold_ns()", self.hold_ns(transfer))) if self._asks_hold else 0

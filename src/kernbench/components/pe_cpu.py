@@ -1,10 +1,11 @@
 """The CPU of a PE: it runs kernels and issues their commands to the engines.
 
-Like every CPU of the control path it handles one message at a time, in arrival order, for ``overhead_ns`` each.
+Like every CPU of the control path, the CPU of a PE handles one message at a time, in arrival order, for ``overhead_ns``
+each.
 
-Kernels of the default stream run one at a time. Kernels of other streams run concurrently: while one waits for a slot
-or for its commands, the others continue. They share the CPU, which issues one command at a time. They also share the
-scratch, in equal parts.
+Kernels of the default stream run one at a time. Kernels of other streams run concurrently: while one kernel waits for a
+slot or for its commands, the others continue. Concurrent kernels share the CPU, which issues one command at a time, and
+the scratch, in equal parts.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ from kernbench.transport import Transfer
 
 
 class SerialCpu(Component):
-    """A component that handles messages serially. It calls ``handle`` when the handling time of a message is over.
+    """A component that handles messages serially: it calls ``handle`` when the handling time of a message is over.
 
-    ``cause``: the log row that the next action follows, and the reason. During handling it is the row of the message.
+    ``cause``: the log row that the next action follows, and the rule. In ``handle`` it is the row of the message.
     """
 
     def __init__(self, node: Node, machine: Machine) -> None:
@@ -154,14 +155,14 @@ class PeCpu(SerialCpu):
         self._report(order.request_id, PeReport(pe=self.coord, error=AbandonedError("its launch was abandoned")))
 
     def blocked(self) -> tuple[str, ...]:
-        """Describe what each running kernel waits for."""
+        """Return a line about what each running kernel waits for."""
         return tuple(program.waits_for() for program in self._programs.values())
 
     def _report(self, request_id: int, report: PeReport) -> None:
         self.tell(self._m_cpu, Report(request_id=request_id, pes=(report,)))
 
     def _go_on(self) -> None:
-        """Carry out the queued orders that need not wait for an earlier one."""
+        """Carry out the queued orders that need not wait for an earlier order."""
         while (at := self._find_next()) is not None:
             message, row = self._orders[at]
             del self._orders[at]
@@ -171,9 +172,9 @@ class PeCpu(SerialCpu):
                 self._set_up(message)
 
     def _find_next(self) -> int | None:
-        """Return the position of the first order that can be carried out, or None if all of them have to wait.
+        """Return the position of the first order that can be carried out; None if all orders have to wait.
 
-        An order of the default stream waits for all earlier ones. An order of another stream waits for the earlier
+        An order of the default stream waits for all earlier orders. An order of another stream waits for the earlier
         orders of that stream and of the default stream.
         """
         before = {_stream_of(program.order) for program in self._programs.values()}
@@ -198,7 +199,7 @@ class PeCpu(SerialCpu):
         program.begin(self._launch_ps, (order.start_row, By.START) if waits else self.cause, row)
 
     def _take_scratch(self, stream: LaunchStream | None) -> int:
-        """Return the bytes of scratch for a kernel of ``stream``: all of it, or an equal part per stream."""
+        """Return the bytes of scratch for a kernel of ``stream``: the complete scratch, or an equal part per stream."""
         nbytes = self.machine.memories.pes[self.coord].largest_tcm_hole()[1]
         if stream is None:
             return nbytes

@@ -1,7 +1,7 @@
 """The DMA of a PE: it runs the descriptors of the PE's kernel, and lets other components access its TCM.
 
-It has two virtual channels, ``compute`` and ``queue``: two ports on the fabric that interleave per packet. Each sets
-its descriptors up one after another, for ``setup_ns`` each. Their transfers overlap.
+The DMA has two virtual channels, ``compute`` and ``queue``: two ports on the fabric that interleave per packet. Each
+channel sets up its descriptors one after another, for ``setup_ns`` each. The transfers of the descriptors overlap.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ class DmaChannel:
         cause: Cause,
         move: StartMove | None = None,
     ) -> None:
-        """Queue a descriptor that is ready after ``cause``. Call ``done(row)`` when all of it is acknowledged.
+        """Queue a descriptor that is ready after ``cause``. Call ``done(row)`` when all its accesses are acknowledged.
 
-        ``begun(start, cause)`` is called with the start and the cause of the set-up. The call comes when the set-up of
-        a write begins, or when the set-up of a read ends. ``move`` makes accesses that are neither reads nor writes.
+        ``begun(start, cause)`` is called with the start and the cause of the set-up: when the set-up of a write begins,
+        or when the set-up of a read ends. ``move`` makes accesses that are neither reads nor writes.
         """
         begin, before = self._clock.time, self._last
         waits = self._ready_at > begin
@@ -96,10 +96,10 @@ class DmaChannel:
         self._clock.call_at(self._ready_at, go)
 
     def post(self, message: Row, after_ps: int, name: int, launch: int, line: int) -> tuple[int, Row]:
-        """Queue the descriptor of a message that arrives in ``after_ps``. Return when it can leave, and its row.
+        """Queue the descriptor of a message that reaches the DMA in ``after_ps``.
 
-        The message leaves by ``port``. ``name`` is the log's number for the direction of the peer's queue; ``launch``
-        and ``line`` are those of the send.
+        Return the time in ps at which the message can leave by ``port``, and its log row. ``name`` is the log's number
+        for the direction of the peer's queue. ``launch`` and ``line`` are those of the send.
         """
         rows, begin, after, by = self._rows, self._clock.time + after_ps, message, BY_QUEUE
         if self._ready_at > begin:
@@ -157,7 +157,7 @@ class PeDma(Component):
             raise UnsupportedError(f"{self.node.id}: a DMA cannot access the TCM of its own PE; use the data in place")
 
     def receive(self, message: object, transfer: Transfer) -> None:
-        """Take a reply to this DMA, or a request of another component for the TCM."""
+        """Handle a reply to this DMA, or serve the request of another component for the TCM."""
         match message:
             case ReadReply() | WriteAck():
                 self.compute.initiator.on_answer(message)
@@ -169,7 +169,7 @@ class PeDma(Component):
                 super().receive(message, transfer)
 
     def write(self, message: WriteData, transfer: Transfer) -> None:
-        """Take a message of a queue whose ring is in the TCM."""
+        """Write a queue's message, whose ring is in the TCM."""
         self._responder.write(message, transfer)
 
     def accept(self, msg: HostMsg, done: Done) -> None:

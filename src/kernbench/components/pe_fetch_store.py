@@ -12,7 +12,7 @@ from kernbench.topology.graph import Node
 
 @register("builtin.pe_fetch_store", kind="pe_fetch_store")
 class PeFetchStore(Component):
-    """The fetch and store unit. It moves operand tiles at the TCM's read, result tiles at its write bandwidth."""
+    """The fetch and store unit: it reads operand tiles and writes result tiles, at the TCM's bandwidths for each."""
 
     Attrs = InnerAttrs
 

@@ -6,13 +6,13 @@ There are three types of input. Each finds its queue by a key::
     a message                 by the address it was written to, which is in the ring of one queue
     a credit                  by the base of its ring, into which one queue sends
 
-So two queues between the same two PEs never mix. A message is decoded here, and completes the receive that waits for
-it::
+So two queues between the same two PEs never mix. This component decodes a message, which then completes the receive
+that waits for the message::
 
     the memory has its bytes ─▶ arrived ── overhead_ns ──▶ decode ─▶ counters ─▶ receives of its queue, in order
                                                                               ─▶ the receive without a direction
 
-Removed queues still take messages that were in flight, until other queues are installed. These messages are lost. A
+Removed queues still accept messages that were in flight, until other queues are installed. These messages are lost. A
 message of a queue that was removed before the present queues were installed is also lost.
 """
 
@@ -61,10 +61,10 @@ class AnyReceive:
 
 @register("builtin.pe_ipcq", kind="pe_ipcq")
 class PeIpcq(QueuePart):
-    """Queues by direction. A PE has none until some are installed. A kernel is identified by its scoreboard.
+    """The queues of a PE by direction, empty before an installation. A kernel is identified by its scoreboard.
 
     ``delay_ps``: the overhead of a message at each end. ``poll_ps``: the interval at which a waiting sender looks for a
-    slot; 0: the credit wakes it.
+    slot; 0: the arrival of a credit wakes the sender.
     """
 
     def __init__(self, node: Node, machine: Machine) -> None:
@@ -87,13 +87,13 @@ class PeIpcq(QueuePart):
 
     @cached_property
     def dma(self) -> PeDma:
-        """The DMA by which its messages leave."""
+        """The DMA by which messages leave this PE."""
         return self.machine.part(pe_part(*self.coord, "pe_dma"), PeDma)
 
     # Installation.
 
     def install(self, msg: IpcqInitMsg) -> None:
-        """Install the queues. Raises IpcqError if there are queues already, or if receive ranges overlap."""
+        """Install the queues. Raises IpcqError if the PE has queues already, or if receive ranges overlap."""
         if self.queues:
             raise IpcqError(
                 f"{self.node.id} has queues already ({', '.join(self.queues)}): a PE is installed once; "
@@ -123,9 +123,9 @@ class PeIpcq(QueuePart):
                 raise IpcqError(f"{self.node.id}: the receive ranges of {one} and {other} overlap at {start:#x}")
 
     def remove(self, installation: int | None = None) -> None:
-        """Remove all queues if they belong to ``installation`` (None: any). No kernel may run here.
+        """Remove all queues if they belong to ``installation`` (None: any). No kernel may run on this PE.
 
-        Messages in flight to them still arrive there until other queues are installed.
+        Messages in flight to the removed queues still arrive there until other queues are installed.
         """
         if not self.queues or installation not in (None, self._installation):
             return
@@ -158,13 +158,13 @@ class PeIpcq(QueuePart):
         return queue if pa < base + queue.n_slots * queue.slot_size else None
 
     def find_queue_into(self, rx_base_pa: int) -> Queue | None:
-        """Return the queue that sends into the ring at ``rx_base_pa`` of a peer, or sent there until its removal."""
+        """Return the queue, also a removed one, that sends into the ring at ``rx_base_pa`` of a peer."""
         return self._by_peer_ring.get(rx_base_pa)
 
     # Messages that arrive, and receives without a direction.
 
     def arrived(self, message: QueueData) -> None:
-        """Take a message for this PE, which is in its slot. The counters advance when it has been decoded."""
+        """Start to decode a message for this PE, which is in its slot. The counters advance after the decoding."""
         assert isinstance(message, Message)
         clock = self.clock
         clock.call_at(clock.time + self.delay_ps, self._decode, message)
@@ -214,7 +214,10 @@ class PeIpcq(QueuePart):
         return queue
 
     def receive_any(self, board: Scoreboard, nbytes: int, line: int, on_receive: OnReceive) -> Slot | None:
-        """Return the next message of any queue, round-robin. Without one, return None; the first to arrive is taken."""
+        """Return the slot of the next message of any queue, round-robin.
+
+        Without a message, return None: the receive then gets the first message that arrives.
+        """
         queues = find_receivers(self.node.id, self.queues)
         index = find_ready(queues, self._turn)
         if index is None:
@@ -225,7 +228,7 @@ class PeIpcq(QueuePart):
         return queues[index].slot_of(queues[index].take(), nbytes)
 
     def cancel(self, board: Scoreboard) -> None:
-        """Cancel the waits of a kernel: its receives get no message any more, and it waits for no slot."""
+        """Cancel the waits of a kernel, for messages and for slots."""
         gone = AbandonedError("the kernel was stopped")
         for queue in self.queues.values():
             while queue.receives and queue.receiver is board:
@@ -257,13 +260,13 @@ class PeIpcq(QueuePart):
         return tuple((posted | calls).values())
 
     def find_last_credit(self, board: Scoreboard) -> tuple[Queue, Credit] | None:
-        """Return the last credit that a kernel has sent and that is in flight, and the queue that receives it."""
+        """Return the last credit in flight that a kernel has sent, and the queue that receives this credit."""
         received_by = [queue for queue in self.queues.values() if queue.receiver is board]
         under_way = [last for queue in received_by if (last := queue.last_credit) is not None]
         return max(under_way, key=lambda pair: pair[1][0], default=None)
 
     def count_first(self, direction: str) -> SendTotals:
-        """Return the totals of queue ``direction``, which sends its first message."""
+        """Return the totals of queue ``direction``, entered when the queue sends its first message."""
         return self.traffic.setdefault(direction, SendTotals())
 
     @property
@@ -277,7 +280,7 @@ class PeIpcq(QueuePart):
     # After a failure.
 
     def has_in_flight(self, busy: Collection[PeCoord]) -> bool:
-        """Return whether a message is in flight in a queue with no ``busy`` PE at either end."""
+        """Return True if a message is in flight in a queue with no ``busy`` PE at either end."""
         return any(queue.has_in_flight for queue in self._idle_queues(busy))
 
     def empty(self, busy: Collection[PeCoord]) -> None:

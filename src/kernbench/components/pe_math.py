@@ -57,8 +57,8 @@ class PeMath(Component):
     ) -> None:
         """Run ``command`` after ``cause``.
 
-        ``begun(operation, now)`` is called when the command reads its operands, and returns its row.
-        ``done(operation)`` is called when its result is complete, with the same MathOperation.
+        ``begun(operation, now)`` is called when the command reads its operands, and returns the command's row.
+        ``done(operation)`` is called with the same MathOperation when the result is complete.
         """
         dst: Any = command.dst
         widest = dst.nbytes
@@ -66,7 +66,7 @@ class PeMath(Component):
             if x.__class__ is Operand and x.nbytes > widest:
                 widest = x.nbytes
         if command.name in SORTS:
-            widest *= passes(command.name, dst.shape[-1])  # the number of passes over its bytes
+            widest *= passes(command.name, dst.shape[-1])  # the number of passes over the operand's bytes
         if widest != self._widest:
             self._widest, self._times = widest, (self.operation_ps(widest),)
         self.unit.enter(MathOperation(command, self._route, 1, self._times, 1, done, begun, cause, widest))

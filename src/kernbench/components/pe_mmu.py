@@ -18,10 +18,10 @@ from kernbench.topology.graph import Node
 
 @register("builtin.pe_mmu", kind="pe_mmu")
 class PeMmuPart(Component):
-    """The MMU of a PE. It has the translation ``table``, and a ``tlb`` if that is configured.
+    """The MMU of a PE, with the translation ``table`` and, if configured, a ``tlb``.
 
-    A walk takes ``tlb_miss_ns``. While a page is moved, the walk of the next page proceeds. A walk delays only the
-    descriptor that needs the page: walks of several descriptors overlap.
+    A page walk lasts ``tlb_miss_ns``. While the data of a page move, the walk for the next page proceeds. A walk delays
+    only the descriptor that needs the page: walks of several descriptors overlap.
     """
 
     Attrs = InnerAttrs
@@ -55,7 +55,10 @@ class PeMmuPart(Component):
         return () if self.tlb is None else pages(va, shape, itemsize, strides, self._page_bytes)
 
     def walk(self, wanted: Sequence[int], launch: int, line: int, cause: Cause, then: Callable[[Cause], None]) -> None:
-        """Look up the pages of a descriptor. Call ``then(cause)`` once they are translated: at once without a miss."""
+        """Look up the pages of a descriptor, and call ``then(cause)`` when they are translated.
+
+        Without a miss the call comes at once.
+        """
         walk_ps = self._walk_ps(wanted)
         if not walk_ps:
             then(cause)

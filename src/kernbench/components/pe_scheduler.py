@@ -1,6 +1,6 @@
 """The tile scheduler of a PE: it divides dots and composites into tiles and injects them into the pipeline.
 
-One stage of the pipeline is the DMA, which streams tiles between memory and TCM. The operands of a product by blocks
+One stage of the pipeline is the DMA, which streams tiles between memory and TCM. For a product by blocks the operands
 are read as panels instead, into the part of the TCM that is reserved for the scheduler.
 """
 
@@ -78,7 +78,7 @@ class TileDma:
         self._mmu = machine.part(pe_part(*coord, "pe_mmu"), PeMmuPart)
 
     def read(self, token: Token, done: Callable[[Row], None]) -> None:
-        """Stream in the windows of a tile. Call ``done(row)`` when the last of them is in TCM."""
+        """Stream in the windows of a tile. Call ``done(row)`` when the last window is in TCM."""
         work = token.work
         missing = len(work.tile.reads)
 
@@ -98,7 +98,7 @@ class TileDma:
         self._move(plan, *panel, reading, done, cause)
 
     def write(self, token: Token, done: Callable[[Row], None]) -> None:
-        """Stream out the output tile. Call ``done(row)`` when it is acknowledged."""
+        """Stream out the output tile. Call ``done(row)`` when the tile is acknowledged."""
         work = token.work
         self._move(work.plan, work.tile.index, work.tile.write, False, done, token.cause)
 
@@ -138,11 +138,11 @@ class TileDma:
 
 @state(eq=False)
 class PipelinedCommand:
-    """A command in the pipeline: the tiles not yet injected, the number inside, and its callbacks.
+    """A command in the pipeline: the tiles not yet injected, the number of tiles inside, and the callbacks.
 
-    By blocks, ``tiles`` are those of one step, and ``steps`` are the steps for which nothing has been read. The panels
-    of ``held`` are in TCM or in flight. ``source`` is set for tiles that may be scheduled, none of which is injected.
-    ``inside`` counts such tiles as one.
+    For a product by blocks, ``tiles`` are those of one step, and ``steps`` are the steps for which nothing has been
+    read. The panels of ``held`` are in TCM or in flight. ``source`` is set for tiles that may be scheduled, as long as
+    none of them is injected. ``inside`` counts all scheduled tiles as one.
     """
 
     op: int
@@ -160,7 +160,10 @@ class PipelinedCommand:
 
 @state(eq=False)
 class HeldStep:
-    """A step whose panels are being read. ``missing``: those not in TCM. ``begun``: its tiles are being injected."""
+    """A step whose panels are being read. ``missing``: the number of panels not in TCM.
+
+    ``begun``: tiles of the step are being injected.
+    """
 
     step: BlockStep
     missing: int
@@ -173,8 +176,9 @@ _STEPS_HELD = 2
 class PanelBuffers:
     """The TCM of a scheduler, with the panels of products by blocks. Panels are read in the order of their use.
 
-    A product has the panels of at most two steps: the step that tiles fetch from, and the next one. Behind its last
-    panels come those of the next product, if there is room. ``on_ready(cause)`` is called when a step has all panels.
+    At most two steps of a product have panels: the step that tiles fetch from, and the next step. The panels of the
+    next product follow the last panels of a product, if there is room. ``on_ready(cause)`` is called when all panels
+    of a step are in TCM.
     """
 
     def __init__(self, clock: Clock, nbytes: int, dma: TileDma, on_ready: Callable[[Cause], None]) -> None:
@@ -186,7 +190,7 @@ class PanelBuffers:
         self._next: BlockStep | None = None
 
     def add(self, plan: PipelinedCommand, cause: Cause) -> None:
-        """Read for ``plan``, behind all other plans."""
+        """Read the panels of ``plan`` after the panels of all earlier plans."""
         self._plans.append(plan)
         self._read(cause)
 
@@ -200,7 +204,7 @@ class PanelBuffers:
         self._read((row, By.SLOT))
 
     def write(self, plan: PipelinedCommand, result: Panel, done: Callable[[Row], None], cause: Cause) -> None:
-        """Write a part of the result, which occupies TCM until it is in memory. Call ``done(row)`` then."""
+        """Write a part of the result, which occupies TCM until it is in memory; then call ``done(row)``."""
         nbytes = result[1].nbytes
         self._free -= nbytes
 
@@ -298,10 +302,11 @@ class PeScheduler(Component):
         use: AccumulatorUse = STORED,
         steps: Iterator[BlockStep] | None = None,
     ) -> None:
-        """Run ``command`` after ``cause``. ``use``: where a dot accumulates. ``steps``: those of a product by blocks.
+        """Run ``command`` after ``cause``.
 
-        ``begun(now, cause)`` is called when its first tile is issued, and returns its row. ``done(row)`` is called when
-        its last tile is over; ``row`` is the row of that tile's last stage.
+        ``use``: the accumulators of a dot. ``steps``: the steps of a product by blocks. ``begun(now, cause)`` is called
+        when the first tile is issued, and returns the command's row. ``done(row)`` is called when the last tile is
+        over; ``row`` is the row of that tile's last stage.
         """
         tiles = self._tiles(command) if steps is None and command.op is not DOT else iter(())
         plan = PipelinedCommand(op, command, tiles, begun, done, steps=steps)
@@ -326,7 +331,7 @@ class PeScheduler(Component):
         )
 
     def _reads(self, operand: ArrayPlace, nodes: Mapping[MemoryRef, Sequence[str]]) -> OperandReads:
-        """Return how fast an operand can be read: limited by its slowest memory and the route from there."""
+        """Return the read rate and the latency of an operand, set by its slowest memory and the route from there."""
         if not isinstance(operand, MemoryRef):
             return OperandReads()
         machine, gbs, latency_ps = self.machine, inf, 0
@@ -358,7 +363,7 @@ class PeScheduler(Component):
         return self.machine.graph.sram_bw_gbs(node) if isinstance(attrs, SramAttrs) else inf
 
     def block_sizes(self, product: BlockedProduct, block: Block, sums: int) -> TileSizes | None:
-        """Return the block sizes of a product that begins, with ``sums`` bytes for its sums. None: it is streamed."""
+        """Return the block sizes of a product with ``sums`` bytes for its sums; None if the product is streamed."""
         room = replace(self._room, sums=sums)
         if isinstance(block, tuple):
             sizes = product.whole_tiles(block)
@@ -393,7 +398,7 @@ class PeScheduler(Component):
             self._issue.put(self.make_token(plan, tile, cause))
 
     def _begin_step(self, plan: PipelinedCommand) -> bool:
-        """Advance to the next tiles of the first plan, or to the next plan. Return False if they wait for panels."""
+        """Advance to the next tiles of the first plan, or to the next plan; return False if panels are missing."""
         following = next((held for held in plan.held if not held.begun), None)
         if following is None:
             if plan.steps is not None:
@@ -457,7 +462,7 @@ class PeScheduler(Component):
         self._stages.resume(tokens, state)
 
     def make_token(self, plan: PipelinedCommand, tile: Tile, cause: Cause) -> Token:
-        """Make the token of a tile: its route, and its time in each timed stage. Both are read from the end."""
+        """Make the token of a tile, with its route and its times in the timed stages, last stage first."""
         route: list[Stage] = [self._issue]
         times = [self._issue_ps]
         if tile.reads:

@@ -1,4 +1,4 @@
-"""A queue of a PE: it writes messages into the ring of its peer, and owns the ring that receives messages.
+"""A queue of a PE: it writes messages into the ring of its peer, and owns the ring that receives the peer's messages.
 
 The life of a message from queue E of PE a to queue W of PE b, in at most six events::
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _CREDIT = int(Kind.CREDIT)  # looked up once, like the reasons of rows
 OnReceive: TypeAlias = Callable[[Slot | Exception | None, Row], None]
-"""Callback with a message's slot, or its error, and its row. None: the message arrived before the receive is due"""
+"""Callback with a message's slot or error, and its row. None for a slot: the message came before the receive was due"""
 
 Sent: TypeAlias = tuple[int, Row, int]
 """A message that was sent: its number, its row in the log, its bytes"""
@@ -61,8 +61,8 @@ class Message(QueueData):
 class PendingReceive:
     """A receive at ``line`` without its message yet: number ``sequence`` of its queue, of ``nbytes``.
 
-    It takes effect at ``due_ps``, in ``place`` among the programs of that instant. ``posted``: the kernel already has
-    the slot, and continues.
+    The receive takes effect at ``due_ps``, in ``place`` among the programs of that instant. ``posted``: the kernel
+    already has the slot, and continues.
     """
 
     on_receive: OnReceive
@@ -74,13 +74,13 @@ class PendingReceive:
     posted: bool = False
 
     def is_due(self, clock: Clock) -> bool:
-        """Return whether the receive has taken effect: the kernel waits."""
+        """Return True if the receive has taken effect, so that the kernel waits for the message."""
         return self.due_ps < clock.time or clock.has_come(self.due_ps, self.place)
 
 
 @state(eq=False)
 class PendingSend:
-    """The kernel ``board``, waiting at ``line`` since ``since_ps`` for a slot. ``resume(cause)`` continues it."""
+    """The kernel ``board``, which waits at ``line`` since ``since_ps`` for a slot. ``resume(cause)`` continues it."""
 
     board: Scoreboard
     line: int
@@ -89,12 +89,12 @@ class PendingSend:
 
 
 class Queue(QueuePair):
-    """A queue of ``ipcq``. It belongs to an ``installation``, and is ``attached`` until that is removed.
+    """A queue of ``ipcq`` that belongs to an ``installation``; it is ``attached`` until the installation is removed.
 
-    ``receives`` wait for messages, in order; mostly there is one. They and the messages in the ring belong to the
-    kernel with the scoreboard ``receiver``. ``sender`` waits for a slot. ``slot_rows`` are the rows of the last
-    messages that arrived in the local slots. Three things are looked up on first use: the peer, the reverse queue (the
-    peer's queue whose messages arrive here), and the routes to both.
+    ``receives`` wait for messages, in order; mostly there is only one. These receives and the messages in the ring
+    belong to the kernel with the scoreboard ``receiver``. ``sender`` is the kernel that waits for a slot.
+    ``slot_rows``: the rows of the last messages that arrived in the local slots. Looked up on first use: the peer, the
+    reverse queue, which is the peer's queue whose messages arrive in this ring, and the routes to both.
     """
 
     __slots__ = (
@@ -261,7 +261,7 @@ class Queue(QueuePair):
         return None
 
     def receive_ahead(self, nbytes: int, line: int, on_receive: OnReceive) -> Slot:
-        """Return the slot of the next message. If the slot is ``pending``, ``on_receive`` is called on arrival."""
+        """Return the slot of the next message; if that slot is ``pending``, ``on_receive`` reports the arrival."""
         sequence = self.taken
         self.taken = sequence + 1
         if sequence < self.peer_head_cache:
@@ -315,9 +315,9 @@ class Queue(QueuePair):
     # The kernel drops a message, and event 6: the credit arrives.
 
     def free(self, slot: Slot, /) -> None:
-        """Take back ``slot``, which the kernel has dropped. If the tail advances, send a credit to the sender.
+        """Free ``slot``, which the kernel has dropped, and send a credit to the sender if the tail advances.
 
-        If the queue has been removed, do nothing.
+        Do nothing if the queue has been removed.
         """
         if not self.attached:
             return
@@ -336,9 +336,9 @@ class Queue(QueuePair):
             hook.emit(SlotReleased(ipcq.coord, self.direction, sequence, clock.time, peer.pe, peer.direction, credited))
 
     def find_reverse(self) -> Queue:
-        """Return the queue of the peer whose messages arrive here. Credits find it by the address of the ring.
+        """Return the peer's queue whose messages arrive here, looked up by the address of the ring.
 
-        Raises IpcqError if there is none.
+        Raises IpcqError if the peer has no such queue.
         """
         peer = self._peer_ipcq or self.connect()
         assert self.my_rx_base_pa is not None
@@ -349,7 +349,7 @@ class Queue(QueuePair):
         return reverse
 
     def take_credit(self, when: int, tail: int, row: Row) -> None:
-        """Receive a credit: at ``when`` the peer has freed every slot before ``tail``. ``row`` is its log row."""
+        """Receive a credit: at ``when`` the peer has freed all slots before ``tail``. ``row`` is the credit's cause."""
         clock = self.ipcq.clock
         self.credits.append((when, clock.reserve(when), tail, row, clock.time))
         if self.sender is not None:
@@ -367,7 +367,7 @@ class Queue(QueuePair):
             self.ipcq.clock.at_place(credit[0], credit[1], WAKE, self)
 
     def wake(self) -> None:
-        """Resume the sender, as a credit has arrived: at once, or at its next poll."""
+        """Resume the sender after a credit has arrived: at once, or at the sender's next poll."""
         sender = self.sender
         if sender is None:
             return
@@ -398,7 +398,7 @@ class Queue(QueuePair):
 
     @property
     def last_credit(self) -> tuple[Queue, Credit] | None:
-        """The last credit sent from here, while in flight, and the queue that receives it; None if there is none."""
+        """The last credit of this queue and the queue that receives the credit; None if no credit is in flight."""
         reverse = self._reverse_queue
         return None if reverse is None or not reverse.credits else (reverse, reverse.credits[-1])
 
@@ -406,7 +406,7 @@ class Queue(QueuePair):
 
     @property
     def pending_messages(self) -> list[UnreceivedMessage]:
-        """Messages sent to this queue that no kernel has received, in order. They may still be in flight."""
+        """Messages sent to this queue that no kernel has received, in order, also messages in flight."""
         base = self.my_rx_base_pa
         sender = None if base is None else self.ipcq.find_peer(self.peer.pe).find_queue_into(base)
         return [] if sender is None else [self._describe(sent) for sent in sender.list_sent(self.taken)]
@@ -431,20 +431,20 @@ class Queue(QueuePair):
         )
 
     def reset(self) -> None:
-        """Reset, as if nothing had been sent or received."""
+        """Reset the queue to the state before its first message."""
         super().reset()
         self._sent = [None] * self.n_slots
 
 
 def _put(message: Message) -> None:
-    """Pass a message to the transport: its descriptor is set up."""
+    """Pass a message, whose descriptor is set up, to the transport."""
     queue = message.queue
     port, route = queue.send_route or queue.find_route()
     queue.ipcq.machine.network.post(port, route, message.access.row_bytes, _deliver, message)
 
 
 def _deliver(transfer: Transfer) -> None:
-    """Pass a message to the memory of its ring: its last byte has arrived."""
+    """Pass a message, whose last byte has arrived, to the memory of its ring."""
     message = transfer.arg
     assert isinstance(message, Message)
     queue, sent, done = message.queue, message.sent, message.done

@@ -1,4 +1,4 @@
-"""The scoreboard of a PE: it tracks which commands of a kernel wait for others. It is free of time and engines."""
+"""The scoreboard of a PE: it tracks which commands of a kernel wait for others, independent of time and engines."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Start: TypeAlias = Callable[[Command, Cause], None]
 class Scoreboard:
     """The issued commands of a kernel. A command starts when all commands that it uses are done.
 
-    ``under_way``: the commands that are not done, by serial. The kernel enters a command there when it requests it. The
-    operands of the command stay allocated until it is removed here.
+    ``under_way``: the commands that are not done, by serial. A command is entered when the kernel requests it. Its
+    operands stay allocated until the command is removed from ``under_way``.
 
-    ``start(command, cause)`` is called for a command that had to wait and can start. When a command is done, its entry
-    of ``at_end`` is called, if it has one, and then ``on_completion()``, if set. ``now``: the row whose end the next
-    action of the PE follows.
+    ``start(command, cause)`` is called for a command that had to wait and can start. When a command is done, its
+    function in ``at_end`` is called, if there is one, and then ``on_completion()``, if set. ``now``: the row whose end
+    the next action of the PE follows.
 
-    ``writes``: the number of commands with a memory write that is not complete. When it drops to 0,
-    ``on_written(row)`` is called once, if set, with the row of the last one.
+    ``writes``: the number of commands with an incomplete write to memory. When this number drops to 0,
+    ``on_written(row)`` is called once, if set, with the row of the last write.
     """
 
     __slots__ = (
@@ -53,7 +53,7 @@ class Scoreboard:
         return len(self.under_way)
 
     def issue(self, command: Command, waits: int = 0) -> bool:
-        """Issue a command that needs ``waits`` calls of ``release``. Return True if it can start at once."""
+        """Issue a command that needs ``waits`` calls of ``release``; return True if the command can start at once."""
         missing = waits
         under_way, waiters = self.under_way, self._waiters
         for serial in command.after:
@@ -73,15 +73,15 @@ class Scoreboard:
         return self._waiters.get(serial, ())
 
     def enter(self, command: Command) -> None:
-        """Enter a command that is in flight whatever the kernel does with it. Its operands may be entered later."""
+        """Enter a command as not done, even if the kernel never uses its result. Its operands may be entered later."""
         self.under_way[command.serial] = (command, ())
 
     def withdraw(self, serial: int) -> None:
-        """Remove a command that the kernel has requested and that is not issued after all."""
+        """Remove a command that the kernel has requested but that will not be issued."""
         self.under_way.pop(serial, None)
 
     def complete(self, command: Command, row: Row) -> None:
-        """Retire ``command``, done at the end of ``row``. Start commands that waited only for it, in program order."""
+        """Retire ``command``, done at the end of ``row``; start the commands that only waited for it, in order."""
         self.now = row
         serial = command.serial
         del self.under_way[serial]
@@ -96,7 +96,7 @@ class Scoreboard:
             on_completion()
 
     def note_written(self, row: Row) -> None:
-        """Note that one of the ``writes``, that of ``row``, is in memory."""
+        """Count down ``writes``: the write of ``row`` is in memory."""
         self.writes -= 1
         if not self.writes and self.on_written is not None:
             on_written, self.on_written = self.on_written, None

@@ -1,4 +1,4 @@
-"""The sequencer: it runs a kernel on the CPU of a PE, one request after another, with the waits between them.
+"""The sequencer: it runs a kernel on the CPU of a PE, one request after another, and waits where a request waits.
 
 A request occupies the CPU for ``issue_ps`` (a row of the log) and then takes effect: a command goes to the dispatcher.
 The kernel then continues at once, unless the request waits:
@@ -43,7 +43,7 @@ _ISSUE = int(Kind.ISSUE)
 
 
 class IssueSlot:
-    """The issue slot of a CPU with concurrent kernels, busy until ``free_ps`` with the request of ``row``."""
+    """The time of a CPU that concurrent kernels share: busy until ``free_ps`` with the request of ``row``."""
 
     __slots__ = ("free_ps", "row")
 
@@ -52,7 +52,7 @@ class IssueSlot:
         self.row: Row = NONE
 
     def claim(self, now: int, duration: int, cause: Cause, row: Row) -> tuple[int, Cause]:
-        """Take the slot for ``duration``, for the request of ``row``. Return its start and the cause of that start."""
+        """Occupy the CPU for ``duration`` ps with the request of ``row``; return the start and the start's cause."""
         start = now
         if self.free_ps > now:
             start, cause = self.free_ps, (self.row, By.ENGINE)
@@ -63,10 +63,10 @@ class IssueSlot:
 class Sequencer:
     """The sequencer of the kernel of ``order``, whose commands ``run`` carries out.
 
-    A request takes ``issue_ps``, and a value that the kernel reads ``value_ps``. It takes effect at the end of that
-    time. ``part``: the CPU's number in the log. ``on_barrier(self)`` is called when the kernel reaches a barrier,
-    ``on_finish(launch, report)`` when it is done. ``issue_slot`` is set for a kernel that runs concurrently with
-    others.
+    A request occupies the CPU for ``issue_ps``, a request for a value for ``value_ps``, and then takes effect.
+    ``part``: the CPU's number in the log. ``on_barrier(self)`` is called when the kernel reaches a barrier,
+    ``on_finish(launch, report)`` when the kernel is done. ``issue_slot`` is set for a kernel that runs concurrently
+    with others.
 
     Before the kernel continues, ``cause`` is set to the row and the reason that released it. The row is stored as the
     scoreboard's ``now``, the reason in this object.
@@ -193,7 +193,7 @@ class Sequencer:
         clock.call_at(end, _EFFECTS.get(request.op if isinstance(request, Command) else kind, ISSUE), self)
 
     def issue(self) -> None:
-        """Put the request into effect: pass a command to its engine."""
+        """Put the request into effect: pass the command to the dispatcher."""
         if not self._returned:
             command: Any = self._request
             board = self._board
@@ -264,7 +264,10 @@ class Sequencer:
             self.resume_program(slot)
 
     def _on_message(self, slot: Slot | Exception | None, row: Row) -> None:
-        """Take the awaited message, which arrived by ``row``. None: it arrived before its receive takes effect."""
+        """Continue the kernel with the slot of the awaited message, which arrived with ``row``.
+
+        None for the slot: the message arrived before its receive takes effect.
+        """
         receive = self._receive_under_way
         if slot is None:
             self._clock.at_place(receive.due_ps, receive.place, TAKE, self)
@@ -275,7 +278,7 @@ class Sequencer:
             self.resume_program(slot)
 
     def take_message(self) -> None:
-        """Put a receive into effect whose message has already arrived."""
+        """Put the receive into effect; its message has already arrived."""
         request = self._request
         if self._returned or not isinstance(request, Receive):
             return
@@ -331,7 +334,7 @@ class Sequencer:
             self.resume_program(values)
 
     def fail(self, error: Exception) -> None:
-        """Raise ``error`` from the call in which the kernel waits."""
+        """Raise ``error`` in the kernel, from the call at which the kernel waits."""
         self._cancel_request()
         self.run.fail_next(error)
         self.resume_program()
@@ -382,7 +385,7 @@ class Sequencer:
             self._board.on_written = lambda row: self._clock.call_at(self._clock.time, self._pass_fence, row)
 
     def _pass_fence(self, last: Row) -> None:
-        """Let the kernel pass a fence: all writes are in memory. ``last``: the row that it waited for."""
+        """Continue the kernel after a fence: all writes are in memory, the last by row ``last``."""
         self.run.machine.log.close(self._issue, self._clock.time, last)
         if not self._returned:
             self.cause = self._issue, By.FENCE
@@ -392,7 +395,7 @@ class Sequencer:
         return not len(self.run.board)
 
     def _stall_until(self, holds: Callable[[], bool], then: Callable[[], None], by: By) -> None:
-        """Call ``then``, with the reason ``by``, once ``holds()``. It changes only when a command is done."""
+        """Call ``then``, with the reason ``by``, once ``holds()``, whose value changes only when a command is done."""
         if holds():
             then()
             return
@@ -420,7 +423,7 @@ class Sequencer:
             self.run.board.withdraw(self._request.serial)
 
     def _return(self, error: Exception | None) -> None:
-        """End the program: the kernel makes no more requests, and is over when its commands are done."""
+        """End the program. The kernel makes no more requests, and ends when its commands are done."""
         self._returned = True
         self._error = error
         self.run.close()
@@ -457,7 +460,7 @@ class Sequencer:
     }
 
     def waits_for(self) -> str:
-        """Describe the kernel, its wait, and the commands that are not done, for a deadlock report."""
+        """Return a text for a deadlock report: the kernel, its wait, and the commands that are not done."""
         cause = "its commands to end" if self._returned else awaited_by(self._request, self.run.place)
         text = f"kernel {self.run.launch.kernel.name!r} waits for {cause}"
         pending = self.run.under_way(None if self._returned else self._request)

@@ -17,7 +17,8 @@ from kernbench.topology.graph import Node
 class Sram(Memory):
     """The SRAM of a cube. Reads and writes share its banks, each of which has the full bandwidth.
 
-    It has an access time of its own. At ``cube.extra`` and ``pe.extra`` the class is an additional SRAM with one bank.
+    An access has a fixed latency besides. At ``cube.extra`` and ``pe.extra`` the class is an additional SRAM with
+    one bank.
     """
 
     Attrs = SramAttrs

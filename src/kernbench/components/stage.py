@@ -1,7 +1,7 @@
-"""Stages of the PE pipeline: units with bounded input queues, coupled by counters instead of stores.
+"""Stages of the PE pipeline: units with bounded input queues, coupled by counters of free slots.
 
 A stage starts a token when it is free, a token waits, and the token's next stage has a slot. When the token is done,
-the stage releases its own slot and passes the token on. There is one event per stage and token.
+the stage releases the token's slot and passes the token on. Each token costs one event per stage.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from kernbench.core.log import BY_OPERAND, COMMIT, END, NONE, READ, START, By, C
 class Token:
     """A tile or a single command on its way through ``route``, which lists the first stage last.
 
-    ``to_pass``: the number of remaining stages. ``times``: ps in each timed stage, the first one last, ``to_spend`` of
-    which remain. Tokens may share ``route`` and ``times``. ``retired(token)`` is called when the last stage has ended.
-    ``begun(token, now)`` is called when the first timed stage starts, and returns the log row. ``work`` is any object
-    of the owner. ``cause``: the cause of its begin in the present stage. ``row``: the log row of the present stage,
-    once begun.
+    - ``to_pass``: the number of remaining stages.
+    - ``times``: the time in ps in each timed stage, the first stage last; ``to_spend`` of them remain. Tokens may share
+      ``route`` and ``times``.
+    - ``retired(token)`` is called when the last stage has ended. ``begun(token, now)`` is called when the first timed
+      stage starts, and returns the log row.
+    - ``work``: any object of the owner.
+    - ``cause``: the cause of the token's begin in the present stage. ``row``: the log row there, once begun.
     """
 
     work: Any
@@ -52,15 +54,16 @@ class Stage:
         self.blocked: deque[Stage] = deque()  # stages that wait for a slot here
 
     def enter(self, token: Token) -> None:
-        """Take a token from outside the pipeline. It occupies a slot, even beyond the bound."""
+        """Accept a token from outside the pipeline; the token occupies a slot, even beyond the bound."""
         self.free -= 1
         self.put(token)
 
     def put(self, token: Token) -> None:
-        """Take a token whose slot has been claimed."""
+        """Queue a token whose slot has been claimed."""
         waiting = self.waiting
         waiting.append(token)
-        # A token behind others starts nothing. The first one waits for this stage or for a slot; its release starts it.
+        # A token behind others starts nothing. The first token waits for this stage or for a slot, whose release starts
+        # that token.
         if len(waiting) == 1:
             self.try_start(token.cause)
 
@@ -74,7 +77,7 @@ class Stage:
         raise NotImplementedError
 
     def claim_next(self, token: Token) -> bool:
-        """Claim a slot of the next stage. Return False without one; ``try_start`` is called when one becomes free."""
+        """Claim a slot of the next stage. If none is free, return False, and call ``try_start`` when one is free."""
         if token.to_pass < 2:
             return True
         following = token.route[token.to_pass - 2]
@@ -86,7 +89,7 @@ class Stage:
         return True
 
     def pass_on(self, token: Token, cause: Cause) -> None:
-        """Pass on ``token``, which is done here after ``cause``, and release its slot."""
+        """Pass on ``token``, which is done in this stage after ``cause``, and release its slot."""
         token.to_pass = left = token.to_pass - 1
         if left:
             token.cause = cause
@@ -99,8 +102,8 @@ class Stage:
     def settle(self, row: Row) -> None:
         """Let waiting tokens start: when ``row`` ended, a slot and this stage became free.
 
-        This stage begins first. Otherwise a token that arrives through the free slot would make it begin after a wrong
-        cause.
+        This stage begins before the stages that wait for the slot. Otherwise a token that arrives through the slot
+        would make this stage begin after a wrong cause.
         """
         if self.waiting:
             self.try_start((row, By.ENGINE))
@@ -131,7 +134,7 @@ class StageUnit(Stage):
             self._begin(token)
 
     def enter(self, token: Token) -> None:
-        """Take a token from outside the pipeline. A command that finds the unit idle begins."""
+        """Accept a token from outside the pipeline; a command that finds the unit idle begins."""
         self.free -= 1
         if self._current is None and not self.waiting and token.to_pass == 1:
             self._begin(token)
@@ -152,7 +155,7 @@ class StageUnit(Stage):
         clock.call_at(start + token.times[left], FINISH, self)
 
     def go_on(self, token: Token, left_ps: int) -> None:
-        """Restore a token that had begun here, with its slots. It ends after ``left_ps``."""
+        """Restore a token that had begun here, with its slots; the token ends after ``left_ps``."""
         self.free -= 1
         if token.to_pass > 1:
             token.route[token.to_pass - 2].free -= 1
@@ -181,7 +184,7 @@ class StageUnit(Stage):
 
 
 class OverlappingStage(Stage):
-    """A stage whose tokens overlap, such as transfers. They start in order, as slots allow, and leave in order.
+    """A stage whose tokens overlap, such as transfers. Tokens start in order, as slots become free, and leave in order.
 
     ``start(token, done)`` starts a token, and calls ``done(row)`` when the token is over, at the end of ``row``.
     """
@@ -205,14 +208,14 @@ class OverlappingStage(Stage):
     def _over(self, token: Token, row: Row) -> None:
         token.ready = True
         while self._inside and self._inside[0].ready:
-            # Ready tokens behind it have waited for it: tokens leave in order.
+            # Ready tokens behind this token have waited for it, because tokens leave in order.
             first = self._inside.popleft()
             first.row = row
             self.pass_on(first, (row, BY_OPERAND))
 
 
 class Gate(Stage):
-    """A stage that takes no time: its tokens pass in order, each as soon as the next stage has a slot.
+    """A stage without a duration: its tokens pass in order, each as soon as the next stage has a slot.
 
     ``passed(token, row)`` is called for each token, when ``row`` ends: the row of its preceding stage, or the row that
     freed the slot. The token begins in the next stage after the same row.

@@ -1,7 +1,8 @@
 """Precomputed schedules (class ``Timetable``) of the tile pipeline, for tiles whose operands are in TCM.
 
-Such tiles wait only for each other. The stages run a list of them once, on a separate clock: the *dry run*. Its rows
-form the schedule. The schedule serves every list with the same shapes that enters a pipeline in the same state.
+Such tiles wait only for each other. In the *dry run* the stages process a list of tiles once, on a separate clock. The
+rows of the dry run form the schedule. It applies to every list with the same shapes that enters a pipeline in the same
+state.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ _GIVEN = NONE  # the component of the row that stands for the cause of the first
 
 
 class TileShape(NamedTuple):
-    """A tile as seen by the stages: its times, and the step or result it ends. ``store_ps`` is NONE without a store."""
+    """A tile as seen by the stages: its times in ps, and whether it ends a step or completes a part of the result.
+
+    ``store_ps`` is NONE without a store."""
 
     fetch_ps: int
     gemm_ps: int
@@ -75,7 +78,7 @@ class TileList:
 
 
 class PipelineSizes(NamedTuple):
-    """The sizes of a pipeline, apart from the times of tiles."""
+    """The parameters of a pipeline that affect schedules, besides the times of tiles."""
 
     issue_ps: int
     tiles_in_flight: int
@@ -83,7 +86,7 @@ class PipelineSizes(NamedTuple):
 
 
 class TokenState(NamedTuple):
-    """A token in flight with ``to_pass`` remaining stages. In the first it works for ``left_ps`` more, or waits."""
+    """A token in flight with ``to_pass`` remaining stages; the first of them ends in ``left_ps``, or has not begun."""
 
     shape: TileShape
     to_pass: int
@@ -94,7 +97,7 @@ WAITS = -1
 
 
 class PipelineState:
-    """The tokens in a pipeline, in order, and the indices of those that work, in the order in which they began.
+    """The tokens in a pipeline, in order, and the indices of the working tokens, in the order in which they began.
 
     Equal states share one object, which stores the schedules that begin in this state.
     """
@@ -121,7 +124,7 @@ class TileStages:
         self.store = store
 
     def route(self, shape: TileShape) -> tuple[list[Stage], list[int]]:
-        """Return the stages of a tile, and its time in each timed stage. Both are read from the end."""
+        """Return the stages of a tile, and its time in each timed stage, both with the last stage first."""
         route: list[Stage] = [self.issue, self.fetch, self.gemm]
         times = [self.issue_ps, shape.fetch_ps, shape.gemm_ps]
         if shape.ends_step:
@@ -132,7 +135,7 @@ class TileStages:
         return route[::-1], times[::-1]
 
     def resume(self, tokens: Sequence[Token], state: PipelineState) -> None:
-        """Put ``tokens``, which are at their first stage, into the positions of ``state``."""
+        """Move ``tokens``, which are at their first stage, to the positions of ``state``."""
         for token, (_, to_pass, left_ps) in zip(tokens, state.tokens, strict=True):
             passed = token.route[to_pass:]
             token.to_pass = to_pass
@@ -146,7 +149,7 @@ class TileStages:
             unit.go_on(token, state.tokens[at].left_ps)
         for stage in (self.store, self.gemm, self.panels_end, self.fetch):
             if stage.waiting:
-                stage.try_start((NONE, By.NOTHING))  # it requests a slot, which it has found missing
+                stage.try_start((NONE, By.NOTHING))  # the stage requests a slot, as it did when it found none
 
 
 class What(IntEnum):
@@ -160,7 +163,7 @@ class What(IntEnum):
 
 
 class Mark(NamedTuple):
-    """A sync point: ``what`` happens to ``tile`` when tile ``after`` ends in ``stage``, or begins it (BEGIN).
+    """A sync point: ``what`` happens to ``tile`` when tile ``after`` ends in ``stage`` (BEGIN: when it begins there).
 
     Tiles of earlier lists have negative numbers.
     """
@@ -181,7 +184,7 @@ class Marks(NamedTuple):
 
 
 class External(NamedTuple):
-    """The cause of row ``at``: a row of an earlier tile or, if ``stage`` is NONE, the cause of the whole list."""
+    """The cause of row ``at``: a row of an earlier tile, or the cause of the complete list if ``stage`` is NONE."""
 
     at: int
     tile: int
@@ -198,9 +201,9 @@ class TablePart(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The token of a tile as it is before an event. It ends at ``end_ps``, or waits.
+    """The token of a tile before an event: its present stage ends at ``end_ps``, or it waits.
 
-    ``row`` is the last row that it has begun, in ``stage``. Both are NONE if the tile has not been issued.
+    ``row`` is the last row that the token has begun, in ``stage``. Both are NONE if the tile has not been issued.
     """
 
     tile: int
@@ -220,7 +223,7 @@ class _Rehearsal:
         self._next = self._over = 0
         self._free = sizes.tiles_in_flight - len(state.tokens)
         self._live: dict[int, Token] = {}
-        self._ends: dict[int, tuple[int, Row]] = {}  # by stage: end and row of the token that it works on
+        self._ends: dict[int, tuple[int, Row]] = {}  # by stage: end and row of the token in work
         self._exhausted = False
         self.events: list[int] = []
         self.rows_before: list[int] = []  # the number of rows before each event
@@ -250,7 +253,7 @@ class _Rehearsal:
         waiting = [at for at, token_state in enumerate(state.tokens) if token_state.left_ps < 0]
         for at in (*waiting, *state.working):  # in the order in which they began, like rows
             token, left_ps = tokens[at], state.tokens[at].left_ps
-            stage = len(token.times) - token.to_spend - 1  # the last stage that it has begun
+            stage = len(token.times) - token.to_spend - 1  # the last stage that the token has begun
             if stage >= 0:
                 token.row = self._log.open(stage, Kind.RAW, NONE, (NONE, By.NOTHING), tile=token.work)
             if left_ps >= 0:
@@ -333,11 +336,11 @@ class _Rehearsal:
 
 
 class Timetable:
-    """The rows of a list of tiles in a pipeline, counted from its entry, and the events that others are notified of.
+    """The rows of a list of tiles in a pipeline, and the events that are reported to other components.
 
-    ``events``: the time of each pipeline event in ps. ``rows_before``: the number of rows before each. ``ends``: the
-    end of each row. ``ended_by``: the event that ends each row. The cause of a row is another row of this table, except
-    for the rows of ``externals``.
+    Times are in ps after the list's entry. ``events``: the time of each pipeline event. ``rows_before``: the number of
+    rows before each event. ``ends``: the end of each row. ``ended_by``: the event that ends each row. The cause of a
+    row is another row of this table, except for the rows of ``externals``.
     """
 
     def __init__(self, sizes: PipelineSizes, state: PipelineState, shapes: TileShapes) -> None:
@@ -379,7 +382,7 @@ class Timetable:
         return self._row_of[tile, stage]
 
     def part(self, first: int, event: int) -> TablePart:
-        """Return the exceptional rows among those from ``first`` up to those that have begun before ``event``."""
+        """Return the exceptional rows among the rows from ``first`` on that have begun before ``event``."""
         part = self._parts.get((first, event))
         if part is None:
             last = self.rows_before[event]
@@ -391,7 +394,7 @@ class Timetable:
         return part
 
     def rows_of(self, tiles: TileList, stage_what: int) -> Integers:
-        """Return the rows for these tiles. The component of each row is the index of its stage."""
+        """Return the rows of the schedule for ``tiles``; the component of each row is the index of its stage."""
         rows = self._rows_of.get(tiles)
         if rows is None:
             rows = self._rows_of[tiles] = self._rows.copy()
@@ -411,7 +414,7 @@ class Timetables:
         self._states: dict[tuple[tuple[TokenState, ...], tuple[int, ...]], PipelineState] = {}
 
     def shapes(self, tiles: Iterable[TileShape]) -> TileShapes:
-        """Return the shared object for such a list."""
+        """Return the shared object for a list of tiles with these shapes."""
         key = tuple(tiles)
         return self._shapes.setdefault(key, TileShapes(key))
 

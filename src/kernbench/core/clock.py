@@ -1,6 +1,6 @@
-"""The simulation clock: integer picoseconds and a queue of events. No other module knows the queue's layout.
+"""The simulation clock: integer picoseconds and a queue of events, whose layout only this module knows.
 
-Events of one instant fire in order of their *rank*. The machine fixes that order, not the order of requests:
+Events of one instant fire in order of their *rank*, whatever the order in which they were scheduled:
 
 1. packet heads arrive (by input);
 2. links arbitrate (by link);
@@ -30,7 +30,7 @@ RANK_ARRIVE = -3 << 32
 RANK_ARBITRATE = -2 << 32
 RANK_DELIVER = -1 << 32
 RANK_PROGRAM = 1
-RANK_THINK = 2  # and more, by SimPy's priority
+RANK_THINK = 2  # and higher ranks, by SimPy's priority
 _BEHIND_PROGRAMS = NEVER >> 1  # SimPy's events take places behind every program's place of the same instant
 _TIMES_OF_PARTS = "times that parts give are whole ps and not negative"
 
@@ -43,16 +43,16 @@ class Clock(Environment):
 
     ``time`` is the current time in ps (SimPy's ``now``, without the property call).
 
-    A future action needs no event if its time is fixed and no component waits for it. ``reserve`` then takes the
-    action's place in the order of events. ``has_come`` says later whether that place is over. ``at_place`` turns the
-    reserved place into an event after all.
+    A future action needs no event if its time is fixed and no component waits for it. ``reserve`` then reserves a place
+    for the action in the order of events. ``has_come`` returns True once that place has been reached. ``at_place``
+    turns the reserved place into an event.
     """
 
     def __init__(self) -> None:
         super().__init__(initial_time=0)
         self.time = 0
         self._halted = False
-        self._place = NEVER  # of the event that fires; NEVER when all of this instant have
+        self._place = NEVER  # rank of the current event; NEVER when all events of this instant have fired
         self._lapse_ps = 0
         self._events: list[Entry] = []  # a heap of the pending events
         self._fired = 0
@@ -69,8 +69,8 @@ class Clock(Environment):
 
         Raises KernbenchError if ``when`` is in the past.
 
-        Frequent callers pass the class's function and the object as its argument: each bound method would be allocated
-        anew.
+        Frequent callers pass the class's function, with the object as ``argument``: a bound method would be allocated
+        at each call.
         """
         if when.__class__ is not int or when < self.time:
             when = self._check_time(when)
@@ -144,8 +144,8 @@ class Clock(Environment):
     def advance(self, until: int = NEVER, enough: int | None = None) -> None:
         """Fire events up to and including ``until`` ps.
 
-        Stops earlier if an event calls ``halt`` or ``enough`` events have fired. Otherwise the time is afterwards
-        ``until``; without ``until``, at least the last reserved time.
+        Stops earlier if an event calls ``halt``, or if ``enough`` events have fired. Otherwise ``time`` is ``until``
+        afterwards; without ``until``, it is at least the last reserved time.
         """
         self._halted = False
         limited = until < NEVER or enough is not None
@@ -196,7 +196,7 @@ def _fire_simpy(event: Any) -> None:
     for n, callback in enumerate(callbacks, 1):
         try:
             callback(event)
-        except StopSimulation:  # a run until this event ends here; the next run calls the remaining callbacks
+        except StopSimulation:  # ``run(until=event)`` ends here; the next run calls the other callbacks
             event.callbacks = callbacks[n:]
             event.env.schedule(event, -1)
             raise

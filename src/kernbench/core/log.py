@@ -1,11 +1,11 @@
 """The log: the actions of the machine's parts, their times, and the cause of each.
 
 A *row* is one action of one part: an op-log record, the issue of a command, a control message, or a request. All rows
-share one array of 64-bit integers, ``WIDTH`` integers a row. The index of its first integer identifies a row.
+share one array of 64-bit integers, ``WIDTH`` integers per row. The index of a row's first integer identifies the row.
 
-The part that carries out an action opens its row once, in order of start times, and closes the row once. That part
-also writes the *cause*: the row after which this row begins, and the rule (``By``). Facts that are no numbers are
-stored in tables beside the rows; ``WHAT`` is their index.
+The part that carries out an action opens the action's row once, in order of start times, and closes the row once. That
+part also writes the *cause*: the row after which this row begins, and the rule (``By``). Facts that are no numbers are
+stored in tables beside the rows; the column ``WHAT`` is an index into these tables.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Kind(IntEnum):
     MEMORY_WRITE = 8
     MEMORY_READ = 9
     REQUEST = 10  # of the host, from its submission to its completion
-    CONTROL = 11  # a message of the control path, until its receiver has handled it, or proceeds with it
+    CONTROL = 11  # a message of the control path, until its receiver has handled it or continues because of it
     LAUNCH = 12  # a PE enters a kernel
     ISSUE = 13  # the CPU of a PE issues a command, a receive
     SEND = 14  # the DMA sends a message, until its last byte is delivered
@@ -71,8 +71,8 @@ class By(IntEnum):
     ISSUE = 1  # the CPU has issued the command
     OPERAND = 2  # an operand is available; the program waited for the operand
     MEMORY = 3  # an earlier access to the same bytes is done
-    MEMORY_RANGE = 4  # as MEMORY, but only the ranges that enclose the bytes were compared
-    MEMORY_END = 5  # as MEMORY, in the TCM: the earlier command is over
+    MEMORY_RANGE = 4  # like MEMORY, but only the ranges that enclose the bytes were compared
+    MEMORY_END = 5  # like MEMORY, but in the TCM, where the earlier command has ended
     SPACE = 6  # scratch came free
     ENGINE = 7  # the engine was busy
     SLOT = 8  # the next stage, or the pipeline, had no free slot
@@ -80,7 +80,7 @@ class By(IntEnum):
     QUEUE = 10  # a queue has accepted the message
     MESSAGE = 11  # a message of a queue has arrived
     CREDIT = 12  # a slot of a queue came free
-    POLL = 13  # as CREDIT, detected by the next poll
+    POLL = 13  # like CREDIT, but detected by the next poll
     ORDER = 14  # a message of the control path has been handled
     START = 15  # the common start of a launch
     BARRIER = 16  # all PEs have reached a barrier
@@ -127,7 +127,7 @@ class _Column:
 class Columns:
     """The rows written so far, as one read-only array per column. Rows refer to each other by number.
 
-    Read a column before the run continues: each is copied at its first use.
+    Read a column before the run continues: a column is copied at its first use.
     """
 
     part = _Column(PART)
@@ -219,7 +219,7 @@ class Log:
         return number
 
     def intern(self, text: Hashable) -> int:
-        """Return the ``WHAT`` that all rows about ``text``, or an equal value, share."""
+        """Return the ``WHAT`` of ``text``, which all rows about an equal value share."""
         number = self._names.get(text)
         if number is None:
             number = self._names[text] = self.about(text)
@@ -262,9 +262,9 @@ class Log:
         return row
 
     def cause_of(self, request_id: int) -> Cause:
-        """Return the cause of a request: the row after which the host submitted the request.
+        """Return the cause of a request: the row after which the host submitted it, and the rule.
 
-        The first rows of the request have the same cause.
+        The first rows that the request causes have the same cause.
         """
         row = self.requests.get(request_id)
         return ROOT if row is None else (self.rows[row + CAUSE], By(self.rows[row + BY]))

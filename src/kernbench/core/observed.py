@@ -1,8 +1,8 @@
 """Observed tables beside the log: transfers, grants of memories (*turns*), packets on links.
 
 A run has these tables only when an observer requests them. All are tables of integers, like the log. The transport
-writes transfers and links; a memory writes its turns. Times are in ps, -1 while unknown. The tables refine what
-happens inside one row of the log.
+writes transfers and links; a memory writes its turns. Times are in ps, -1 while unknown. The tables show what happens
+inside a row of the log.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Carries(IntEnum):
 
     OTHER = 0
     CONTROL = 1  # a message of the control path
-    REQUEST = 2  # of a read
+    REQUEST = 2  # the request of a read
     REPLY = 3
     WRITE = 4
     ACK = 5
-    MESSAGE = 6  # of a queue, to its slot
-    DOORBELL = 7  # a memory reports that message
+    MESSAGE = 6  # a message of a queue, to its slot
+    DOORBELL = 7  # the report of a memory that a message of a queue is in its slot
 
 
 T = TypeVar("T")
@@ -42,8 +42,8 @@ class TransferFields(NamedTuple, Generic[T]):
 
     - ``of``: the row of the log that the transfer belongs to. ``src`` and ``dst``: numbers of parts in the log.
     - ``what``: one of ``Carries``. ``route``: index into the routes of the network's watch.
-    - ``cause``, ``by``: the transfer that this one answers, and ``LINK``; or NONE and ``NOTHING``, if the row itself
-      sends the transfer.
+    - ``cause``, ``by``: the transfer that this transfer answers, and ``LINK``. For a transfer that the row itself
+      sends: NONE and ``NOTHING``.
     - ``zero_load``: the duration without contention. A delayed transfer ends later than ``start + zero_load``.
     - ``held_by``: the resource that delayed the last byte: a turn of the memory that supplied the byte, or a link,
       encoded by ``held_by_link``.
@@ -90,7 +90,7 @@ class TurnFields(NamedTuple, Generic[T]):
     - ``rows``, ``turning``, ``refresh``: shares of the turn's duration for row openings, bus turnarounds and refresh.
       The remainder is data transfer.
     - ``bursts``, ``hits``: numbers of served bursts, and of bursts that hit an open row.
-    - ``taken``: occupancy of all buses together, with the work done in the idle time before the turn.
+    - ``taken``: the time for which all buses together were occupied, including work in the idle time before the turn.
     - ``turned``, ``opened``: shares of ``taken`` for turnarounds and, as an upper bound, for waits for rows.
     """
 
@@ -154,7 +154,7 @@ class Observed:
         self._transfers = array("q")
         self._turns = array("q")
         self.links: list[int] | None = [] if links else None
-        self._last_turns: dict[Hashable, int] = {}  # of each server
+        self._last_turns: dict[Hashable, int] = {}  # the last turn of each server
         self._turns_of: dict[int, int] = {}  # the last turn of an access
 
     def open_transfer(
@@ -192,7 +192,7 @@ class Observed:
     def open_turn(self, access: int, server: Hashable, start: int, end: int) -> None:
         """Open a turn: ``server`` of a memory serves the request of transfer ``access`` from ``start`` to ``end``.
 
-        If the server's previous turn lasts until ``start`` or longer, it is the cause, and it is cut at ``start``.
+        If the server's previous turn lasts until ``start`` or longer, that turn is the cause, and ends at ``start``.
         """
         turns, cause, by = self._turns, access, _LINK
         before = self._last_turns.get(server, NONE)
@@ -237,9 +237,9 @@ class Observed:
         return TurnFields(*self._turns[at : at + _TURN])
 
     def supplied_by(self, reply: int) -> tuple[int, int, int] | None:
-        """Return the last turn that supplied a reply, the turn's end, and the turn that delayed it (else NONE).
+        """Return the last turn that supplied a reply, the turn's end, and the turn that delayed that turn (or NONE).
 
-        None if the reply's memory wrote no turn.
+        Return None if the reply's memory wrote no turn.
         """
         turn = self._turns_of.get(self._transfers[reply * _TRANSFER + _CAUSE])
         if turn is None:

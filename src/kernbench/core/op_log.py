@@ -19,16 +19,16 @@ Kind: TypeAlias = Literal[
     "dma_read", "dma_write", "gemm", "math", "ipcq_copy", "fetch", "store", "atomic", "memory_write", "memory_read"
 ]
 Sharing: TypeAlias = Literal["", "bytes", "range"]
-"""The overlap of two accesses: none; bytes; enclosing ranges, where the rows are too many to compare"""
+"""The overlap of two accesses: none; common bytes; common enclosing ranges, if there are too many rows to compare"""
 COPIES = frozenset(("dma_read", "dma_write", "ipcq_copy", "fetch", "store"))
 """Kinds that move one operand, unchanged, to the output."""
 TILE_KINDS = frozenset(("dma_read", "dma_write", "fetch"))
-"""Kinds of tile records that give the times at which a composite reads operands and writes its output."""
+"""Kinds of tile records whose times are those at which a composite reads operands and writes its output."""
 
 
 @state
 class Work:
-    """The work of phase 2 for a record; none without inputs and output. ``data``: the array that the host writes."""
+    """The work of phase 2 for a record. None without inputs and output. ``data``: the array that the host writes."""
 
     kind: Kind
     name: str
@@ -61,8 +61,7 @@ class OpRecord:
     - ``tile``, ``parent``: the indices and the composite's record number, for records of stages.
     - ``data``: the array of a host write until it is replayed; the result of a ``memory_read`` after its replay.
     - ``line``: the line in the kernel's source, 0 outside kernels. ``launch_id`` is -1 outside kernels.
-    - ``order``: set if the command's last wait was for an earlier access to the same bytes; it says how the two
-      accesses were compared.
+    - ``order``: the type of overlap, if the command's last wait was for an earlier access to the same bytes.
     """
 
     seq: int

@@ -1,4 +1,4 @@
-"""A map from physical addresses to memories; it splits ranges at the borders of memories."""
+"""A map from physical addresses to memories, which also splits address ranges at the borders of memory nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernbench.topology.spec import TopologySpec
 
 Segment: TypeAlias = tuple[int, int]
 """(encoded physical address, nbytes)"""
-# A window of this many bits belongs to one part: every part begins at a multiple of the window size.
+# Address bits within an aligned window of WINDOW_BYTES. A window never holds two memories: each begins at a multiple.
 _WINDOW_BITS = WINDOW_BYTES.bit_length() - 1
 
 
@@ -22,7 +22,7 @@ class MemoryPlace(NamedTuple):
     """A memory of the machine: its ``space`` (hbm, sram, tcm) and ``owner``, (sip, cube) or (sip, cube, pe).
 
     Extra memories are in space sram. The memory covers ``nbytes`` from encoded address ``base`` on. Each of its
-    ``nodes`` serves ``node_bytes`` of them, in order.
+    ``nodes``, in order, serves the next ``node_bytes`` of this range.
     """
 
     space: str
@@ -43,7 +43,7 @@ class AddressMap:
         self._memories = {
             AddressOwner.HBM: (AddressWindow("hbm", 0, cube.hbm.bytes),),
             AddressOwner.SRAM: (AddressWindow("sram", 0, cube.sram.bytes), *cube.extra_memories),
-            AddressOwner.TCM: (AddressWindow("pe_dma", 0, pe.tcm.bytes),),  # the DMA serves the TCM's addresses
+            AddressOwner.TCM: (AddressWindow("pe_dma", 0, pe.tcm.bytes),),  # the PE's DMA serves the TCM
             AddressOwner.SCRATCHPAD: pe.extra_memories,
         }
         self._places: dict[int, MemoryPlace] = {}
@@ -73,7 +73,10 @@ class AddressMap:
         return PhysAddr.pe_hbm_addr(0, *node.cube_coord, node.index or 0, 0, size, self.format).value
 
     def place_of(self, pa: int) -> MemoryPlace:
-        """Return the memory that contains ``pa``; raises the errors of ``decode``. The window's memory is cached."""
+        """Return the memory that contains ``pa``. Raises the errors of ``decode``.
+
+        The memory is cached for the aligned window of ``WINDOW_BYTES`` addresses around ``pa``.
+        """
         place = self._places.get(pa >> _WINDOW_BITS)
         if place is None or pa - place.base >= place.nbytes:
             place = self._places[pa >> _WINDOW_BITS] = self._place(self.decode(pa))
@@ -106,7 +109,7 @@ class AddressMap:
             raise PhysAddrError(f"{addr!r}: this machine has {field} 0..{limit - 1:#x}, not {value:#x}")
 
     def _window(self, addr: PhysAddr) -> AddressWindow:
-        """Return the window of the memory that contains ``addr``."""
+        """Return the address window of the memory that contains ``addr``. Raises PhysAddrError outside every memory."""
         memories = self._memories.get(addr.component)
         if not memories:
             raise PhysAddrError(f"{addr!r}: data can be in hbm, sram or tcm, not in {addr.component}")

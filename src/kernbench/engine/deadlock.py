@@ -7,9 +7,9 @@ The waits of kernels for queues form a graph::
 
 A PE may run several kernels concurrently. Each kernel has its own wait.
 
-The report names the first cycle of that graph. The kinds of its waits decide the advice. Without a cycle the waits end
-at PEs that wait for no queue: one of these PEs has failed, has ended, or never ran. The report ends with the counters
-of the queues involved, in the format of ``pointer_dump``.
+The report names the first cycle of that graph. The advice depends on the waits in the cycle, for slots or for messages.
+Without a cycle the waits end at PEs that wait for no queue: one of these PEs has failed, has ended, or never ran. The
+report ends with the counters of the queues involved, in the format of ``pointer_dump``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Standstill:
     pointers: tuple[str, ...] = ()
 
     def error(self) -> SimulationDeadlock:
-        """Return the error: a verdict of three lines, the cycle, and the waits.
+        """Return the error of this deadlock: a verdict of three lines, the cycle, and the waits.
 
         The error is an IpcqDeadlock if a PE waits for a queue.
         """
@@ -90,7 +90,7 @@ class Standstill:
             ends = {peer for pe in self.waits for peer in self._peers_of(pe)} - self.waits.keys()
             names = _some([pe_name(pe) for pe in sorted(ends)])
             return f"no cycle: the waits end at PEs that wait for no queue: {names}{self._elsewhere()}"
-        # The last line belongs to the part nearest to the PEs.
+        # The last of ``other_lines`` belongs to the part nearest to the PEs.
         nearest = self.other_lines[-1].strip() if self.other_lines else "see what each PE waits for"
         return f"no queue is involved: {nearest}"
 
@@ -141,7 +141,7 @@ def _is_outside(part: Component) -> bool:
 def deadlock(machine: Machine, awaited: Sequence[str]) -> SimulationDeadlock:
     """Return the error for requests that can never complete."""
     kernels = waiting_kernels(machine)
-    # Extra parts are made first, but their lines come last.
+    # Extra parts are constructed before other parts, but their lines come last.
     parts_outside = sorted(filter(_is_outside, machine.components), key=attrgetter("node.is_extra"))
     other_lines = [f"  {part.node.id}: {line}" for part in parts_outside for line in part.blocked()]
     parts = sorted(
@@ -182,9 +182,9 @@ def _walk(cycle: Sequence[PeCoord], most: int = MOST_OF_A_CYCLE) -> str:
 
 
 def _dump(waits: Waits, queues: Queues, addresses: AddressMap) -> list[str]:
-    """Return the counters of all queues of waiting PEs and of all non-empty queues.
+    """Return a line with the counters of each queue of a waiting PE, and of each non-empty queue.
 
-    Other queues are only counted: a machine may have thousands.
+    All other queues share one line with their number: a machine may have thousands of queues.
     """
     shown = {
         pe: {name: pair for name, pair in pairs.items() if pe in waits or not pair.settled}
@@ -329,10 +329,10 @@ def _dump_line(pair: QueuePair, addresses: AddressMap) -> str:
 
 @state
 class QueuePointers:
-    """The counters of all queues of ``machine``, also after the queues have been reset.
+    """The counters of all queues of ``machine``, also after a reset of the queues.
 
-    A snapshot is saved when kernels that wait for queues are abandoned. The snapshot is valid until queues are
-    installed or carry messages again.
+    The counters are saved when kernels that wait for queues are abandoned. The saved counters are valid until queues
+    are installed or carry messages again.
     """
 
     machine: Machine
@@ -346,7 +346,7 @@ class QueuePointers:
 
     @contextmanager
     def keep(self) -> Iterator[None]:
-        """Save the counters before the body ends kernels, if one of the kernels waits for a queue."""
+        """Save the counters before the body of ``with`` ends kernels, if one of the kernels waits for a queue."""
         if any(part.waits for part in self._parts):
             self._snapshot = self._now()
         elif self._used:
@@ -355,7 +355,7 @@ class QueuePointers:
         self._n_sent_then = self._n_sent
 
     def forget(self) -> None:
-        """Drop the saved counters: other queues are installed."""
+        """Drop the saved counters, because other queues are installed."""
         self._snapshot = None
 
     def _now(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The simulation engine: it runs requests, returns completions and traces, and replays the op-log in phase 2."""
+"""The simulation engine: it runs requests, returns their completions and traces, and replays the op-log in phase 2."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from kernbench.triton_emu.source import program_file
 
 @value(kw_only=True)
 class HostRead:
-    """An access of the host program to a tensor: it read elements, or compared them. Times in ps."""
+    """An access of the host program to a tensor: a read, or a comparison, of elements. Times are in ps."""
 
     action: Literal["read", "assert_close"]
     tensor: str
@@ -67,7 +67,7 @@ class HostRead:
 class SomeElements:
     """A subset of a read: ``count`` of ``total`` elements, ``nbytes`` in all.
 
-    The first of them is at ``index``, on ``pe``, at address ``pa``.
+    The first of these elements is at ``index`` of the tensor, on ``pe``, at address ``pa``.
     """
 
     count: int
@@ -82,9 +82,9 @@ class SomeElements:
 class UnlikeCopies:
     """Copies of a tensor that differ from the first copy.
 
-    ``pes`` store these copies; ``owners`` is the number of PEs with a copy. ``held``: the value of the first element
-    in the first differing copy. ``first_held``: its value in the first copy, on ``first_pe``. ``written``: True if the
-    element was ever written there.
+    ``pes`` store the differing copies; ``owners`` is the number of PEs with any copy. ``held``: the value of the first
+    differing element in the first differing copy. ``first_held``: the element's value in the first copy, which is on
+    ``first_pe``. ``written``: True if the element was ever written in that copy.
     """
 
     pes: tuple[PeCoord, ...]
@@ -104,7 +104,7 @@ class Observer:
     needs_data: ClassVar[bool] = False
 
     def begin(self, machine: Machine) -> None:
-        """Begin: the engine of ``machine`` exists, and no time has passed."""
+        """Begin to observe ``machine``, whose engine exists; no time has passed."""
 
     def submitted(self, msg: HostMsg, time_ps: int) -> None:
         """Receive the notification that the host has submitted ``msg``."""
@@ -112,7 +112,7 @@ class Observer:
     def unwritten(self, record: OpRecord | None, space: str, address: int, nbytes: int) -> None:
         """Receive the notification that the replay of ``record`` read unwritten bytes: ``nbytes`` from ``address`` on.
 
-        Only in runs with data.
+        The notification comes only in runs with data.
         """
 
     def read_unwritten(self, read: HostRead, elements: SomeElements) -> None:
@@ -129,10 +129,10 @@ EVENTS_PER_LOOK = 1024
 class GraphEngine:
     """The simulator of one machine, given as a compiled topology or its graph.
 
-    - ``enable_data``: True stores operands so that values can be read; False gives times only; or a policy.
+    - ``enable_data``: True stores operands so that values can be read; False computes times only; or a policy.
     - ``trace_hops``: record per-hop times of every transfer.
-    - ``observers``: observers of the run. Raises InputError if one needs data in a run without data.
-    - ``limits``: the limits of the run. A wait beyond them raises LimitReached.
+    - ``observers``: observers of the run. Raises InputError if an observer needs data in a run without data.
+    - ``limits``: the limits of the run. A wait beyond the limits raises LimitReached.
     """
 
     def __init__(
@@ -213,7 +213,7 @@ class GraphEngine:
         )
 
     def _make_extra_parts(self) -> None:
-        """Make the extra parts, which may act before any request. Raises PartError if a part cannot be made."""
+        """Construct the extra parts, which may act before any request. Raises PartError if the construction fails."""
         try:
             for node in self.topology.topology_obj.extra_nodes:
                 self.machine.component(node.id)
@@ -321,7 +321,7 @@ class GraphEngine:
             self.machine.clock.halt()
 
     def _assign_number(self, msg: HostMsg, request_id: int) -> HostMsg:
-        """Number a request. The data of a write move to the machine's contents, which drop them after the write."""
+        """Return the request with its number. The data of a write move to ``contents``, until the write is replayed."""
         if isinstance(msg, MemoryWriteMsg) and (data := msg.data) is not None:
             if self.enable_data:
                 self._keeping.hold(data.take_held_bytes() if isinstance(data, HostBytes) else data.nbytes)
@@ -336,8 +336,8 @@ class GraphEngine:
     def wait(self, handle: RequestHandle) -> Completion:
         """Advance until the request is over, and return its completion.
 
-        Raises the request's error, SimulationDeadlock if it can never end, or LimitReached. If a failed kernel of the
-        request causes the deadlock, the kernel's error is raised from the deadlock.
+        Raises the request's error, SimulationDeadlock if the request can never end, or LimitReached. If a failed kernel
+        of the request causes the deadlock, the kernel's error is raised from the deadlock.
         """
         try:
             if not handle.done:
@@ -389,7 +389,7 @@ class GraphEngine:
 
     @contextmanager
     def _watching_only(self, *handles: RequestHandle) -> Iterator[None]:
-        """Make the clock stop only for ``handles`` inside the body; afterwards all earlier watches apply again."""
+        """Make the clock stop only for ``handles`` in the body of ``with``; then all earlier watches apply again."""
         self.machine.do_postponed()
         watched, self._watched = self._watched, {handle.request_id: handle for handle in handles}
         ended, self._ended = self._ended, []
@@ -401,7 +401,7 @@ class GraphEngine:
                 self.watch(handle)
 
     def _check_limits(self, upcoming_ps: int) -> None:
-        """Raise LimitReached if the run may not fire the next event, at ``upcoming_ps``."""
+        """Raise LimitReached if the next event, at ``upcoming_ps``, is beyond a limit of the run."""
         if upcoming_ps > self._last_ps:
             raise LimitReached(f"stopped by --max-sim-ns {self._limits.sim_ns:g}, {self._state_text}")
         if self._deadline is not None and time.monotonic() >= self._deadline:
@@ -449,7 +449,7 @@ class GraphEngine:
     def _advance(self, until: int = NEVER, enough: int | None = None) -> None:
         """Advance the clock. If a user's part fails, all requests in flight fail.
 
-        Raises PartError if no watched request has ended by that.
+        Raises PartError if this failure ends no watched request.
         """
         check_host_calls()
         try:
@@ -473,8 +473,8 @@ class GraphEngine:
     def abandon(self, handles: Sequence[RequestHandle]) -> None:
         """Abandon requests: stop their kernels and let everything in flight end.
 
-        Afterwards all queues that no kernel uses are empty, even if the requests were already over, because a failed
-        request may leave messages in queues. So the machine can be used again after one of several programs failed.
+        Afterwards all queues that no kernel uses are empty. This holds even if the requests were already over, because
+        a failed request may leave messages in queues. Other programs can therefore use the machine after one failed.
         """
         check_host_calls()
         ids = frozenset(handle.request_id for handle in handles if not handle.done)
@@ -496,7 +496,7 @@ class GraphEngine:
         self.machine.given_up = frozenset()
 
     def _run_out(self) -> None:
-        """Advance until everything has ended. Errors of users' parts are ignored: they concern abandoned requests."""
+        """Advance until no event is left; ignore errors of users' parts, which concern abandoned requests."""
         while True:
             try:
                 self.machine.clock.advance()
@@ -507,7 +507,7 @@ class GraphEngine:
                 return
 
     def _recover(self) -> None:
-        """Reset all parts after a user's part has failed. Raises that part's error again if the machine stays stuck."""
+        """Reset all parts after a user's part has failed. Raises that part's error if the machine stays blocked."""
         self.machine.do_postponed()
         if self._failure is None:
             return
@@ -572,7 +572,8 @@ class GraphEngine:
     def _values_of(self, array: Operand) -> np.ndarray[Any, Any]:
         """Return the elements of an array of a kernel.
 
-        Raises NoDataError in a run without data, also with zeros: a kernel must not use zeros as addresses.
+        Raises NoDataError in a run without data, even under a policy that reads zeros: a kernel must not use such zeros
+        as addresses.
         """
         if not self.enable_data:
             raise self._keeping.refusal("tl.value")
@@ -607,7 +608,7 @@ class GraphEngine:
         return self._store.written(self.machine.addresses.place_of(pa).space, pa, nbytes)
 
     def retire(self) -> None:
-        """Record that memory was freed: its bytes are no content of the next allocation there."""
+        """Record that memory was freed: a later allocation there does not inherit its bytes."""
         self._reuses = self.tracks_writes
 
     def renew(self, ranges: Iterable[tuple[int, int]]) -> None:

@@ -65,7 +65,7 @@ class QueueEvent(NamedTuple):
     """Message ``sequence`` of queue ``direction`` of ``pe``, exchanged with ``peer``, changed its state.
 
     ``kind``: the message is sent, has arrived, or is received by the kernel. A receive with ``nbytes`` 0 precedes the
-    arrival: its message has no ``row`` in the log yet. The message's slot is at ``pa``.
+    message's arrival, so there is no ``row`` in the log yet. The message's slot is at ``pa``.
     """
 
     pe: PeCoord
@@ -91,7 +91,7 @@ class TookPlace(NamedTuple):
 class Inverted(NamedTuple):
     """Two commands of a kernel accessed the same bytes against program order: ``later`` before ``earlier``.
 
-    The bytes are ``nbytes`` from ``address`` on.
+    These bytes are the ``nbytes`` from ``address`` on.
     """
 
     pe: PeCoord
@@ -123,8 +123,8 @@ class QueueWaited(NamedTuple):
 class SlotReleased(NamedTuple):
     """The kernel of ``pe`` released message ``sequence`` of queue ``direction``.
 
-    ``peer`` had sent the message by its queue ``peer_direction``. The credit arrives at ``credited_ps``; None: an
-    earlier message still occupies its slot, so there is no credit yet.
+    ``peer`` had sent the message by its queue ``peer_direction``. The credit arrives at ``credited_ps``. None: an
+    earlier message still occupies its slot, so no credit is sent yet.
     """
 
     pe: PeCoord

@@ -1,7 +1,7 @@
 """The policy for data that a run stores for phase 2, and the number of values read.
 
-Stored data cost memory, not simulated time. Phase 2 runs when a value is read. Replayed commands no longer count
-towards the limit.
+Stored data cost memory of the simulator, but no simulated time. Phase 2 runs when a value is read. Replayed commands no
+longer count towards the limit of stored data.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kernbench.core.log import Log
 from kernbench.engine.recorder import Recorder, strip_array
 
 COMMAND_BYTES = 512
-"""The bytes that each stored command counts for, of any kind: its operands and its place in the log"""
+"""The bytes that a stored command of any kind counts for: its operands and its rows in the log"""
 
 
 @value(kw_only=True)
@@ -80,7 +80,7 @@ class Keeping:
         return self.policy.keep and not self.stopped
 
     def hold(self, nbytes: int) -> None:
-        """Count ``nbytes`` of host data until they are replayed; past the limit, stop storing data."""
+        """Count ``nbytes`` of host data until they are replayed; stop storing data if the limit is exceeded."""
         self._host_bytes += nbytes
         self._set_limit()
         if len(self._log.whats) >= self._recorder.most_commands:
@@ -94,7 +94,7 @@ class Keeping:
     def read(self, n_values: int, subject: str) -> bool:
         """Count ``n_values`` that are read; return True for real values, False for zeros.
 
-        Raises NoDataError, which names ``subject``, if there are neither.
+        Raises NoDataError, which names ``subject``, in a run that reads neither values nor zeros.
         """
         if not self.keeps and not self.policy.zeros:
             refusal = self.refusal(subject)
@@ -104,7 +104,7 @@ class Keeping:
         return self.keeps
 
     def refusal(self, subject: str) -> NoDataError:
-        """Return the error of a reader of ``subject`` in a run without data, also for readers that refuse zeros."""
+        """Return the error for a read of ``subject`` in a run without data, also for readers that refuse zeros."""
         if self.stopped:
             return NoDataError(f"{subject}: there is no value to read: {self.stopped}; give a larger --keep, or --data")
         return NoDataError(f"{subject}: this run keeps no data, so there is no value to read: run it with --data")

@@ -1,4 +1,4 @@
-"""The simulated machine: its network, parts and allocators, each made at its first use."""
+"""The simulated machine: its network, parts and allocators, each constructed at its first use."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Memories:
 
 
 class _PeAllocators(Mapping[PeCoord, PEMemAllocator]):
-    """The allocators of all PEs of the machine, each made at its first use."""
+    """The allocators of all PEs of the machine, each constructed at its first use."""
 
     def __init__(self, memories: Memories, spec: TopologySpec) -> None:
         self._memories = memories
@@ -202,7 +202,7 @@ class Machine:
         return route
 
     def ways(self, planned: tuple[Link, ...]) -> tuple[Way, ...]:
-        """Return the minimal ways of a transfer: first the links ``planned``, then every way with as few hops."""
+        """Return the ways of a transfer: first the links ``planned``, then the alternatives with as few hops."""
         ways = self._ways.get(planned)
         if ways is None:
             alternatives = self._choices.instead_of((planned[0].src, *Way(planned).nodes))
@@ -227,7 +227,7 @@ class Machine:
         with _name_part(self.graph.node(src)):
             rate = source.link_rate
         bw_gbs = min(edge.bw_gbs, _constant(rate) or edge.bw_gbs)
-        # A part that is slower than the link into it buffers all waiting packets, so a stream never meets a full FIFO.
+        # A part slower than the link into the part buffers all waiting packets, so a stream never meets a full FIFO.
         # With routes that turn in any direction, full FIFOs could wait for each other in a cycle.
         unbounded = divided or (destination_gbs is not None and destination_gbs < bw_gbs)
         self.network.link(
@@ -263,7 +263,7 @@ class Machine:
         return self.send(src, dst, self.header_bytes, message, channel)
 
     def send_control(self, src: str, dst: str, message: ControlMessage, cause: Cause) -> None:
-        """Send a message of the control path, after ``cause``. Its row closes when its receiver has handled it."""
+        """Send a message of the control path, after ``cause``. Its row closes when the receiver has handled it."""
         log, request_id = self.log, message.request_id
         row = log.open(
             log.part(src),
@@ -279,7 +279,7 @@ class Machine:
         self.network.inject(transfer)
 
     def sideband_ps(self, src: str, dst: str, nbytes: int, via_port: str | None = None) -> int:
-        """Return the delay in ps of a credit of ``nbytes``: the route's zero-load latency."""
+        """Return the delay in ps of a credit of ``nbytes``: the zero-load latency of its route."""
         return self.route(src, dst, via_port).latency_ps(nbytes)
 
     def _deliver(self, transfer: Transfer) -> None:
@@ -288,7 +288,7 @@ class Machine:
 
 
 def _constant(rate: float | VaryingRate | None) -> float | None:
-    """Return a constant rate; None if it varies or there is none."""
+    """Return ``rate`` if it is constant; None for a varying rate, or without a rate."""
     return None if isinstance(rate, VaryingRate) else rate
 
 

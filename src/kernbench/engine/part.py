@@ -33,7 +33,7 @@ A = TypeVar("A", bound=InnerAttrs)
 
 @value
 class Outcome:
-    """The end of a host request, and the row of the log that ended it."""
+    """The end of a host request, and the row of the log that ended the request."""
 
     error: Exception | None = None
     reports: tuple[PeReport, ...] = field(default=())
@@ -73,7 +73,7 @@ class Component(Part):
     def overhead_ns(self) -> float:
         """Time in ns that a packet needs to pass or enter this part: ``attrs.overhead_ns``.
 
-        Override it to model another router. The machine reads it once, when it makes the links to this part.
+        Override this property to model another router. The machine reads it once, when it makes the links to this part.
         """
         return self.node.overhead_ns
 
@@ -86,16 +86,16 @@ class Component(Part):
     def rate_gbs(self) -> float | None:
         """The bandwidth in GB/s of each link out of this part: ``attrs.rate_gbs``; None: the link's bandwidth.
 
-        Override it to model a limiter. The machine reads a number once, when it makes the links out of this part, and
-        routes and their closed forms use it. A method ``rate_gbs(self, now_ns)`` returns the rate at ``now_ns`` and the
-        time in ns until which the rate holds (``inf``: for ever). Packets of such a part never go express. The rate
-        never raises the bandwidth of a link.
+        Override this property to model a limiter. The machine reads a number once, when it makes the links out of this
+        part, and routes and their closed forms use the number. A method ``rate_gbs(self, now_ns)`` returns the rate at
+        ``now_ns`` and the time in ns until which the rate holds (``inf``: for ever). Packets over links with such a
+        varying rate never go express. The rate never raises the bandwidth of a link.
         """
         return self.node.rate_gbs
 
     @cached_property
     def link_rate(self) -> float | VaryingRate | None:
-        """``rate_gbs`` in the form of links: a number, or a VaryingRate. Raises UnsupportedError if it is no rate."""
+        """``rate_gbs`` as links use it: a number, a VaryingRate or None. Raises UnsupportedError if it is no rate."""
         rate: object = self.rate_gbs
         if callable(rate):
             return VaryingRate(self.rate_at)
@@ -107,7 +107,7 @@ class Component(Part):
         return self.link_rate is not None or self.node.rate_gbs is not None
 
     def rate_at(self, now_ps: int) -> RateStretch:
-        """Return the rate at ``now_ps`` and the time until which it holds. Raises UnsupportedError if it is no rate."""
+        """Return the rate from ``now_ps`` on, with its end. Raises UnsupportedError if it is no rate."""
         rate: object = self.rate_gbs
         if callable(rate):
             return _ask_rate(rate, now_ps)
@@ -116,7 +116,7 @@ class Component(Part):
 
     @property
     def handles_serially(self) -> bool:
-        """True for CPUs: their overhead occupies the CPU, for one message at a time, and is no latency of the link."""
+        """True for CPUs: the overhead of a message occupies the CPU, and adds no latency to the link."""
         return False
 
     def receive(self, message: object, transfer: Transfer) -> None:
@@ -179,7 +179,7 @@ def sound_ns(label: str, time_ns: object) -> float:
 
 
 LONGEST_NS = 1e12
-"""The time from which on a rate counts as holding for ever: no run reaches it"""
+"""A rate that holds until this time or longer counts as constant, since no run reaches this time"""
 
 
 def _sound_rate(label: str, rate: object, *, may_stop: bool = False) -> float:
@@ -211,7 +211,7 @@ def _ask_rate(rate_gbs: Callable[[float], object], now_ps: int) -> RateStretch:
 _ANY_PART = ("abandon", "blocked", "failures", "reset")  # on every part, once it is made
 _PASSED = ("overhead_ns", "rate_gbs")  # when a link into the part, or out of the part, is made
 _TRANSIT = (*_PASSED, "forward", "hold_ns", "hold_packet_ns")  # when the head of a transfer, or a packet, enters
-_ENTERED = (*_PASSED, "handles_serially")  # as _PASSED, on parts where messages end
+_ENTERED = (*_PASSED, "handles_serially")  # on parts where messages end: also as ``_PASSED``
 _MEMORY = (*_ENTERED, "receive", "run", "serve")
 _CPU = (*_ENTERED, "overhead_ps", "receive", "handle")
 _CONTROL_CPU = (*_CPU, "run", "handling_ns")
@@ -239,7 +239,7 @@ CALLED: dict[str, tuple[str, ...]] = {
     "pe_mmu": (),
     "pe_ipcq": ("overhead_ns", "overhead_ps", "arrived"),
 }
-"""The methods that the machine calls, by kind; ``_ANY_PART`` comes on top."""
+"""The methods that the machine calls on a part, by kind, in addition to ``_ANY_PART``."""
 
 EXTRA = (*_ENTERED, "overhead_ps", "receive")
 """The methods that the machine calls on an extra part. The part's own classes may call more."""
@@ -247,11 +247,11 @@ EXTRA = (*_ENTERED, "overhead_ps", "receive")
 COMPONENT_CALLS = frozenset((*_ANY_PART, *_ENTERED, "overhead_ps", "receive", "accept"))
 """The methods that the base class defines."""
 CALLED_BY_BASE = frozenset(("forward", "hold_ns", "hold_packet_ns", "serve"))
-"""The methods that only the builtin class of a kind calls: they need a class derived from the builtin class."""
+"""The methods that only the builtin class of a kind calls, so that a user's class must derive from it."""
 LOOK_ALIKES = ("hold", "hold_packet", "time_ps")
 """Names that nothing calls, similar to the called ``hold_ns``, ``hold_packet_ns`` and a memory's ``serve``."""
 OTHER_CALLS = frozenset((*LOOK_ALIKES, *(name for names in CALLED.values() for name in names))) - COMPONENT_CALLS
-"""The methods of builtin classes of some kinds beyond the base class, and the look-alikes."""
+"""The methods that the machine calls on some kinds only, beyond the base class, and the look-alikes."""
 
 
 def called_at(kind: str) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""Checks of users' parts: their classes before the simulation, their errors when they fail.
+"""Checks of users' parts: of their classes before the simulation, and of their errors during it.
 
-A user's class may override the methods that its place calls, and may add helpers. A method that nothing would call is
-refused by name. An error names the part that failed, the simulated time, and the line of its code.
+A user's class may override the methods that the machine calls at its place, and may add helpers. A method that nothing
+would call is refused by name. An error names the part that failed, the simulated time, and the line of the part's code.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _say_unmakeable(cls: type[Component], impl: str) -> tuple[str, ...]:
 
 @cache
 def _behaviour(cls: type[Component]) -> tuple[str, ...]:
-    """Return the names that ``cls`` overrides or defines and that seem to be meant for calls by the machine."""
+    """Return the names of ``cls`` that its author seems to expect the machine to call: overrides and definitions."""
     return tuple(_list_overrides(cls))
 
 
@@ -88,7 +88,7 @@ def _list_overrides(cls: type[Component]) -> Iterator[str]:
 
 
 def _is_process(cls: type[Component], name: str) -> bool:
-    """Return True for a public generator or coroutine: it seems to be a process of the part."""
+    """Return True for a public generator or coroutine, which seems to be a process of the part."""
     if name.startswith("_"):
         return False
     functions = _functions(inspect.getattr_static(cls, name))
@@ -96,7 +96,7 @@ def _is_process(cls: type[Component], name: str) -> bool:
 
 
 def _calls_itself(cls: type[Component], name: str) -> bool:
-    """Return True for a helper: a user's class, or the class that defines ``name`` or one below it, uses ``name``."""
+    """Return True for a helper: a user's class, or a class from the one that defines ``name`` down, uses ``name``."""
     owner = next(place for place, base in enumerate(cls.__mro__) if name in vars(base))
     return _mentions((base for place, base in enumerate(cls.__mro__) if place <= owner or not is_builtin(base)), name)
 
@@ -132,7 +132,7 @@ def _names(code: CodeType) -> set[str]:
 
 @value
 class _Call:
-    """A call on the traceback of an error, and its line."""
+    """A call on the traceback of an error, and the line that it had reached."""
 
     frame: FrameType
     line: int

@@ -8,9 +8,9 @@ A queue pair is two rings of slots, each at the end that receives. Message k is 
                                                   take:    taken + 1, a receive of the kernel
     claim looks:  peer_tail_cache  ◀── credit ──  release: my_tail, the first that is not released
 
-A sender waits while ``my_head - peer_tail_cache = n_slots``, a receiver while ``taken = peer_head_cache``. The machine
-and the mock follow these rules and raise these errors. Each of the two decides the arrival times of messages and
-credits.
+A sender waits while ``my_head - peer_tail_cache = n_slots``, a receiver while ``taken = peer_head_cache``. The
+simulated machine and the mock of collectives both follow these rules and raise these errors; they differ in the arrival
+times of messages and credits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Q = TypeVar("Q", bound="QueuePair")
 WaitKind: TypeAlias = Literal["send", "recv"]
 Credit: TypeAlias = tuple[int, int, int, Row, int]
 """A credit in flight: its time of arrival in ps, its place among the programs of that instant, the tail that it
-reports, the row of the log after which it was sent, and the time of that row"""
+reports, the row of the log after which it was sent, and the time at which it was sent"""
 
 
 class QueuePair:
@@ -43,9 +43,9 @@ class QueuePair:
     - ``peer_head_cache``: messages that have arrived in order. ``taken``: receives of the kernel. ``my_tail``:
       messages released in order.
     - ``sizes``: by message number, the bytes of messages that have arrived and are not released.
-    - ``credits``: the credits in flight, in order. No event announces an arrival: a read of ``peer_tail_cache`` takes
-      the credits that have arrived. There are at most as many as slots, so a list is fastest. Without a ``clock`` there
-      are no credits, and ``peer_tail_cache`` is set instead.
+    - ``credits``: the credits in flight, in order. No event announces their arrival: a read of ``peer_tail_cache``
+      removes the credits that have arrived. A queue has at most as many credits as slots, so a list is fastest. Without
+      a ``clock`` the queue has no credits, and ``peer_tail_cache`` is set instead.
     """
 
     __slots__ = (
@@ -126,7 +126,7 @@ class QueuePair:
 
     @property
     def counters(self) -> str:
-        """The counters as a line of text."""
+        """The counters of this end as text, such as ``my_head=3 my_tail=2 …``."""
         return (
             f"my_head={self.my_head} my_tail={self.my_tail} "
             f"peer_head_cache={self.peer_head_cache} peer_tail_cache={self.peer_tail_cache}"
@@ -153,7 +153,7 @@ class QueuePair:
         return sequence
 
     def take(self) -> int:
-        """Return the number of the message for the kernel's next receive; the message may still be in flight."""
+        """Assign the next message, which may be in flight, to a receive of the kernel; return the message's number."""
         sequence = self.taken
         self.taken = sequence + 1
         return sequence
@@ -161,7 +161,7 @@ class QueuePair:
     def arrive(self, sequence: int, pa: int, nbytes: int) -> None:
         """Count message ``sequence``, which has arrived in the slot at ``pa``.
 
-        Raises IpcqError if that slot is not free for the message.
+        Raises IpcqError if that slot is not the message's slot, or is not free.
         """
         n_slots, sizes, head = self.n_slots, self.sizes, self.peer_head_cache
         slot_pa = (self.my_rx_base_pa or 0) + sequence % n_slots * self.slot_size
@@ -176,9 +176,9 @@ class QueuePair:
         self.peer_head_cache = head
 
     def release(self, sequence: int) -> bool:
-        """Release the slot of a message. Return True if the tail advances, False while an earlier message is held.
+        """Release the slot of a message. Return True if the tail advances, False if an earlier message is unreleased.
 
-        The message of an abandoned receive may still be in flight.
+        The message may still be in flight, if its receive was abandoned.
         """
         tail, sizes, released = self.my_tail, self.sizes, self.released
         if sequence != tail:
@@ -206,7 +206,7 @@ class QueuePair:
 
 
 def find_queue(name: str, queues: Mapping[str, Q], direction: str, nbytes: int, *, sends: bool) -> Q:
-    """Return queue ``direction`` of ``queues`` for a message of ``nbytes`` that a kernel ``sends``, or receives.
+    """Return queue ``direction`` of ``queues`` for a message of ``nbytes``, which a kernel ``sends`` or else receives.
 
     Raises IpcqInvalidDirection for a missing queue, or a queue of the opposite direction only. Raises KernelError for a
     message larger than a slot.
@@ -244,7 +244,7 @@ def find_ready(queues: Sequence[QueuePair], first: int) -> int | None:
 
 
 def size_error(name: str, pair: QueuePair, sequence: int, nbytes: int) -> KernelError:
-    """Return the error of a kernel that receives message ``sequence``, which has another size, as ``nbytes``."""
+    """Return the error of a kernel that expects ``nbytes`` from message ``sequence``, which has another size."""
     return KernelError(
         f"{name}: message {sequence} of queue {pair.direction} has {pair.sizes[sequence]} bytes, "
         f"the kernel receives {nbytes}: both ends name the same shape and dtype"

@@ -1,7 +1,7 @@
 """The writer of op-log records in the log, so that phase 2 can replay the commands of components.
 
-A record has a command's times, kind, name, operands and parameters. ``Observation`` adds transfers and grants of
-memories, if an observer requests them.
+A record has the times, kind, name, operands and parameters of a command. ``Observation`` also records transfers and
+grants of memories, if an observer requests them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class Recorded(NamedTuple):
 class PlainMove(NamedTuple):
     """A load or a store (``op``) between ``array`` and a row-major array of its shape in one range at ``address``.
 
-    The log stores it instead of the command, which takes twice the memory. ``other`` is that of the ``MemoryRef``.
+    The log stores this record instead of the command, which would need twice the memory. ``other``: the value of
+    elements that a ``MemoryRef`` masks off.
     """
 
     op: Opcode
@@ -171,7 +172,7 @@ class ContentMaker:
 
     def __init__(self, place_of: Callable[[int], MemoryPlace], tile_sizes: tuple[int, int, int]) -> None:
         self.host_arrays: dict[int, Array | HostBytes] = {}
-        self._written: set[int] = set()  # requests whose array is in memory
+        self._written: set[int] = set()  # requests whose array phase 2 has written
         self._place_of = place_of
         self._tile_sizes = tile_sizes
 
@@ -196,7 +197,7 @@ class ContentMaker:
         self._written.add(subject.command.request_id)
 
     def bytes_at(self, pa: int, nbytes: int) -> Operand:
-        """Return a range of physical memory as an array of bytes."""
+        """Return a range of physical memory as an operand of bytes."""
         place = self._place_of(pa)
         return Operand(place.space, place.owner, pa, nbytes, (nbytes,), U8)
 
@@ -244,7 +245,7 @@ class ContentMaker:
         return Epilogue(step.name, self._locate(operand, places)) if isinstance(operand, MemoryRef) else step
 
     def _locate(self, ref: MemoryRef, places: Iterator[Place]) -> Operand:
-        """Return the array in memory of ``ref``; the next of ``places`` has its segments in the order of offsets."""
+        """Return the array of ``ref``; the next item of ``places`` has the array's address ranges, by offset."""
         ranges = next(places)
         segments = () if isinstance(ranges, int) else ranges
         address = ranges if isinstance(ranges, int) else segments[0][0]
@@ -316,8 +317,8 @@ class Operation:
 class Recorder:
     """The writer that opens and closes records in ``log``; without ``keep_data`` records have only times and names.
 
-    An operation that reads memory reads its operands at the last of its accesses. The sender of a message writes the
-    message's times itself. ``on_full`` is called before a command would exceed ``most_commands``; it may clear
+    An operation that reads memory has read its operands when the last of its accesses has read. The sender of a message
+    writes the message's times. ``on_full`` is called before a command would exceed ``most_commands``, and may clear
     ``keep_data``.
     """
 
@@ -328,8 +329,8 @@ class Recorder:
         self.on_full: Callable[[], None] = _never
         self._operations: dict[int, Operation] = {}
         self._computed: dict[tuple[str, int], int] = {}
-        self._names: dict[str, int] = {}  # numbers of the names of messages, in runs without data
-        self._callbacks: dict[int, tuple[Callable[[Row], None], ...]] = {}  # of operations that have not begun
+        self._names: dict[str, int] = {}  # in runs without data: the log's number of each message name
+        self._callbacks: dict[int, tuple[Callable[[Row], None], ...]] = {}  # of operations not begun
 
     def math(self, part: int, command: Command, nbytes: int, start: int, launch: int, cause: Cause) -> Row:
         """Open the row of a MATH command that ``part`` starts; its widest operand has ``nbytes``."""
@@ -417,7 +418,7 @@ class Recorder:
         operation.reads_left = left = operation.reads_left - 1
         if not left:
             self.log.rows[operation.row + READ] = time_ps
-            if not operation.writes_left:  # an atomic notifies when it has written
+            if not operation.writes_left:  # an atomic calls ``done`` when it has written
                 operation.notify()
 
     def committed(self, op: int, time_ps: int) -> None:
@@ -478,7 +479,7 @@ class Observation:
     def turn(self, request: AccessMessage, server: Hashable, start_ps: int, end_ps: int) -> None:
         """Record a turn: ``server`` of a memory works on the access of ``request``.
 
-        ``end_ps`` is the planned end. The next turn of the server may cut this turn earlier.
+        ``end_ps`` is the planned end. The server's next turn may end this turn earlier.
         """
         self.tables.open_turn(self._requests[request.op, request.part], server, start_ps, end_ps)
 

@@ -1,4 +1,4 @@
-"""The op-log of a machine: records as views of the log's rows, made on demand, and the lines that kernels print."""
+"""The op-log of a machine: records, made on demand from rows of the log, and the lines that kernels print."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class Sample:
 class RecordViews(OpLog):
     """The records of ``log`` that have read their operands, in order of their read times.
 
-    ``graph`` is the machine's. At equal times records of tiles come first, by part: the order of their rows is
-    arbitrary. A sample is placed behind the records numbered so far.
+    ``graph`` is the graph of the machine. At equal read times, records of tiles are sorted by part, because the order
+    of their rows is arbitrary. A sample is placed behind the records numbered so far.
     """
 
     __slots__ = (
@@ -207,7 +207,7 @@ class RecordViews(OpLog):
         self._order.frombytes(unread[order].tobytes())
 
     def _tile_parts(self, rows: Array) -> Array:
-        """Return the part of each row of a tile; NEVER for other rows, whose order is already right."""
+        """Return the part of each row of a tile; NEVER for other rows, which are in order already."""
         cells = self._log.cells
         return np.where(cells(rows + TILE) >= 0, cells(rows + PART), NEVER)
 
@@ -222,7 +222,7 @@ class RecordViews(OpLog):
         return self._seq_of[row // WIDTH]
 
     def _view(self, seq: int) -> OpRecord:
-        """Return record ``seq``, made at the first call."""
+        """Return record ``seq``, constructed at the first call."""
         if seq >= len(self._records):
             self._records += [_NOT_MADE] * (len(self._order) - len(self._records))
         record = self._records[seq]

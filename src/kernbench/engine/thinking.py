@@ -1,6 +1,6 @@
 """Thinking parts: SimPy processes that take messages from an inbox, one after another, and act on them.
 
-Calls of the clock drive the parts that move bytes. A part that decides is written as the hardware's loop::
+The clock calls functions of parts that move bytes. A part that decides is written as a loop, like its hardware::
 
     class Slow(ThinkingPart):
         def run(self):
@@ -34,7 +34,7 @@ from kernbench.topology.graph import Node
 from kernbench.transport import Transfer
 
 Behaviour: TypeAlias = Generator[Event, Any, Any]
-"""The generator of a process: it yields the events that it waits for"""
+"""The generator of a process, which yields the events that the process waits for"""
 Question: TypeAlias = PartOrder | SipOrder | CubeOrder | PeOrder | ReadRequest | WriteData
 """A message that needs an answer"""
 
@@ -42,11 +42,11 @@ _ORDERS = frozenset((PartOrder, SipOrder, CubeOrder, PeOrder))
 _ACCESSES = frozenset((ReadRequest, WriteData))
 _NUMBERS = (int, float, np.number)
 MOST_WAITS = 300_000
-"""The number of waits in a row, without a message received or sent, from which a part counts as endless"""
+"""A part with this number of successive waits, without a message received or sent, counts as an endless loop"""
 
 
 class Take(StoreGet):
-    """The event that takes a message from an inbox: the first that ``fits``; None: the first of all."""
+    """The event that takes a message from an inbox: the first for which ``fits`` returns True; None: any message."""
 
     def __init__(self, inbox: Inbox, env: Environment, fits: Callable[[Any], bool] | None) -> None:
         # SimPy's __init__ is not called: an inbox is unbounded, so no process waits to put a message into it.
@@ -59,7 +59,8 @@ class Take(StoreGet):
 class Inbox(Store):
     """The messages that a part has not taken yet, by arrival. ``items`` is the list; a part may read or sort it.
 
-    ``yield inbox.get()`` takes the first, ``yield inbox.get(lambda message: ...)`` the first that fits.
+    ``yield inbox.get()`` takes the first message, ``yield inbox.get(lambda message: ...)`` the first for which the
+    function returns True.
     """
 
     def __init__(self, env: Environment) -> None:
@@ -67,14 +68,14 @@ class Inbox(Store):
         self.env = env
 
     def get(self, fits: Callable[[Any], bool] | None = None) -> Take:
-        """Return an event that takes a message; the message is its value. ``cancel`` the event to stop waiting."""
+        """Return an event whose value is the message that it takes. ``cancel`` the event to stop waiting."""
         event = Take(self, self.env, fits)
         if not self.items or not self._give(event):
             self.get_queue.append(event)
         return event
 
     def deliver(self, message: object) -> None:
-        """Append a message, or pass it to the first waiting process that it fits, by a single event."""
+        """Append a message, or pass it by a single event to the first process that waits for such a message."""
         for at, event in enumerate(self.get_queue):
             if event.fits is None or event.fits(message):
                 del self.get_queue[at]
@@ -111,14 +112,14 @@ class ThinkingPart(Component):
     - ``inbox``: the delivered messages; ``yield self.inbox.get()`` takes one.
     - ``env``: the SimPy environment, for ``simpy.Resource`` and the like. Its time is in ps (``wait_ns`` takes ns).
     - ``random``: random numbers that are the same in every run.
-    - ``cause``: the row of the log after which the part acts, and the rule. While the part handles a message, it is the
-      message's row.
+    - ``cause``: the row of the log after which the part acts, and the rule. While the part handles a message, this row
+      is the message's row.
     - ``waits``: the number of waits since the part last received or sent a message.
     - ``queued_ps``: the time that the acting process has waited for SimPy resources of the part.
 
-    ``run`` starts when the part is made, and again after a reset that follows a failure. So set the fields that ``run``
-    uses in its first lines. At equal times a thinking part acts after everything that moves bytes. An error in ``run``
-    becomes an error that names part, time and line, and all requests in flight fail with it.
+    ``run`` starts when the part is constructed, and again after a reset that follows a failure. Its first lines should
+    therefore set the fields that it uses. At equal times a thinking part acts after everything that moves bytes. An
+    error in ``run`` becomes an error that names part, time and line, and all requests in flight fail with that error.
     """
 
     def __init__(self, node: Node, machine: Machine) -> None:
@@ -147,7 +148,9 @@ class ThinkingPart(Component):
         return Timeout(self.env, ns_to_ps(ns))
 
     def process(self, behaviour: Behaviour) -> Process:
-        """Start another process of this part, beside ``run``. A reset ends both. Yield the process to wait for its end.
+        """Start and return another process of this part, beside ``run``; yield the process to wait for its end.
+
+        A reset ends the process.
 
         Raises UnsupportedError if ``behaviour`` is no generator.
         """
@@ -176,9 +179,10 @@ class ThinkingPart(Component):
     def answer(self, question: Question, *, pes: tuple[PeReport, ...] = (), error: Exception | None = None) -> None:
         """Answer a message that needs an answer.
 
-        The answer to an order is a report with ``pes`` (``error``: the order failed). The answer to a read is its
-        bytes, the answer to a write its acknowledgement. A message of a queue is a write too, but its PE is notified
-        instead. Raises UnsupportedError if no component has asked this part, or if the part has already answered.
+        The answer to an order is a report with ``pes`` and, if the order failed, an ``error``. The answer to a read is
+        the bytes, the answer to a write an acknowledgement. A message of a queue is a write too, but its answer
+        notifies the receiving PE. Raises UnsupportedError if no component has sent this message to the part, or if the
+        part has already answered.
         """
         if error is not None and not isinstance(error, Exception):
             raise UnsupportedError(f"answer(error={_show(error)}): give an exception, as in error=ValueError(...)")
@@ -207,7 +211,7 @@ class ThinkingPart(Component):
         return tuple(map(self.standing, self._unanswered.values()))
 
     def standing(self, delivery: Delivery) -> str:
-        """Return a text about a message without an answer. Override it to name what the answer waits for."""
+        """Return a text about a message without an answer; an override may name what the answer waits for."""
         is_taken = id(delivery.message) not in self._delivered
         return f"has not {'answered' if is_taken else 'taken'} {_show(delivery.message)} from {delivery.sender}"
 
@@ -253,7 +257,7 @@ class ThinkingPart(Component):
         self.begin()
 
     def _drive(self, behaviour: Behaviour, cause: Cause) -> Behaviour:
-        """Run ``behaviour``. The cause of its actions is the message that it took last, at first ``cause``."""
+        """Run ``behaviour``. The cause of its actions is the message that it took last; before the first, ``cause``."""
         step: Callable[[Any], Event] = behaviour.send
         value: Any = None
         queued_ps = 0
@@ -300,7 +304,7 @@ class ThinkingPart(Component):
         )
 
     def _cause_of(self, value: object, cause: Cause) -> Cause:
-        """Return the cause of a process that continues with ``value``: the message that it took, else ``cause``."""
+        """Return the cause of a process that continues with ``value``: the row of a taken message, else ``cause``."""
         for message in value.values() if isinstance(value, ConditionValue) else (value,):
             delivery = self._delivered.pop(id(message), None)
             if delivery is not None:
@@ -314,7 +318,7 @@ class ThinkingPart(Component):
             log.close(row, self.clock.time)
 
     def _act(self) -> None:
-        """Open a row for the work of the process since its last send; the process is about to send."""
+        """Open a row for the work of the process since its last send, before it sends again."""
         self._close_message()
         row, log, now = self.cause[0], self.machine.log, self.clock.time
         if row >= 0 and log.rows[row + END] < now:

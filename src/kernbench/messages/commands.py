@@ -15,7 +15,7 @@ from kernbench.common.values import value
 ByteRun: TypeAlias = tuple[int, int]
 """Contiguous bytes: (address, number of bytes)."""
 NOWHERE = (1 << 64) - 1
-"""The address of a run that is in no memory: elements that are masked off."""
+"""The address of a run that is in no memory, since its elements are masked off."""
 
 
 @value(guarded=False)
@@ -27,12 +27,12 @@ class Operand:
     - ``space``: hbm, sram or tcm. ``owner``: (sip, cube) or (sip, cube, pe).
     - ``address``: physical address of the first element. ``nbytes``: the size of the elements.
     - ``strides``: in bytes; None stands for row-major.
-    - ``segments``: the (address, nbytes) ranges of the array's bytes, in order, if they are several ranges. Byte x
-      from the first element is byte x of the joined segments.
-    - ``valid``: the number of elements per axis that are in memory. Outside of them, and in segments at ``NOWHERE``, a
-      read returns ``other`` and a write does nothing.
+    - ``segments``: the (address, nbytes) ranges of the array's bytes, in order, if there are several ranges. Byte x
+      after the first element is byte x of the joined segments.
+    - ``valid``: the number of elements per axis that are in memory. For all other elements, and in segments at
+      ``NOWHERE``, a read returns ``other`` and a write does nothing.
     - ``by_address``: the kernel computed the address, so no allocator separates the bytes from other arrays. The flag
-      takes no part in comparisons, and files of the op-log omit it.
+      does not count when operands are compared, and files of the op-log omit it.
     """
 
     space: str
@@ -62,9 +62,9 @@ def in_tcm(owner: tuple[int, ...], address: int, shape: tuple[int, ...], dtype: 
 class MemoryRef:
     """An array in memory at virtual address ``va``; ``strides`` in bytes, None: row-major.
 
-    Elements at or beyond ``valid`` (per axis) are not accessed: a read returns ``other``. ``runs``: a scatter-gather
-    list instead of ``va``, with the elements' runs in order; runs at ``NOWHERE`` are not accessed. ``physical``: the
-    address is physical, as for a slot of a queue.
+    Elements at or beyond ``valid`` on any axis are not accessed: a read returns ``other``. ``runs``: a scatter-gather
+    list instead of ``va``, with the runs of the elements in order; runs at ``NOWHERE`` are not accessed. ``physical``:
+    the address is physical, for example that of a queue's slot.
     """
 
     va: int
@@ -83,7 +83,7 @@ CommandSource: TypeAlias = Operand | MemoryRef | float | str
 
 
 BlockChoice: TypeAlias = Literal["auto", "least"]
-"""The rule that chooses blocks: the smallest that keep the matrix unit busy, or those with the fewest bytes read"""
+"""The rule that chooses blocks: the smallest that keep the matrix unit busy, or the blocks with fewest bytes read"""
 Block: TypeAlias = tuple[int, int, int] | BlockChoice | None
 """The (m, k, n) of a product's blocks, or the rule that chooses them; None: the product is streamed tile by tile"""
 
@@ -165,9 +165,9 @@ MEMORY_WRITERS = frozenset((STORE, ATOMIC, GEMM, TILED_MATH))
 class Command:
     """A command of a kernel to its PE: ``op`` selects the operation and the meaning of the other fields.
 
-    ``name``: the operator of a command that has one, the direction of a queue, else the name in the op-log.
-    ``serial`` counts commands in program order. ``line`` is the kernel line of the call. ``after``: the serials of the
-    commands whose results this command uses; it starts when they are done.
+    ``name``: the operator of the command, the direction of its queue, or else its name in the op-log. ``serial`` counts
+    commands in program order. ``line`` is the kernel line of the call. ``after``: the serials of the commands whose
+    results this command uses; this command starts when those commands are done.
     """
 
     op: Opcode
@@ -268,7 +268,7 @@ class Command:
 
     @property
     def widest_bytes(self) -> int:
-        """The size of the widest operand of a MATH command in bytes: the amount that the engine works on."""
+        """The size in bytes of the widest operand of a MATH command, which decides the duration of the command."""
         return max(self.result.nbytes, *(x.nbytes for x in self.reads), 0)
 
 
@@ -290,7 +290,7 @@ def fill_of(command: Command) -> Command | None:
 
 @value
 class AwaitSpace:
-    """The kernel needs scratch that commands in flight still use: it continues when one of the commands is done."""
+    """The kernel needs scratch that commands in flight still use, and continues when one of these commands is done."""
 
     nbytes: int
     line: int
@@ -314,7 +314,7 @@ class Fence:
 class Receive:
     """The kernel waits for the next message of queue ``direction`` (None: of all queues, round-robin).
 
-    The message must have ``nbytes``. The answer is the message's slot.
+    The message must have ``nbytes``. The kernel receives the message's slot as the answer.
     """
 
     direction: str | None

@@ -1,4 +1,4 @@
-"""The control path: host → io_cpu → m_cpu → pe_cpu and back. Every message costs a header on the links."""
+"""Messages of the control path: host → io_cpu → m_cpu → pe_cpu and back. Every message is a header on the links."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from kernbench.messages.requests import IpcqInitMsg, KernelLaunchMsg, PeCoord, T
 
 @value
 class MapOrder:
-    """Enter a tensor's mapping in MMUs."""
+    """An order to enter a tensor's mapping in MMUs."""
 
     mapping: TensorMapping
 
 
 @value
 class UnmapOrder:
-    """Remove the tensor at ``va_base`` from MMUs."""
+    """An order to remove the tensor at ``va_base`` from MMUs."""
 
     va_base: int
 
 
 @value
 class LaunchOrder:
-    """Run a kernel on PEs; ``grid``: numbers of different PEs of a cube, cubes of a SIP and SIPs that take part."""
+    """An order to run a kernel; ``grid``: the numbers of participating PEs per cube, cubes per SIP, and SIPs."""
 
     launch: KernelLaunchMsg
     grid: tuple[int, int, int]
@@ -32,7 +32,7 @@ class LaunchOrder:
 
 @value
 class FillOrder:
-    """Fill ``nbytes`` at ``pa`` with ``pattern`` by the M_CPU's DMA, as operation ``op``."""
+    """An order to fill ``nbytes`` at ``pa`` with ``pattern`` by the M_CPU's DMA, as operation ``op``."""
 
     op: int
     pa: int
@@ -42,14 +42,14 @@ class FillOrder:
 
 @value
 class QueueOrder:
-    """Install a PE's queues."""
+    """An order to install a PE's queues."""
 
     setup: IpcqInitMsg
 
 
 @value
 class QueueRemoval:
-    """Remove a PE's queues of one installation; None: of every installation."""
+    """An order to remove a PE's queues of one installation; None: of every installation."""
 
     installation: int | None = None
 
@@ -91,7 +91,7 @@ class CubeOrder:
 
 @value(kw_only=True)
 class PeOrder:
-    """An order from an m_cpu to a pe_cpu; ``mates`` are all PEs of this cube that receive the order."""
+    """An order from an m_cpu to a pe_cpu; ``mates`` are all PEs of the cube that receive the order."""
 
     request_id: int
     order: Order
@@ -116,7 +116,7 @@ class PeReport:
 
 @value(kw_only=True)
 class Report:
-    """An answer to the part above: the reports of the PEs below, and the sender's error, if any."""
+    """An answer to an order: the reports of the PEs that carried out the order, and the sender's error, if any."""
 
     request_id: int
     pes: tuple[PeReport, ...]
@@ -136,7 +136,7 @@ class BarrierArrival:
 class BarrierRelease:
     """The report of an m_cpu to a pe_cpu that all PEs have reached the barrier.
 
-    ``error``: the failure of a PE that never will.
+    ``error``: the failure of a PE that will never reach the barrier.
     """
 
     request_id: int

@@ -1,4 +1,4 @@
-"""Messages between an initiator (a DMA, the host) and a memory, one for each transfer."""
+"""Messages between an initiator, which is a DMA or the host, and a memory. Each message is one transfer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Access:
 
 @value(eq=False, guarded=False)
 class ReadRequest:
-    """A header to a memory that requests bytes for ``requester``. ``op`` is the operation of the request."""
+    """A header that requests bytes of a memory for ``requester``, as part of operation ``op``."""
 
     op: int
     part: int
@@ -54,7 +54,7 @@ class WriteData:
 
 @value(eq=False, guarded=False)
 class AtomicData(WriteData):
-    """Operands of an atomic: the memory changes its bytes at the time at which it would commit a write.
+    """Operands of an atomic. The memory changes its bytes at the time at which it would commit a write.
 
     ``answers``: the acknowledgement carries the previous bytes.
     """
@@ -66,8 +66,8 @@ class AtomicData(WriteData):
 class QueueData(WriteData):
     """A message of a queue to its slot: number ``sequence`` from ``sender`` to ``pe``.
 
-    There is no acknowledgement: the memory notifies ``pe`` instead. The address decides the queue. ``row`` is the
-    message's row in the log, ``sent`` the row of its SEND.
+    The memory sends no acknowledgement, but notifies ``pe``. The address decides the queue. ``row`` is the message's
+    row in the log, ``sent`` the row of its SEND.
     """
 
     sequence: int

@@ -70,9 +70,10 @@ def _at_least_1(msg: HostMsg, **counts: int) -> None:
 
 
 class HostBytes:
-    """``nbytes`` bytes of the host. ``make`` (uint8) makes them when phase 2 first writes them; all writes share them.
+    """``nbytes`` bytes of the host, which several writes may share.
 
-    ``held_bytes``: the memory in bytes that they occupy until then.
+    Phase 2 calls ``make`` for the bytes (uint8) when it first writes them. ``held_bytes``: the memory in bytes that is
+    occupied until then.
     """
 
     __slots__ = ("_held_bytes", "_made", "_make", "nbytes")
@@ -93,7 +94,7 @@ class HostBytes:
         return np.dtype(np.uint8)
 
     def take_held_bytes(self) -> int:
-        """Return ``held_bytes`` at the first call, then 0: several writes may share the bytes."""
+        """Return ``held_bytes`` at the first call, and 0 later, because several writes may share the bytes."""
         nbytes, self._held_bytes = self._held_bytes, 0
         return nbytes
 
@@ -142,9 +143,9 @@ class MemoryReadMsg(HostMsg):
 class PeDmaMsg(HostMsg):
     """Traffic without a kernel: the DMA of PE ``pe`` reads or writes ``nbytes`` at physical address ``pa``.
 
-    The control path takes no part: the descriptor is at the DMA when the message is submitted. ``repeat`` descriptors
-    are queued, at most ``outstanding`` of them in flight. Their addresses are ``stride_bytes`` apart. Raises InputError
-    if ``nbytes``, ``repeat`` or ``outstanding`` is below 1, or for another ``op``.
+    The request skips the control path: the descriptor is at the DMA when the message is submitted. ``repeat``
+    descriptors are queued, at most ``outstanding`` of them in flight. Their addresses are ``stride_bytes`` apart.
+    Raises InputError if ``nbytes``, ``repeat`` or ``outstanding`` is below 1, or for another ``op``.
     """
 
     pe: PeCoord
@@ -176,8 +177,8 @@ class PartMsg(HostMsg):
 class KernelRef:
     """A kernel: the function that each PE runs, and the kernel's name.
 
-    ``file``: the source file of the program's lines, if a front end's function runs the user's function. None: the
-    file of ``function``.
+    ``file``: the source file of the user's function, if ``function`` is a front end's wrapper. None: the file of
+    ``function``.
     """
 
     name: str
@@ -201,7 +202,7 @@ LaunchArg: TypeAlias = TensorArg | int | float | str | bool | tuple[int, ...] | 
 
 @value(kw_only=True)
 class LaunchStream:
-    """A stream of launches, as in CUDA: a PE runs launches of one stream in order, of several streams concurrently.
+    """A stream of launches, as in CUDA: a PE runs launches of one stream in order, and several streams concurrently.
 
     A machine has up to ``count`` streams at once: each launch gets 1/``count`` of a PE's scratch.
     """
@@ -217,7 +218,7 @@ class KernelLaunchMsg(HostMsg):
     - ``grid``: the answers of ``num_programs`` (PEs of a cube, cubes of a SIP, SIPs), if ``targets`` are only a part
       of the grid.
     - ``algorithm``: the name in ``ccl.yaml`` of a collective's algorithm.
-    - ``called_at``: the line of the host program that needs a kernel from a library.
+    - ``called_at``: the line of the host program that calls a kernel of a library.
     - ``stream``: None is the default stream. On a PE, a launch of the default stream waits for all earlier launches,
       and all later launches wait for it.
     """
@@ -239,7 +240,7 @@ class KernelLaunchMsg(HostMsg):
 
     @property
     def title(self) -> str:
-        """The name, with the algorithm of a collective."""
+        """The name of the launch, followed by the algorithm if the launch is a collective."""
         name = self.name or self.kernel.name
         return name if self.algorithm in (None, name) else f"{name} by {self.algorithm}"
 
@@ -304,7 +305,7 @@ class QueueSetup:
 
 @value(kw_only=True)
 class IpcqInitMsg(HostMsg):
-    """Install queue pairs on one PE; an error if the PE has any. A removal refers to ``installation``."""
+    """Install queue pairs on one PE, which must have none. A removal refers to ``installation``."""
 
     pe: PeCoord
     queues: tuple[QueueSetup, ...]

@@ -1,8 +1,8 @@
 """Steps of a schedule. A step stands for one call of ``tl`` in a kernel.
 
-A step works on **buffers** and **slots**. A buffer is a number that the schedule assigns to an array in TCM. A slot is
-the message last received from a direction, and the direction's name stands for it. A write to a buffer makes a new
-array, so steps that still read the old array are not disturbed. Each array lives until its last step is done.
+A step works on **buffers** and **slots**. A buffer is a number that the schedule assigns to an array in TCM. A slot
+stores the message last received from a direction, and is named by the direction. A write to a buffer makes a new array,
+so steps that still read the old array are not disturbed. An array stays allocated until its last step is done.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Chunk(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One step; ``does`` decides which fields count. Make steps with the functions below.
+    """One step; ``does`` decides which fields are used. Make steps with the functions below.
 
     - ``to``: the buffer that is written, or the direction.
     - ``source``, ``other``: operands.
@@ -63,7 +63,7 @@ def receive(direction: str, count: int) -> Step:
 
 
 def await_message(direction: str, count: int) -> Step:
-    """Receive as ``receive`` does, but issue later steps only after the message has arrived."""
+    """Receive like ``receive``, but issue later steps only after the message has arrived."""
     return Step("await", direction, number=count)
 
 

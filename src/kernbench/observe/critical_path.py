@@ -1,8 +1,8 @@
 """Find the critical path of a request, and of a whole run, in the causes that the log records.
 
-The log states for every row the row that caused it. A path goes from the end of a row to its begin, and from there to
-its cause, until the begin of the run. The kind of a row says what its time was spent on. Recorded transfers and memory
-accesses divide the time of a DMA or of a message further.
+The log states for every row the row that caused it. A path goes from the end of a row to the row's begin, and from
+there to the row's cause, until the begin of the run. The kind of a row says what its time was spent on. Recorded
+transfers and memory accesses divide the time of a DMA or of a message further.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ OWN_PART: Mapping[Kind, PathPart] = MappingProxyType(
         Kind.FENCE: PathPart.ISSUE,
     }
 )
-"""The part of a path that a row of each kind begins with, before its bytes move"""
+"""By kind of row, the part of a path that such a row begins with, before its bytes move"""
 _OF_NO_PE = frozenset((PathPart.HOST_TRANSFER, PathPart.RAW))
 _CONTROL = {"Report": PathPart.UP, "BarrierArrival": PathPart.BARRIER, "BarrierRelease": PathPart.BARRIER}
 _MOVES = HOST_COPIES | {Kind.DMA_READ, Kind.DMA_WRITE, Kind.ATOMIC, Kind.SEND}
@@ -115,7 +115,7 @@ class PathFinder:
     def of_request(self, handle: RequestHandle) -> CriticalPath:
         """Return the path of a finished request, from its submission to its completion.
 
-        The steps add up to that time exactly.
+        The steps add up to the time between the two exactly.
         """
         row, times = self.snapshot.machine.log.requests[handle.request_id], (handle.submitted_ps, handle.ended_ps)
         path = None if self._run is None else self._run.within(row, *times, handle.request_id)
@@ -140,7 +140,8 @@ class PathFinder:
     def of_run(self, begin_ps: int, end_ps: int) -> CriticalPath:
         """Return the path of a run between two times, also of a run that failed or was stopped.
 
-        The walk starts at the request, or else the row, that ended last before ``end_ps``.
+        The walk starts at the request that ended last before ``end_ps``, or at the row that ended last if there is no
+        such request.
         """
         self._run = chain = self._begin_chain(begin_ps, end_ps, through_kernels=True)
         last = self._last_request(end_ps)
@@ -220,7 +221,7 @@ class _Walk:
         self._dma = InsideDma(snapshot, chain)
 
     def walk(self, place: PathPlace) -> Row:
-        """Walk to the begin of the chain, or to a row without a cause; return the earliest row reached."""
+        """Walk to the begin of the chain, or to a row without a cause; return the earliest row of the walk."""
         chain, following = self._chain, place
         while following.number >= 0 and chain.at_ps > chain.floor_ps:
             place = following
@@ -231,7 +232,7 @@ class _Walk:
         return place.number
 
     def _pass(self, place: PathPlace) -> PathPlace:
-        """Pass a row: return its cause or the row that ended it, _NOWHERE if it has neither."""
+        """Walk over a row; return its cause or the row that ended it, _NOWHERE if it has neither."""
         row, rows = place.number, self._rows
         if place.at != "start":
             last = rows[row + LAST]
@@ -265,7 +266,7 @@ class _Walk:
         return self._to_begin(row)
 
     def _to_begin(self, row: Row) -> PathPlace:
-        """Walk to the begin of a row over the part that it begins with: for rows that move bytes, the DMA set-up."""
+        """Walk to the begin of a row over its first part (``OWN_PART``): for rows that move bytes, the DMA set-up."""
         part, pe = OWN_PART[Kind(self._rows[row + KIND])], self._pe(row)
         if part is PathPart.RAW and pe is None:
             part = PathPart.FILL
@@ -326,7 +327,7 @@ class _Walk:
     def _to_credit(self, row: Row, credit: Row) -> PathPlace:
         """Walk from the end of a wait for a slot to when the receiver released the slot."""
         rows, chain, giver = self._rows, self._chain, self._rows[credit + CAUSE]
-        if rows[row + KIND] == Kind.CONTROL:  # a kernel ends when its credits are back: no kernel waited for a slot
+        if rows[row + KIND] == Kind.CONTROL:  # the kernel ended when its credits were back, and did not wait for a slot
             waiting = self._waiting(row)._replace(line=0)
         else:
             waiting = self._note_hop(row, giver, "slot", self._text(credit))
@@ -336,13 +337,13 @@ class _Walk:
         return PathPlace(credit, "start")
 
     def _way(self, a: PeCoord | None, b: PeCoord | None) -> Route | None:
-        """Return the route between two PEs, None unless both are known and differ."""
+        """Return the route between two PEs; None if they are the same, or if one is unknown."""
         if a is None or b is None or a == b:
             return None
         return self._machine.route(pe_part(*a, "pe_dma"), pe_part(*b, "pe_dma"))
 
     def _waiting(self, row: Row) -> _WaitingLine:
-        """Find the line that waited until ``row`` began, and since when.
+        """Return the line that waited until ``row`` began, with the begin of the wait.
 
         A command waits since its issue, the program since its previous issue.
         """

@@ -110,10 +110,11 @@ class PathHop:
     """A wait on the path: ``waiting`` waited for ``cause`` from ``start_ps`` to ``end_ps``.
 
     - ``message``: ``cause`` sent the message that ``waiting`` received by queue ``direction``.
-    - ``slot``: ``cause`` occupied the slot of queue ``direction``. Here, too, the path enters another kernel.
+    - ``slot``: ``cause`` occupied the slot of queue ``direction``. With ``slot``, as with ``message``, the path enters
+      another kernel.
     - ``memory order``: ``cause`` is another line of the same kernel, which accessed the same bytes.
     - ``fence``: ``cause`` is another line of the same kernel, which wrote.
-    - ``memory``, ``link``: the component ``direction`` served other PEs, among them ``cause``.
+    - ``memory``, ``link``: the component that ``direction`` names served other PEs, among them ``cause``.
     """
 
     waiting: KernelPlace
@@ -173,8 +174,8 @@ class CriticalPath:
     def encloses(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return a mask of the intervals, in ps, that the path contains completely.
 
-        The time of a path is half-open: an interval that starts at its end is outside. An interval that ends later, or
-        never (-1), is outside too, since the work done by the end of the path is unknown.
+        The time of a path is half-open: an interval that starts at the path's end is outside. An interval that ends
+        after the path, or never (-1), is outside too, since the work done by the end of the path is unknown.
         """
         begun: NDArray[np.bool_] = (self.start_ps <= starts) & (starts < self.end_ps)
         return begun & (ends >= 0) & (ends <= self.end_ps)
@@ -198,7 +199,7 @@ class CriticalPath:
 
 
 def sum_by_part(steps: Iterable[PathStep]) -> tuple[Spent, ...]:
-    """Return the time by part, without parts of no time."""
+    """Return the time by part, without parts whose time is 0."""
     ps_by_part = dict.fromkeys(PathPart, 0)
     for step in steps:
         ps_by_part[step.part] += step.ps
@@ -216,14 +217,14 @@ class PathPlace(NamedTuple):
 
 
 MOST_STEPS = 4
-"""The places that a walk may visit, for each row of the launches that it enters"""
+"""The number of places that a walk may visit, per row of the launches that the walk enters"""
 
 
 @state
 class PathChain:
-    """A path under construction, walked backwards: it has reached ``at_ps`` and ends at ``floor_ps``.
+    """A path under construction, walked backwards in time from its end: at ``at_ps`` now, to stop at ``floor_ps``.
 
-    - ``launch_id``: the launch that steps on a PE belong to
+    - ``launch_id``: the launch to which the steps on a PE belong
     - ``through_kernels``: the path continues inside an earlier kernel of the PE; otherwise one step covers that kernel
     - ``passed``: the number of steps and hops before the end of each request, by row
     - ``entered``: the number of steps before each entry into an earlier kernel
@@ -293,6 +294,6 @@ class PathChain:
             self.at_ps = when
 
     def finish(self, start_ps: int, end_ps: int, launch_id: int = -1) -> CriticalPath:
-        """Return the path, whose steps add up exactly: time missing at its begin counts as waiting."""
+        """Return the path. Its steps add up exactly, since time missing at the path's begin counts as waiting."""
         self.back_to(start_ps, PathPart.WAIT)
         return CriticalPath(start_ps, end_ps, tuple(reversed(self.steps)), tuple(reversed(self.hops)), launch_id)

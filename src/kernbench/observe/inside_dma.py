@@ -1,8 +1,8 @@
 """Divide the row of a DMA or of a message on a critical path, from its last byte back to its departure.
 
-The time of a transfer is its uncontended time plus its delay. A link delays it, or the memory that supplied it. If a
-memory did, the path continues in the memory and follows the causes of its grants (``turn``). If the memory or the link
-was busy when an access arrived, the path continues with the access that arrived before.
+The time of a transfer is its uncontended time plus its delay. Either a link delays the transfer, or the memory that
+supplied it. Behind a memory's delay, the path continues in the memory and follows the causes of its grants (``turn``).
+If the memory or the link was busy when an access arrived, the path continues with the access that arrived before.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class InsideDma:
     def walk(self, row: Row, *, accessed: bool = False) -> Row:
         """Walk from the end of ``row`` to its departure; return the row reached.
 
-        ``accessed`` starts from the moment when memories had accessed all bytes of the row. Of several transfers, the
-        walk follows the one answered, or accessed, last. Return another row if the walk continues with the access of
-        that row, which had arrived earlier at a memory or a link.
+        With ``accessed`` the walk starts from the moment when memories had accessed all bytes of the row. Of several
+        transfers, the walk follows the transfer that was answered, or accessed, last. Return another row if the walk
+        continues with an access of that row, which had arrived earlier at a memory or a link.
         """
         self._enter(row)
         numbers = self._snapshot.asked_by.get(row, [])
@@ -73,7 +73,7 @@ class InsideDma:
     def _enter(self, row: Row) -> None:
         """Continue with a row; for a message, with its send.
 
-        The networks that host copies pass are a part of their own.
+        The networks that host copies pass count as a separate part of the path.
         """
         rows = self._snapshot.machine.log.rows
         row = self._snapshot.send_of.get(row, row)
@@ -109,7 +109,7 @@ class InsideDma:
         return NONE if answer is None else answer.end
 
     def _done_ps(self, number: int) -> int:
-        """Return the time when the memory had accessed all bytes of a transfer, NONE before."""
+        """Return the time when the memory had accessed all bytes of a transfer; NONE if it has not."""
         transfer = self._tables.transfer(number)
         if transfer.what == Carries.REQUEST:
             return transfer.end + self._access_ps(transfer)
@@ -159,9 +159,9 @@ class InsideDma:
         return number
 
     def _reply(self, reply: TransferFields[int]) -> int:
-        """Walk to the begin of a reply, or to when its memory had supplied it if the memory was the slower.
+        """Walk to the begin of a reply, or to the end of the memory's supply if the memory was slower than the links.
 
-        Return the transfer that delayed it and that the walk continues with, else NONE.
+        Return the transfer that delayed the reply, with which the walk continues; NONE without such a transfer.
         """
         ahead = self._go_ahead(reply, PathPart.RESPONSE)
         if ahead < 0:
@@ -171,7 +171,7 @@ class InsideDma:
         turn, route = self._tables.last_turn(reply.cause), self._route(reply)
         overhead_ps, alone_ps = route.total_overhead_ps, reply.start + reply.zero_load
         supplied_ps = self._tables.turn(turn).end if turn >= 0 else reply.start
-        if reply.held_by < 0:  # a link delayed it, or nothing did: exclude the time that both cover
+        if reply.held_by < 0:  # delayed by a link or not at all: exclude the time that overhead and supply share
             self._to(self._chain.at_ps - overhead_ps, PathPart.RESPONSE, route)
             self._queue(reply, max(supplied_ps, alone_ps - overhead_ps))
         slower = reply.held_by >= 0 or supplied_ps + overhead_ps > alone_ps
@@ -181,7 +181,7 @@ class InsideDma:
     def _follow_served(self, number: int, turn: int, since_ps: int) -> int:
         """Walk through the grants of a memory back to ``since_ps``, when access ``number`` arrived.
 
-        Return the access to continue with: if the memory was busy on arrival, the access that had found it idle.
+        Return the access to continue with. If the memory was busy on arrival, this is the access that found it idle.
         """
         tables, floor_ps, other, first = self._tables, self._chain.floor_ps, NONE, None
         memory = None if turn < 0 else self._snapshot.columns.parts[tables.turn(turn).memory]
@@ -204,7 +204,7 @@ class InsideDma:
         return first.of
 
     def _behind(self, turn: int, when: int, memory: str | None) -> None:
-        """Walk to ``when`` over time in which the memory served others, ``turn`` last."""
+        """Walk to ``when`` over time in which the memory served other accesses, the last in grant ``turn``."""
         chain, snapshot = self._chain, self._snapshot
         when = max(when, chain.floor_ps)
         if turn >= 0 and when < chain.at_ps and snapshot.names_turns and memory is not None:
@@ -212,7 +212,7 @@ class InsideDma:
         self._to(when, PathPart.MEMORY_QUEUE, memory)
 
     def _note_hop(self, row: Row, waited_for: WaitedFor, where: str, since_ps: int) -> None:
-        """Record that this PE waited from ``since_ps`` to the point reached, if ``row`` belongs to another PE."""
+        """Record that this PE waited from ``since_ps`` to the chain's present time, if ``row`` is of another PE."""
         rows, chain = self._snapshot.machine.log.rows, self._chain
         pe = self._snapshot.pes[rows[row + PART]] if row >= 0 else None
         if pe is None or self._pe is None or pe == self._pe:
@@ -228,7 +228,7 @@ class InsideDma:
         chain.hops.append(hop)
 
     def _head_ps(self, number: int, transfer: TransferFields[int]) -> int:
-        """Return the arrival of a write's first byte; if its memory was busy then, as if others had not waited."""
+        """Return the arrival of a write's first byte; if the memory was busy then, the uncontended arrival."""
         first = self._tables.turn(int(self._snapshot.first_turn[number]))
         if first.by == By.LINK:
             return first.start
@@ -238,11 +238,11 @@ class InsideDma:
         return self._snapshot.routes[transfer.route]
 
     def _queue(self, transfer: TransferFields[int], since_ps: int) -> None:
-        """Walk to ``since_ps`` over time in which a transfer waited for links behind others, each at its own rate.
+        """Walk to ``since_ps`` over time in which a transfer waited for links behind other transfers.
 
-        A transfer that a memory supplied waited for that memory. If no transfer is recorded ahead, or if interleaved
-        transfers waited for each other, the transfer waited for buffer space. The space returns at the rate of the
-        route.
+        Each transfer ahead accounts for the time of its bytes at the rate of its route. If a memory delayed a transfer
+        ahead, the remaining time was a wait for that memory. If no transfer is recorded ahead, or if interleaved
+        transfers waited for each other, the remaining time was a wait for buffer space on the route.
         """
         tables, chain = self._tables, self._chain
         ahead, passed = transfer, set[int]()
@@ -271,17 +271,17 @@ class InsideDma:
         return ahead
 
     def _split(self, transfer: TransferFields[int], part: PathPart) -> None:
-        """Split a transfer, up to the point reached, into its uncontended time and waiting."""
+        """Split a transfer, up to the chain's present time, into its uncontended time and waiting."""
         self._to(self._alone_since_ps(transfer), part, self._route(transfer))
         self._queue(transfer, transfer.start)
 
     def _alone_since_ps(self, transfer: TransferFields[int]) -> int:
-        """Return the departure of a transfer if its route had been uncontended."""
+        """Return the time at which an uncontended transfer would have departed to arrive when this transfer arrived."""
         walked_ps = transfer.end - self._chain.at_ps
         return max(transfer.start, self._chain.at_ps - max(0, transfer.zero_load - walked_ps))
 
     def _go_ahead(self, transfer: TransferFields[int], part: PathPart) -> int:
-        """Walk to when a link was free of the transfer that arrived there earlier; return that transfer, or NONE."""
+        """Walk to the time when the transfer ahead at a link had left the link; return that transfer, or NONE."""
         index, route, since_ps = link_of(transfer.held_by), self._route(transfer), self._alone_since_ps(transfer)
         if index < 0 or transfer.behind < 0 or since_ps <= transfer.start:
             return NONE

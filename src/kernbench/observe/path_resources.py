@@ -2,11 +2,11 @@
 
 The time of an engine, a CPU or a memory belongs to that resource. The time of a transfer has two parts:
 
-- Up to the time of an uncontended route, it is divided like the overheads of that route: components entered and wires.
-- The time beyond belongs to the slowest links of the route, which set its rate.
+- The time up to the overheads of its route is divided like these overheads, among the components entered and the wires.
+- The remaining time belongs to the slowest links of the route, which set its rate.
 
-A link with a distant far end is no faster than the return of buffer space there. The overhead of the far end then sets
-the rate. Time in a queue belongs to the resource waited for, and is reported separately.
+A link with a distant far end is no faster than the return of buffer space from there. The overhead of the far end then
+sets the rate. Time in a queue belongs to the resource that the queue is for, and is reported separately.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _OF_BANKS: Mapping[PathPart, str] = MappingProxyType(
     {PathPart.TURNAROUND: of.HBM_TURNS, PathPart.ROWS: of.HBM_ROWS, PathPart.REFRESH: of.HBM_REFRESH}
 )
 TIE = 1.03
-"""Links of a route count as equally slow up to this factor of the bandwidth of its slowest link"""
+"""Links of a route with a bandwidth up to this factor of the route's slowest link count as equally slow"""
 _QUEUES = frozenset((PathPart.MEMORY_QUEUE, PathPart.NETWORK_QUEUE, PathPart.CONTROL_QUEUE))
 
 
@@ -51,7 +51,8 @@ _QUEUES = frozenset((PathPart.MEMORY_QUEUE, PathPart.NETWORK_QUEUE, PathPart.CON
 class PathShare:
     """The time that a path spent in one of its parts on ``resources``.
 
-    Several resources tie: none of them gains alone. There is none if no key of the configuration changes the time.
+    Several resources tie: to speed up only one of them gains nothing. ``resources`` is empty if no key of the
+    configuration changes the time.
     """
 
     part: PathPart
@@ -60,12 +61,12 @@ class PathShare:
 
     @property
     def resource(self) -> str:
-        """The resources in words."""
+        """The names of the resources, joined as text."""
         return join_words(self.resources)
 
     @property
     def says(self) -> str:
-        """The part in words, with the resource if a part uses several."""
+        """The part as text, with the resource if several resources can serve such a part."""
         return f"{self.part}: {self.resource}" if self.part in _SPLIT and self.resource else str(self.part)
 
 
@@ -89,7 +90,7 @@ _SPLIT = frozenset(
 class ResourceShare:
     """The time of a path on ``resources``, and the share ``queued_ps`` of it in their queues.
 
-    Several resources tie: none of them gains alone.
+    Several resources tie: to speed up only one of them gains nothing.
     """
 
     resources: tuple[str, ...]
@@ -98,7 +99,7 @@ class ResourceShare:
 
     @property
     def resource(self) -> str:
-        """The resources in words."""
+        """The names of the resources, joined as text."""
         return join_words(self.resources)
 
 
@@ -164,7 +165,7 @@ class PathDivider:
         self._ways: dict[Route, _WayParts] = {}
 
     def share(self, steps: Iterable[PathStep]) -> tuple[PathShare, ...]:
-        """Return the time of steps by part and resource, in the order of parts; the sum is that of the steps."""
+        """Return the time of steps by part and resource, in the order of parts; it sums to the time of the steps."""
         spent: dict[tuple[PathPart, tuple[str, ...]], int] = {}
         for (part, via), (head_ps, tail_ps) in _sum_steps(steps).items():
             for resources, ps in self._divide(part, via, head_ps, tail_ps):
@@ -187,17 +188,17 @@ class PathDivider:
         return self._way(route).gbs
 
     def slowest_links(self, route: Route) -> tuple[Link, ...]:
-        """Return the links of a route that are as slow as its slowest; none if the return of buffer space is slower."""
+        """Return the slowest links of a route, several if they tie; none if the return of buffer space is slower."""
         slowest_gbs = min(link.bw_gbs for link in route.links)
         if slowest_gbs > TIE * self.pace_of(route):
             return ()
         return tuple(link for link in route.links if link.bw_gbs <= TIE * slowest_gbs)
 
     def pace_of_space(self, link: Link) -> PaceLimit | None:
-        """Return the rate at which space returns in the FIFO behind a link, None if the link is slower.
+        """Return the rate at which space returns in the FIFO behind a link; None if the link is slower than that.
 
-        A packet occupies its space from its grant until it has left. The component that occupies the space longest is
-        the limiting resource.
+        A packet occupies its space from its grant until it has left the FIFO. The component that occupies the space
+        longest is the limiting resource.
         """
         if link not in self._spaces:
             size = link.figures.packet_bytes
@@ -226,7 +227,7 @@ class PathDivider:
                 yield (_OWN[part],) if part in _OWN else (), head_ps
 
     def _way(self, route: Route) -> _WayParts:
-        """Return the overheads of a route and its slowest resources. Equally slow links tie: none gains alone."""
+        """Return the overheads of a route, and its slowest resources: all of equally slow links, since these tie."""
         way_parts = self._ways.get(route)
         if way_parts is None:
             spaces = map(self.pace_of_space, route.links[:-1])
@@ -269,7 +270,7 @@ def _divide_overhead(overheads: Sequence[tuple[str, int]], ps: int) -> Iterator[
 
 
 def _sum_steps(steps: Iterable[PathStep]) -> dict[tuple[PathPart, Via], tuple[int, int]]:
-    """Sum steps of the same part and ``via``: up to the uncontended time of a route, and beyond it."""
+    """Sum steps of the same part and ``via``: the time up to the overheads of a route, and the time beyond them."""
     sums: dict[tuple[PathPart, Via], tuple[int, int]] = {}
     for step in steps:
         ps, key = step.ps, (step.part, step.via)

@@ -1,14 +1,14 @@
 """Estimate the gain of faster resources: repeat a launch along its recorded causes, with new times.
 
-Each row takes its recorded time, less the saving on the faster resource. It keeps its delay after its cause. It begins
-no earlier than the end of the other rows that it waits for:
+Each row lasts as recorded, less the saving on the faster resource. It begins with the recorded delay after its cause,
+and no earlier than the end of the other rows that it waits for:
 
 - the previous row on its engine
 - the previous stage of its tile
 - for a report, the reports of all other PEs
 
-The gain therefore ends where another row becomes the last. Effects that the log lacks are ignored, for example another
-order of packets.
+The gain is therefore limited by the other rows that a row waits for. Effects that the log does not record are ignored,
+for example a different order of packets.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Retiming:
         self._places = {name: place for place, name in enumerate(self.resources)}
 
     def gains_ps(self) -> dict[str, int]:
-        """Return how many ps earlier the launch ends, for each resource made faster alone."""
+        """Return the time in ps by which the launch ends earlier, for each resource if it alone is faster."""
         request = self.snapshot.machine.log.requests[self.launch_id]
         columns, end = self.snapshot.columns, self._rows[request + END]
         self._begin_ps = self._rows[request + START]
@@ -111,7 +111,7 @@ class Retiming:
     def _time(self, row: Row, handled: Row) -> None:
         """Compute the new times of a row.
 
-        The rows that it waits for have theirs. ``handled`` is the message that the CPU of a message handles first.
+        The rows that it waits for have new times already. ``handled``: for a message, the previous message at its CPU.
         """
         rows = self._rows
         kind, start, part = rows[row + KIND], rows[row + START], rows[row + PART]
@@ -177,7 +177,7 @@ class Retiming:
     def _spend(self, row: Row, begin_ps: int) -> Times:
         """Return the new duration of a row from ``begin_ps``.
 
-        The complete time of an engine belongs to that engine. Tied resources gain nothing alone.
+        The complete time of an engine belongs to that engine. If resources tie, one faster resource saves nothing.
         """
         kind, time_ps = self._rows[row + KIND], self._rows[row + END] - begin_ps
         if kind in _IN_ORDER and time_ps and kind in self._engines:

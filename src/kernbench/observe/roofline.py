@@ -1,9 +1,9 @@
-"""Bound a run by each resource: its work divided by its rate; and divide the time beyond the largest bound.
+"""Bound the time of a run by each resource, its work divided by its rate, and divide the time beyond the largest bound.
 
-Rates and times come from the topology, amounts of work from commands and transfers. A bound is that of the busiest
-instance of a resource, for example a PE's matrix unit, an HBM slice, a CPU or a link. The time beyond the bound has two
-parts. The first is the idle time of that instance, by part of the critical path. The second is the busy time beyond the
-bound.
+Rates and times come from the topology, amounts of work from commands and transfers. The bound of a resource is that of
+its busiest instance, for example a PE's matrix unit, an HBM slice, a CPU or a link. The time beyond the largest bound
+has two parts. The first is the idle time of that instance, by part of the critical path. The second is the time for
+which the instance was busy beyond its bound.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ BUSY = "ps busy"
 class Bound:
     """The least time that ``resource`` needs: ``amount`` units at ``rate`` units per ns, for its busiest instance.
 
-    ``startup_ps`` is the total start-up time of its operations, added on top. ``tile_ps`` is its median time for a
-    tile, 0 for a resource that does not work on tiles.
+    ``startup_ps`` is the total start-up time of the instance's operations, added to the bound. ``tile_ps`` is the
+    instance's median time for a tile, 0 for a resource that does not work on tiles.
     """
 
     resource: str
@@ -62,12 +62,12 @@ class Bound:
 
     @property
     def ps(self) -> int:
-        """The time in ps."""
+        """The bound in ps: work divided by rate, plus start-up."""
         return round(self.amount * 1000 / self.rate) + self.startup_ps
 
     @property
     def ns(self) -> float:
-        """The time in ns."""
+        """The bound in ns."""
         return ps_to_ns(self.ps)
 
 
@@ -126,9 +126,9 @@ class Load:
     pe: PeCoord | None = None
 
     def takes_as_long(self, other: Load) -> bool:
-        """Return True if both take the same time, or, as stages, the same time per tile.
+        """Return True if both loads take the same time, or, as stages, the same time per tile.
 
-        Loads of different PEs never do, since PEs do not pass work to each other.
+        Return False for different PEs, since PEs do not pass work to each other.
         """
         if self.pe is not None and other.pe is not None and self.pe != other.pe:
             return False
@@ -155,10 +155,10 @@ def roofline(snapshot: Seen, path: CriticalPath, slices: Sequence[SliceTime], la
 
 
 def _find_ties(path: CriticalPath, busiest: Sequence[Load]) -> tuple[tuple[str, ...], ...]:
-    """Return the groups of resources that take equally long, and at the same time.
+    """Return the groups of resources that are busy for equally long, and at the same time.
 
-    Resources busy one after the other do not tie: each of them gains alone. A resource busy for less than half of the
-    time ties only as a stage of the tiles of a PE.
+    Resources that are busy one after the other do not tie: each of them saves time if it alone is faster. A resource
+    busy for less than half of the time ties only as a stage of the tiles of a PE.
     """
     left = [load for load in busiest if 2 * load.bound.ps >= path.ps or load.bound.tile_ps]
     groups = []
@@ -175,7 +175,7 @@ def _find_ties(path: CriticalPath, busiest: Sequence[Load]) -> tuple[tuple[str, 
 
 
 def _overlap_ps(path: CriticalPath, load: Load, other: Load) -> int:
-    """Return the time in which both were busy."""
+    """Return the time in ps in which both loads were busy."""
     lengths = [
         int((until - since).sum())
         for since, until in (
@@ -195,7 +195,7 @@ def _busiest(loads: Iterable[Load]) -> list[Load]:
 
 
 def _differences(path: CriticalPath, load: Load) -> tuple[Difference, ...]:
-    """Return the differences, which add up to the time of the path less the bound."""
+    """Return the differences of a path from its bound; their sum is the time of the path less the bound."""
     since, until = _merge(load.busy(), path)
     done = np.concatenate(([0], np.cumsum(until - since)))
 
@@ -216,7 +216,7 @@ def _differences(path: CriticalPath, load: Load) -> tuple[Difference, ...]:
 
 
 def _merge(intervals: Iterable[Interval], path: CriticalPath) -> tuple[Times, Times]:
-    """Merge intervals, clipped to a path."""
+    """Return intervals, clipped to a path and merged."""
     return merge_spans(np.array([*intervals], np.int64).reshape(-1, 2).clip(path.start_ps, path.end_ps))
 
 
@@ -224,7 +224,7 @@ _DESCRIPTORS = (Kind.DMA_READ, Kind.DMA_WRITE, Kind.ATOMIC)
 
 
 class _Gatherer:
-    """Finds the loads within a path, so that none exceeds its time; with ``launch_id``, only those of a launch."""
+    """Finds the loads within a path, so that no load exceeds the path's time; with ``launch_id``, those of a launch."""
 
     def __init__(self, snapshot: Seen, path: CriticalPath, slices: Sequence[SliceTime], launch_id: int | None) -> None:
         self._slices = slices
@@ -270,7 +270,7 @@ class _Gatherer:
         yield from self._links()
 
     def _services(self, resource: str, unit: str, each_ps: int, kinds: Iterable[Kind]) -> Iterator[Load]:
-        """Yield the load of the component that began most rows of some kinds, each of duration ``each_ps``."""
+        """Yield the load of the component that began most rows of some kinds; each row lasts ``each_ps``."""
         columns = self._snapshot.columns
         rows = np.flatnonzero(np.isin(columns.kind, [*kinds]))
         if self._launch_id is not None:
@@ -355,7 +355,7 @@ class _Gatherer:
         return None if node.pe is None else node.pe_coord
 
     def _compute(self) -> Iterator[Load]:
-        """Yield the MACs of complete tiles, by rate: each type of operands counts separately."""
+        """Yield a load per rate of the matrix unit: the MACs of complete tiles of the operand types with that rate."""
         gemm, whats = self._machine.spec.pe.gemm, self._machine.log.whats
         about = self._works.about[self._gemm]
         by_rate: dict[float, list[int]] = {}
@@ -369,7 +369,7 @@ class _Gatherer:
             yield from self._busiest(works, np.full(len(works), self._tile_macs), of.GEMM, "MACs", rate)
 
     def _memories(self) -> Iterator[Load]:
-        """Yield the load of each memory: the bytes accessed by the launch, or by all.
+        """Yield the load of each memory: the bytes accessed by the launch, or by all launches and copies.
 
         Writes that a slice may still hold in its write queue do not count.
         """
@@ -450,9 +450,9 @@ class _Gatherer:
             yield Load(bound, busy, self._pe_of(link.src) or self._pe_of(link.dst))
 
     def _in_sequence(self, link: Link, gbs: float, sent: Column) -> Iterator[Interval]:
-        """Yield the busy intervals of a link if transfers used it completely, at a rate and one after the other.
+        """Yield the busy intervals of a link, as if transfers used it one after the other at the rate ``gbs``.
 
-        Sharing the link among transfers changes none of its idle time.
+        The idle time is the same as with transfers that share the link.
         """
         free_at, transfers = 0, self._snapshot.transfers
         begins = {

@@ -1,7 +1,7 @@
-"""Rooflines of launches as a chart: achieved rate over arithmetic intensity, under the roofs of the machine.
+"""Rooflines of launches as a chart: achieved rate over arithmetic intensity, below the roofs of the machine.
 
 Work and bytes are those of the busiest instances, as in ``Roofline``. The ratio of a roof to a launch's rate therefore
-equals the ratio of the launch's time to the bound of that roof.
+equals the ratio of the launch's time to the bound of the resource with that roof.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ENGINES = {of.GEMM: "matrix unit", of.MATH: "MATH"}
 """Arithmetic resources, each with a chart, and their names in the chart"""
 
 MARGIN = 2.0
-"""The factor by which the axes extend beyond the outermost point or corner"""
+"""The factor by which the axes extend beyond the outermost point or corner of a roof"""
 LEAST_HEIGHT = 0.02
 """The lower end of the rates shown, at most this share of the highest roof"""
 

@@ -1,4 +1,6 @@
-"""Find faults of a run that returned results: unwritten bytes, copies that differ, races, misuse of queues, waits."""
+"""Find faults of a run that returned results: reads of unwritten bytes, differing copies, races, misuse of queues, and
+waits for scratch.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,9 @@ FindingKind: TypeAlias = Literal["unwritten", "copies", "race", "inversion", "sl
 class Party:
     """One side of a finding: ``action`` (``load``, ``store``, ``composite`` …) of a kernel's line on a PE; times in ns.
 
-    The host has an empty ``kernel``, no PE, and a ``line`` of ``file``: 0 and empty if unknown. ``place`` is the line
-    in words, or the step of a schedule. ``writes`` says whether the side writes the bytes of the finding.
+    For the host, ``kernel`` is empty, there is no PE, and ``line`` is a line of ``file`` (0 and empty if unknown).
+    ``place`` is the line in words, or the step of a schedule. ``writes``: True if the side writes the bytes of the
+    finding.
     """
 
     action: str
@@ -137,7 +140,7 @@ class Sanitizer(Observer):
         hooks.inverted.subscribe(self._note_inversion)
 
     def submitted(self, msg: HostMsg, time_ps: int) -> None:
-        """Handle ``msg``, which the host submitted: mappings give tensors their names."""
+        """Handle ``msg``, which the host submitted, to learn the names of mapped tensors."""
         self._tensors.submitted(msg, time_ps)
         self._queues.submitted(msg, time_ps)
 
@@ -188,7 +191,7 @@ class Sanitizer(Observer):
         return None if node.pe is None else node.pe_coord
 
     def findings(self, engine: GraphEngine) -> tuple[Finding, ...]:
-        """Return the faults of all work that has ended in ``engine``, one per place in the kernels, sorted by time."""
+        """Return the faults of all work that has ended in ``engine``: one per place in the kernels, sorted by time."""
         engine.replay()
         # Kernels in flight may still receive the messages in their queues.
         busy = {pe for launch in engine.launches_in_flight for pe in launch.targets}
@@ -224,7 +227,7 @@ class Sanitizer(Observer):
     ) -> Finding:
         """Return a finding about bytes that two accesses share.
 
-        ``where`` is the space of the bytes, and the begin of the later access in ps.
+        ``where`` is the memory space of the bytes, and the begin of the later access in ps.
         """
         space, when = where
         tensor = self._tensors.name_at(overlap.address, when)
@@ -430,7 +433,7 @@ class TensorNames:
                     mapped.until_ps = time_ps
 
     def name_at(self, pa: int, time_ps: int) -> str:
-        """Return the tensor that contains ``pa`` at a time, or nearest to it; empty if no tensor ever did."""
+        """Return the tensor that contains ``pa`` at a time, or at the nearest time; empty if no tensor ever did."""
         here = [mapped for mapped in self._mapped if mapped.holds(pa)]
         return min(here, key=lambda mapped: mapped.away(time_ps)).mapping.name if here else ""
 
@@ -511,7 +514,7 @@ class QueueWatch:
                 yield misuse
 
     def _judge(self, access: OperandUse, messages: list[QueueMessage]) -> Misuse | None:
-        """Judge a read of a slot that has had ``messages``; return None if it is correct."""
+        """Return the misuse in a read of a slot that stored ``messages``; None if the read is correct."""
         removed = self._removed.get(messages[0].peer, NEVER)
         messages = [message for message in messages if not message.arrived_ps <= removed <= access.start_ps]
         if any(message.taken_ps <= access.start_ps and access.end_ps <= message.released_ps for message in messages):

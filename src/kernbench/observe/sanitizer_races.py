@@ -1,8 +1,8 @@
-"""Find pairs of accesses to the same bytes at the same time that nothing orders.
+"""Find races: pairs of accesses to the same bytes that nothing orders.
 
-An access is ordered after another if it started after the other had ended. An access ends when its acknowledgement is
-back, when its data has arrived, or when a fence of its kernel has found it in memory. Two accesses race if their times
-and their bytes overlap and one of them writes.
+An access is ordered after another access if it started after the other had ended. A write ends when its acknowledgement
+has arrived, or when a fence of its kernel has found the bytes in memory. A read ends when its data have arrived. Two
+accesses race if their times and their bytes overlap and one of them writes.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def find_races(
 ) -> Iterator[Race]:
     """Yield the races among finished ``records`` of an op-log; of two composites, the first pair of tiles.
 
-    A PE's accesses to its own TCM do not count: the PE releases scratch only after its last use. Nor do pairs of
-    accesses of one PE if PEs preserve the order of their programs (``in_order``).
+    The accesses of a PE to its local TCM do not count, since the PE releases scratch only after the last use. Pairs of
+    accesses of one PE do not count either if PEs preserve the order of their programs (``in_order``).
     """
     log = list(records)
     ends, fences = source_ends or {}, fence_ends or {}
@@ -120,7 +120,7 @@ def accesses_of(record: OpRecord, source_ends: SourceEnds) -> list[OperandUse]:
 
 
 def _fence_ps(access: OperandUse, fences: Sequence[int]) -> int:
-    """Return when a write is known to be in memory: the first fence that ended after its begin has waited for it."""
+    """Return the time when a write is surely in memory: the end of the first fence that ended after its begin."""
     at = bisect_right(fences, access.start_ps)
     return access.end_ps if at == len(fences) else min(access.end_ps, fences[at])
 
@@ -139,7 +139,7 @@ def _select_watched(accesses: list[OperandUse], pe_of: PeOf) -> list[OperandUse]
 
 
 def _meetings(accesses: list[OperandUse]) -> Iterator[Race]:
-    """Sweep through time: pair each access with those in flight at its start."""
+    """Yield the races of each access with the accesses that are in flight at its start."""
     sweep = _AddressSweep()
     for access in sorted(accesses, key=lambda a: (a.start_ps, a.record.seq)):
         sweep.end_until(access.start_ps)
@@ -203,7 +203,7 @@ def _tiles_of(log: list[OpRecord]) -> dict[int, list[OpRecord]]:
 
 
 def _of_tiles(access: OperandUse, tiles: dict[int, list[OpRecord]]) -> list[OperandUse]:
-    """Divide an access into tiles, each at the time when it moves its window.
+    """Divide an access into tiles, each at the time when the tile moves its window.
 
     An operand in TCM is read when tiles are fetched.
     """

@@ -21,7 +21,7 @@ class SliceTime:
     Times are averages per bus, in ps. The buses were idle in the remaining time.
 
     - ``data_ps``: bursts
-    - ``rows_ps``: the bus was empty, since a row was not open yet
+    - ``rows_ps``: the bus carried no data, since a row was not open yet
     - ``turnarounds_ps``: turnarounds between reads and writes
     - ``refresh_ps``: outages during grants, or the slow-down of data and turnarounds if refresh is spread
     - ``groups_ps``: gaps between consecutive bursts of one bank group
@@ -38,7 +38,7 @@ class SliceTime:
 
     @property
     def busy_ps(self) -> int:
-        """The sum of all causes."""
+        """The busy time in ps: the sum of all causes."""
         return self.data_ps + self.rows_ps + self.turnarounds_ps + self.refresh_ps + self.groups_ps
 
     @property
@@ -73,10 +73,11 @@ def slice_times(snapshot: Seen, path: CriticalPath) -> tuple[SliceTime, ...]:
 def _slice_time(where: str, turns: TurnColumns, numbers: Column, hbm: HbmSpec, interval_ps: int) -> SliceTime:
     """Return the busy time of a slice by cause, from its grants within an interval.
 
-    While a grant waited for its row, others may have used the bus: ``opened`` is the largest possible loss.
+    While a grant waited for its row, other grants may have used the bus. The time lost to row misses is therefore at
+    most ``opened``.
 
     Writes are drained after the grants that delivered them, in idle time before other grants. The sum over the buses
-    may therefore exceed the interval slightly. It is then scaled down to the interval, each cause alike.
+    may therefore exceed the interval slightly. Each cause is then scaled down by the same factor.
     """
     banks, buses = hbm.banks, hbm.num_pcs
     assert banks is not None, "only slices with banks have grants of banks"

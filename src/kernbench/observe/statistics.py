@@ -66,10 +66,11 @@ class Traffic:
 
 @value(kw_only=True)
 class MachineUse:
-    """The components of a machine that a run used: those that worked, or sent or received bytes.
+    """The components of a machine that worked, sent bytes or received bytes in a run.
 
-    ``within`` is the only cube used, else the only SIP, else empty; components outside cubes do not count. ``parts``
-    are types of components, classes of links and types of products, by their names in the machine's file.
+    ``within`` is the cube if only one was used, else the SIP if only one was used, else empty; components outside cubes
+    do not count. ``parts`` are types of components, classes of links and types of products, by their names in the
+    machine's file.
     """
 
     sips: int
@@ -121,7 +122,7 @@ class QueueTraffic:
 
 @value
 class TimeShare:
-    """A share of a PE's kernel time, by the busy engines: one, several at once (``A + B``), or none."""
+    """A share of a PE's kernel time, in which the same engines were busy: one, several (``A + B``), or none."""
 
     what: str
     ns: float
@@ -188,7 +189,8 @@ def _usage(engine: str, columns: Columns, rows: Times, duration: int) -> EngineU
 def engine_shares(works: Works, parts: Collection[str], begin: int, end: int) -> tuple[TimeShare, ...]:
     """Return the time of a PE from ``begin`` to ``end``, in ps, by the engines that were busy, the longest first.
 
-    ``parts`` are the components of the PE. Works that began in the interval count. The shares add up to the interval.
+    ``parts`` are the components of the PE. Works that began in the interval count. The sum of all shares is the length
+    of the interval.
     """
     columns, rows = works.columns, works.rows
     numbers = [number for number, part in enumerate(columns.parts) if part in parts]

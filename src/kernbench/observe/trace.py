@@ -178,7 +178,7 @@ class _Maker:
         for number, memory, start, end in zip(*(column.tolist() for column in snapshot.turns[:4]), strict=True):
             node = snapshot.columns.parts[memory]
             way = "read" if snapshot.transfers.what[number] == Carries.REQUEST else "write"
-            tcm = self.graph.node(node).kind == "pe_dma"  # the DMA answers for its TCM, which has two ports
+            tcm = self.graph.node(node).kind == "pe_dma"  # the DMA represents the PE's TCM, which has two ports
             track = self._track(place, f"{node} TCM {way}" if tcm else node, 0, (MEMORY,), node)
             name = f"{way} {self.names.get(snapshot.row_of(number), '')}".rstrip()
             span = self._span(track, TrackSpan(name, start, end))
@@ -271,7 +271,7 @@ class _Maker:
             if sender is None or receiver is None:
                 continue
             arrives = transfer.end if dst == HOST_PART else max(begun, receiver.start_ps)
-            if name == PeOrder.__name__ and receiver is kernel:  # an order waits for the kernel's start
+            if name == PeOrder.__name__ and receiver is kernel:  # a launch order waits for the kernel's start
                 arrives = receiver.start_ps
             self._add(name, sender, transfer.start, receiver, arrives)
 
@@ -294,7 +294,7 @@ def process_of(place: tuple[int | None, ...]) -> str:
 
 
 def _about(message: QueueMessage, direction: str, peer: PeCoord) -> tuple[Fact, ...]:
-    """Return the facts of a message, as one of its ends sees them."""
+    """Return the facts of a message, as seen from one of its ends."""
     return (
         ("direction", direction),
         ("sequence", message.sequence),

@@ -25,7 +25,7 @@ from kernbench.observe.works import EngineWork, Works
 from kernbench.transport import Link, Route
 
 BUSY = 0.9
-"""Links of a route count as equally busy from this share of the bytes of its busiest link"""
+"""Links of a route that carry at least this share of the bytes of the route's busiest link count as equally busy"""
 ASKS = (Carries.REQUEST, Carries.WRITE, Carries.MESSAGE)
 """Transfers that a memory serves; each is the cause of the transfer that answers it"""
 
@@ -58,9 +58,9 @@ class TraceLog(Observer):
 
 
 class _Departures(NamedTuple):
-    """The transfers over a link: their numbers, in the order in which they left it, and the times.
+    """The transfers over a link: their numbers, in the order in which they left the link, and their times.
 
-    ``free`` has an entry for each count of departures: the number of departures up to the last one that had not waited.
+    ``free`` has an entry for each count of departures: the number of departures up to the last that had not waited.
     """
 
     numbers: Column
@@ -145,7 +145,7 @@ class Seen:
         return int(issues[at]) * WIDTH if at >= 0 else NONE
 
     def last_order(self, row: Row) -> Row:
-        """Return the last order to a PE among those that the order ``row`` to a SIP caused, else ``row``."""
+        """Return the last order to a PE that the order ``row`` to a SIP caused; ``row`` if it caused none."""
         return self._ordered.get(row, row)
 
     @property
@@ -183,7 +183,7 @@ class Seen:
         """Return the transfer at which packets began to wait for a link, among those that left it by ``left_ps``.
 
         The link is number ``hop`` of ``route``; only transfers that arrived by the same previous link count. The
-        transfer before the result left without a wait. Return NONE if the last transfer did, too.
+        transfer before the result left without a wait. Return NONE if the last transfer left without a wait, too.
         """
         entered = NONE if hop == 0 else route.links[hop - 1].index
         key = route.links[hop].index, entered, route.links[hop].src if hop == 0 else ""
@@ -195,9 +195,9 @@ class Seen:
         return int(departures.numbers[free]) if free < last else NONE
 
     def busiest_links(self, route: Route, since_ps: int, until_ps: int) -> Route | tuple[Link, ...]:
-        """Return the slowest links of a route that carried most bytes between two times.
+        """Return those slowest links of a route that carried the most bytes between two times.
 
-        Return the route if no link sets its rate.
+        Return the route if no link sets the route's rate.
         """
         links = self.divider.slowest_links(route)
         carried = [self._carried_by(link, since_ps, until_ps) for link in links]
@@ -280,9 +280,9 @@ class Seen:
 
     @cached_property
     def handled_before(self) -> Mapping[Row, Row]:
-        """The message that delayed the next message at a CPU of the control path.
+        """For a message of the control path, the earlier message that delayed it at its CPU.
 
-        On arrival of the next message, it was in service or still in the queue.
+        When the later message arrived, the CPU was handling the earlier message, or had not begun to.
         """
         transfers = self.transfers
         sent = np.flatnonzero(transfers.what == Carries.CONTROL)
@@ -311,7 +311,7 @@ class Seen:
 
 
 def _last_of(whose: Column, count: int) -> Column:
-    """Return, for each of ``count`` rows, the last index at which ``whose`` names it, else NONE."""
+    """Return, for each of ``count`` rows, the last index at which ``whose`` has the row's number, else NONE."""
     last: Column = np.full(count + 1, NONE)
     last[whose] = np.arange(len(whose))  # the extra last entry collects NONE
     return last[:-1]

@@ -125,7 +125,7 @@ class QueueLog:
     def _move_head(self, message: QueueMessage, now: int) -> None:
         """Advance the head of a queue over messages that are available in order, and end their posted receives.
 
-        A message that arrives early waits for the messages before it, and so does its receive.
+        A message that arrives early waits for the messages before it. Its receive waits as long.
         """
         end = (message.peer, message.queue)
         epoch, head = self._heads.get(end, (0, 0))

@@ -1,11 +1,11 @@
 """Name the bottleneck of a launch or a run in one sentence: a resource, latency, or resources that tie.
 
-A resource is the bottleneck if its work takes at least half of the time at its rate. Otherwise the time is latency. The
-verdict then names the resource or cause with the largest share of the critical path, if making it faster gains much. If
-not, it names no single kind.
+A resource is the bottleneck if its work, at its rate, takes at least half of the time. Otherwise the time is latency.
+The verdict then names the resource or cause with the largest share of the critical path, if a faster one would save
+much time. If not, the verdict names no resource.
 
-Pipeline stages that take equally long tie: neither gains alone. The verdict on a run divides its time: kernels by their
-bottleneck, copies, waits for other ranks.
+Pipeline stages that take equally long tie: one of them alone, made faster, saves no time. The verdict on a run divides
+the run's time: kernels by their bottleneck, copies, waits for other ranks.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Verdict:
     """The verdict on a time of ``time_ps``.
 
     - ``resources``: the bottleneck, the resources that tie, or the resource with most of the critical path
-    - ``share``: its share of the time, by its work or by the path
-    - ``where``: its busiest instance
+    - ``share``: the share of the time of these resources, by their work or by the path
+    - ``where``: the busiest instance of the resource
     - ``next``: the busiest of the other resources
     - ``tile_ns``: the time per tile of each resource of a tie, 0 without tiles
     - ``waits``: the longer waits of the path, in words
@@ -77,7 +77,7 @@ class Verdict:
 
     @property
     def sentence(self) -> str:
-        """The verdict in words."""
+        """The verdict as a sentence."""
         return "; ".join((self._says(), *self.waits))
 
     @property
@@ -130,9 +130,9 @@ def judge(
 ) -> Verdict:
     """Return the verdict on a launch, or on any path, from its roofline and the shares of its path.
 
-    A bound is the bottleneck only if the critical path spends at least half of it on its resource, or on those that
-    tie. Otherwise its work was done while other resources were on the critical path. A resource is named as the latency
-    only if its gain, estimated by ``gains_ps``, is at least half of the largest gain.
+    A resource is the bottleneck only if the critical path spends at least half of the resource's bound on it, or on
+    resources that tie with it. Otherwise its work was done while other resources were on the critical path. A resource
+    is named as the latency only if its gain, estimated by ``gains_ps``, is at least half of the largest gain.
     """
     time_ps, wait_texts = roofline.measured_ps, tuple(waits)
     if not time_ps:
@@ -199,7 +199,7 @@ class Spending:
     why: tuple[Busy, ...] = ()
 
     def __str__(self) -> str:
-        """Return the share in words; one verdict on all kernels needs no share of its own."""
+        """Return the share as text; if all kernels have one verdict, without the percentage of that verdict."""
         alone = self.what == KERNELS and len(self.why) == 1
         shown = self.why[0].resource if alone else ", ".join(map(str, self.why))
         return f"{self.what} {self.share:.0%}" + (f" ({shown})" if shown else "")
@@ -223,7 +223,7 @@ class RunVerdict:
 
     @property
     def sentence(self) -> str:
-        """The verdict in words."""
+        """The verdict as a sentence."""
         first, *further = (str(spending) for spending in self.spent) if self.spent else ("",)
         opening = first.replace("%", f"% of {time_text(self.time_ps)}", 1)
         return ", ".join((opening, *further)) or "nothing was computed or moved"
@@ -269,7 +269,7 @@ def _by_verdict(
 
 
 def _by_resource(steps: Sequence[PathStep], divider: PathDivider) -> list[tuple[str, int]]:
-    """Return the resource with at least half of the time of ``steps``, and that time; else nothing."""
+    """Return the resource with at least half of the time of ``steps``, and its time; empty without such a resource."""
     most = sum_resources(divider.share(steps))[:1]
     total_ps = sum(step.ps for step in steps)
     return [(share.resource, share.ps) for share in most if 2 * share.ps >= total_ps]
@@ -298,7 +298,7 @@ def _purpose(step: PathStep, names: Mapping[int, str], copies: Collection[int]) 
 
 
 def _divide_steps(path: CriticalPath, names: Mapping[int, str]) -> Iterator[tuple[PathStep, int | None]]:
-    """Yield the steps of a path in order, each with the rank that a kernel of another rank waited for meanwhile.
+    """Yield the steps of a path in order, each with the rank for which a kernel of another rank waited meanwhile.
 
     The wait lasts while that rank does something other than its own kernel of the same name. Steps are cut where a wait
     begins or ends.

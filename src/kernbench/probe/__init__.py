@@ -1,1 +1,1 @@
-"""Predefined traffic on a machine: the cost of a transaction, by component, and the rate of a stream of them."""
+"""Predefined traffic on a machine: the latency of a transaction, by component, and the rate of transaction streams."""

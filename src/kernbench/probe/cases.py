@@ -1,6 +1,6 @@
-"""Probe cases: the traffic of each case, on any machine that has its components.
+"""Probe cases: the traffic of each case, on any machine with the components that the case needs.
 
-A site is a machine as the cases see it: it makes flows between components, and finds near and far memories.
+A site wraps a machine for the cases: it makes flows between components, and finds near and far memories.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ProbeFlow:
 
 @value(kw_only=True)
 class StreamPlan:
-    """A stream per flow: ``transactions`` of ``nbytes``, at most ``outstanding`` of them in flight."""
+    """The stream of each flow: ``transactions`` of ``nbytes`` each, at most ``outstanding`` of them in flight."""
 
     nbytes: int
     transactions: int
@@ -59,7 +59,7 @@ def transaction(flow: ProbeFlow, nbytes: int, number: int = 0) -> HostMsg:
 
 
 def dma_stream(flow: ProbeFlow, pe: PeCoord, plan: StreamPlan) -> PeDmaMsg:
-    """Return the complete stream of a PE's DMA as one request."""
+    """Return one request that makes a PE's DMA run its complete stream."""
     fits = plan.transactions * plan.nbytes <= flow.room_bytes
     return PeDmaMsg(
         pe=pe,
@@ -98,7 +98,7 @@ WHOLE = MemoryShare()
 
 
 class Site:
-    """A machine as the probe cases see it: makes flows, and finds near and far slices."""
+    """A machine, wrapped for probe cases: it makes flows, and finds near and far slices."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -171,7 +171,7 @@ FIRST_PE = (0, 0, 0)
 
 @value
 class Absent:
-    """The reason why a machine lacks a case."""
+    """The reason why a case cannot run on a machine."""
 
     why: str
 

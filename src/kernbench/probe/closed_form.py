@@ -3,8 +3,8 @@
 - Read: route there, header over the bottleneck, access, route back, max(M, S over the bottleneck)
 - Write: route there, max(M, S over the bottleneck), access, route back, header over the bottleneck
 
-S is the data, M the memory's time for it. The forms hold for the first transaction at a memory. They are exact unless
-the transaction meets a refresh of all banks.
+S is the number of bytes, M the memory's time for them. The forms hold for the first transaction at a memory. They are
+exact unless a refresh of all banks delays the transaction.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from kernbench.topology.hbm_spec import HbmCtrlAttrs
 class Breakdown:
     """The components of a latency in ps, with an exact sum.
 
-    - ``overhead``: nodes and DMA set-up
-    - ``wire``: distance
-    - ``memory``: access latency, and channel time that the drain does not hide
-    - ``drain``: the data and the header over their bottlenecks
+    - ``overhead``: the overheads of nodes, and the DMA's set-up
+    - ``wire``: the wire delay of links
+    - ``memory``: access latency, and the memory's time for the data as far as it exceeds their drain
+    - ``drain``: the time of the data and of the header on the narrowest links of their routes
     - ``queue``: waiting for other transactions
     - ``difference``: the measured latency less all of the above, which may be negative
     """
@@ -95,7 +95,7 @@ def measure_way(machine: Machine, src: str, dst: str) -> WayCost:
 
 
 def memory_times_ps(machine: Machine, flow: ProbeFlow, nbytes: int, since_ps: int) -> tuple[int, int]:
-    """Return the access latency and M, in ps, of an access at ``since_ps`` to a flow's memory, otherwise idle."""
+    """Return the access latency and M, in ps, of an access at ``since_ps`` to a flow's memory, which is idle."""
     node = machine.graph.node(flow.memory)
     attrs = node.attrs
     if isinstance(attrs, HbmCtrlAttrs):
@@ -129,9 +129,9 @@ def set_up_ps(machine: Machine, flow: ProbeFlow) -> int:
 
 
 def fair_rates_gbs(machine: Machine, flows: Iterable[ProbeFlow]) -> tuple[float, ...]:
-    """Return the rates of simultaneous flows in GB/s: the share of each in its narrowest link or memory.
+    """Return the rates of simultaneous flows in GB/s: the share of each flow in its narrowest link or memory.
 
-    Flows share a link or a memory equally.
+    Flows that use the same link or memory get equal shares.
     """
     used = [_capacities(machine, flow) for flow in flows]
     sharers = Counter(part for parts in used for part in parts)

@@ -1,4 +1,4 @@
-"""Measurement of probe cases: each on an engine of its own, so that no case influences another."""
+"""Measurement of probe cases, each on a separate engine, so that no case influences another."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEFAULT_BYTES = 4096
 SWEEP_BYTES = tuple(4096 << step for step in range(9))
 # Large enough to amortise descriptors and headers, small enough for many transactions in flight.
 STREAM_BYTES = 4096
-# The length of a stream in latencies: filling and emptying the pipeline takes a small share of it.
+# The length of a stream in latencies: filling and emptying the pipeline is then a small share of the stream.
 STREAM_LATENCIES = 40
 BUSIEST_LINKS = 5
 
@@ -41,9 +41,9 @@ class Span:
 
 
 def spread_refresh(topology: Topology) -> Topology:
-    """Return the topology with ``refresh: spread`` in place of all-bank refresh, as cases are measured.
+    """Return the topology with ``refresh: spread`` in place of all-bank refresh; cases are measured on the result.
 
-    Outages would lengthen transactions, and closed forms would no longer be exact.
+    The outages of all-bank refresh would lengthen transactions, and closed forms would no longer be exact.
     """
     spec = topology.spec
     if spec.cube.hbm.refresh_mode != "all-bank":
@@ -102,7 +102,7 @@ def probe_case(
 
 
 def run_once(engine: GraphEngine, flows: Sequence[ProbeFlow], nbytes: int) -> tuple[Span, ...]:
-    """Run one transaction per flow, all at once; return their spans."""
+    """Run one transaction per flow, all at once; return the span of each flow."""
     handles = [engine.submit(transaction(flow, nbytes)) for flow in flows]
     for handle in handles:
         engine.wait(handle)

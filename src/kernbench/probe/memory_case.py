@@ -1,10 +1,10 @@
 """The case ``memory``: access patterns on one slice with banks, without a machine around it.
 
 A source either always has a next access, or sends accesses at random times (Poisson) at a rate. The results per pattern
-are the share of peak bandwidth, the row hits, and the latency over load. They are shown beside the figures of a
-cycle-accurate DRAM simulator, for the patterns and rates that it ran.
+are the share of peak bandwidth, the row hits, and the latency over load. The reference is a cycle-accurate DRAM
+simulator: its figures are shown beside the results, for the patterns and rates that it ran.
 
-Latency is the time from the arrival of an access to its last byte at the controller: on a bus, plus CL.
+Latency is the time from the arrival of an access until its last byte has crossed a bus, plus CL.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ AccessStep = tuple[Access, bool]
 def accesses(pattern: str, room: int, bank_off: int, seed: int) -> Iterator[AccessStep]:
     """Return an endless iterator over the accesses of a pattern in ``room`` bytes of memory.
 
-    The iterator is empty if no access fits. That of ``one_group_SIZE`` includes the accesses in all groups.
+    The iterator is empty if no access fits. For ``one_group_SIZE`` it yields the accesses in all groups.
     """
     name, *options = pattern.split("_")
     if name == "random":
@@ -147,13 +147,13 @@ NAME = "memory"
 DESCRIPTION = "patterns of accesses to one HBM slice, beside a cycle-accurate simulator's figures"
 BURSTS = 8000
 PERIODS = 2
-"""The least length of an open load, in periods of all-bank refresh"""
+"""The least length of a load at random times, in periods of all-bank refresh"""
 REQUESTERS = (1, 2, 4, 8)
 SHARED = ("seq", "random_64B", "random_1KB")
 """Patterns run by several requesters at once, and measured for latency over load"""
 LOADS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 LATENCY_BURSTS = 16_384
-"""Bursts of an open load that is compared, the same number as in the reference"""
+"""Bursts of a load at random times that is compared with the reference, the same number as there"""
 ROOM = 512 << 20
 """Bytes of a slice that patterns use"""
 COMPARED = ("MOP4CLXOR", "RoBaRaCoCh")
@@ -163,7 +163,7 @@ REFERENCE = "memory_reference.json"
 
 @value
 class SliceFigures:
-    """Percent of peak bandwidth, and percent of bursts whose row was open."""
+    """The achieved percentage of peak bandwidth, and the percentage of bursts whose row was open."""
 
     efficiency_pct: float
     row_hit_pct: float
@@ -171,7 +171,7 @@ class SliceFigures:
 
 @value
 class PatternRow:
-    """The figures of a pattern; ``reference`` has those of the cycle-accurate simulator, if it ran the pattern."""
+    """The figures of a pattern; ``reference`` has the figures of the reference simulator, if it ran the pattern."""
 
     pattern: str
     requesters: int
@@ -181,7 +181,7 @@ class PatternRow:
 
     @property
     def error(self) -> float | None:
-        """The difference from the reference in points of peak."""
+        """The difference from the reference simulator in percentage points of peak bandwidth; None without one."""
         return None if self.reference is None else self.figures.efficiency_pct - self.reference.efficiency_pct
 
 
@@ -207,8 +207,8 @@ class LatencyFigures:
 class Latency:
     """The latencies of a pattern at ``gbs``.
 
-    ``load_pct`` is the load in percent of the rate at saturation. ``reference`` has the latencies of the simulator, if
-    it ran this load.
+    ``load_pct`` is the load in percent of the rate at saturation. ``reference`` has the latencies of the reference
+    simulator, if it ran this load.
     """
 
     pattern: str
@@ -219,7 +219,7 @@ class Latency:
 
     @property
     def error_pct(self) -> float | None:
-        """The difference of the mean from the reference, in percent of the reference."""
+        """The difference of the mean latency from the reference simulator's, in percent of the latter."""
         return None if self.reference is None else 100 * (self.figures.mean_ns / self.reference.mean_ns - 1)
 
 
@@ -227,7 +227,8 @@ class Latency:
 class SliceReport:
     """A slice and its figures.
 
-    ``compared`` has the latencies at the loads of the reference, ``absent`` the patterns without rows.
+    ``compared`` has the latencies at the loads of the reference simulator, ``absent`` the patterns without a row in
+    ``rows``.
     """
 
     timing: str
@@ -248,7 +249,7 @@ class SliceReport:
 
     @property
     def errors(self) -> tuple[float, ...]:
-        """The absolute differences from the reference in points of peak, of the rows with a reference."""
+        """The absolute ``error`` of each row that has a reference, in percentage points of peak bandwidth."""
         return tuple(abs(row.error) for row in self.rows if row.error is not None)
 
 
@@ -273,23 +274,23 @@ class SliceUnderTest:
         return mark_assumed(self.timing, assumed=self.assumed)
 
     def make(self) -> BankedMemory:
-        """Return such a slice, idle."""
+        """Return an idle memory with the parameters of this slice."""
         return BankedMemory(Histories(self.banks, self.num_pcs, self.fields, self.queue, self.refresh), self.quantum)
 
     @property
     def is_compared(self) -> bool:
-        """True if the figures of the simulator belong to such a slice."""
+        """True if the figures of the reference simulator are for a slice like this one."""
         if self.mapping == "interleave" and self.fields != interleave(8, xor=True):
             return False
         return self.banks == PRESETS[_reference().memory].timing and self.num_pcs == 2 and self.queue == 64
 
     @property
     def peak_gbs(self) -> float:
-        """The bandwidth of all buses together."""
+        """The bandwidth of all buses together, in GB/s."""
         return self.num_pcs * self.banks.pc_gbs
 
     def steps(self, pattern: str, requester: int = 0) -> Iterator[AccessStep]:
-        """Yield the accesses of a requester, which has its own share of the memory and its own random numbers.
+        """Yield the accesses of a requester, which has a separate share of the memory and separate random numbers.
 
         Yield nothing if no access fits in the share, or if no access is in the group of ``one_group_SIZE``.
         """
@@ -310,7 +311,7 @@ class SliceUnderTest:
                     return
 
     def why_absent(self, pattern: str, requesters: int = 1) -> str:
-        """Return the reason why ``requesters`` cannot run a pattern, empty if they can."""
+        """Return the reason why ``requesters`` requesters cannot run a pattern; empty if they can."""
         if all(next(self.steps(pattern, requester), None) for requester in range(requesters)):
             return ""
         if pattern.startswith(ONE_GROUP) and next(accesses(pattern, self.room, 0, 0), None):
@@ -324,10 +325,11 @@ class SliceUnderTest:
 
 
 def slices_of(hbm: HbmSpec) -> tuple[SliceUnderTest, ...]:
-    """Return the slice of a machine, followed by slices with the mappings of the reference.
+    """Return the slice of a machine, followed by slices with the mappings that the reference simulator ran.
 
-    A machine with a mapping of its choice has its slice only. A machine with ``timing: ideal`` has no banks: the slices
-    then have HBM3's channel, the mappings of the reference and its refresh.
+    If the mapping is neither ``interleave`` nor ``hash``, only the machine's slice is returned. A machine with
+    ``timing: ideal`` has no banks: its slices have the channel of HBM3, and the mappings and the refresh of the
+    reference.
     """
     compared = [
         hbm.model_copy(update={"mapping": name, "burst_bytes": None, "channel_hash": None}) for name in COMPARED
@@ -358,7 +360,7 @@ def _slice_of(hbm: HbmSpec, banks: HbmTiming) -> SliceUnderTest:
 
 
 def probe_slice(slice_: SliceUnderTest, patterns: Sequence[str] = PATTERNS, bursts: int = BURSTS) -> SliceReport:
-    """Probe the patterns with one requester, some of them with more requesters, and some over load.
+    """Probe the patterns with one requester, some patterns also with several requesters, and some at several loads.
 
     Patterns that the slice cannot run are listed as absent.
     """
@@ -420,8 +422,8 @@ class _Served(Request):
 def saturate(slice_: SliceUnderTest, pattern: str, requesters: int, bursts: int) -> PatternRow:
     """Measure a pattern with requesters that always have a next access, for ``bursts`` in total.
 
-    The measurement may end before a refresh. The time is therefore that of the banks, and refresh takes its long-term
-    share. Raises InputError if the slice cannot run the pattern.
+    The measurement may end before a refresh. The rate is therefore computed from bank time, lengthened by the long-term
+    share of refresh. Raises InputError if the slice cannot run the pattern.
     """
     why = slice_.why_absent(pattern, requesters)
     if why:
@@ -452,7 +454,7 @@ def latency(slice_: SliceUnderTest, pattern: str, gbs: float, bursts: int) -> La
     """
     period_ns = slice_.banks.refi_ns if slice_.refresh == "all-bank" else 0.0
     periods = round(PERIODS * period_ns * gbs / slice_.banks.burst_bytes)
-    # Begin after half a refresh period: the outages then take their long-term share of the time.
+    # Begin after half a refresh period: outages then have their long-term share of the time.
     return _figures(slice_, _open_load(slice_, pattern, gbs, max(bursts, periods), period_ns / 2))
 
 
@@ -484,7 +486,7 @@ def _figures(slice_: SliceUnderTest, requests: Sequence[_Served]) -> LatencyFigu
 
 @value
 class _ReferenceLatency:
-    """The latencies of a pattern at ``gbs`` in the simulator."""
+    """The latencies of a pattern at ``gbs`` in the reference simulator."""
 
     mapping: str
     pattern: str
@@ -494,7 +496,10 @@ class _ReferenceLatency:
 
 @value
 class _Reference:
-    """The figures of the simulator for one channel of the timing ``memory``: rows by mapping and pattern; latencies."""
+    """The figures of the reference simulator for one channel of the timing ``memory``.
+
+    ``rows``: figures by mapping and pattern. ``latencies``: latencies over load.
+    """
 
     memory: str
     rows: Mapping[tuple[str, str], SliceFigures]

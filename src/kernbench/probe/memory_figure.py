@@ -1,4 +1,4 @@
-"""Picture of the case ``memory``: share of peak beside the reference, and latency over load."""
+"""Picture of the case ``memory``: share of peak bandwidth beside the reference simulator's, and latency over load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that every implementation of a component must pass, by traffic on a small machine with the component.
+"""Checks that every implementation of a component must pass: they run traffic on a small machine with the component.
 
 The file begins with the small machine and the programs that use each of its component types; the checks follow.
 """
@@ -50,7 +50,7 @@ SMALL_MACHINE = (
     "cube.hbm.slices=2",
     "cube.hbm.refresh=spread",
 )
-"""The default machine with SIPs of two cubes of two PEs; latencies do not depend on the time of the start"""
+"""The default machine, with SIPs of two cubes of two PEs, and with latencies independent of the start time"""
 EVERYWHERE = DPPolicy("row_wise", "row_wise")
 
 
@@ -210,7 +210,7 @@ class PartCheck:
 
 
 class Trial:
-    """A machine on which all programs have run; ``wrong`` has the errors in their results."""
+    """A machine on which all programs have run; ``wrong`` has the errors in the programs' results."""
 
     def __init__(self, topology: Topology) -> None:
         self.engine = GraphEngine(topology, trace_hops=True, limits=LIMITS)
@@ -266,10 +266,10 @@ class Subject:
 
 
 def check_part(name: str, kinds: Sequence[str] = ()) -> Iterator[PartCheck]:
-    """Yield all checks of a component at each of its types of place: ``kinds``, else those that it declares.
+    """Yield all checks of a component for each type of place: the types ``kinds``, else the types that it declares.
 
-    ``name`` is a registered name, ``my_pkg.parts:Part`` or ``file.py:Part``. Raises InputError if it is no component or
-    declares no type, and for a type that it cannot have.
+    ``name`` is a registered name, ``my_pkg.parts:Part`` or ``file.py:Part``. Raises InputError if ``name`` is no
+    component, if the component declares no type, and for a type that the component cannot have.
     """
     impl = name if ".py:" in name else name.replace(":", ".")
     for kind in _kinds(REGISTRY.lookup(impl), name, kinds):
@@ -372,7 +372,7 @@ def is_deterministic(subject: Subject) -> Iterator[str]:
 
 
 def resets(subject: Subject) -> Iterator[str]:
-    """Check that programs take as long after a failed and an abandoned kernel as on a new machine."""
+    """Check that, after a failed kernel and an abandoned one, programs take the same time as on a new machine."""
     disturbed, fresh = (GraphEngine(subject.machine(), limits=LIMITS) for _ in range(2))
     for program in (fail_launch, abandon_launch):
         with suppress(_PlannedError), RuntimeContext[Any](disturbed) as torch:
@@ -453,15 +453,15 @@ def paces(subject: Subject) -> Iterator[str]:
 
 
 def _show_gbs(nbytes: int, ps: int) -> str:
-    """Return the rate in words of all but the first of ``nbytes``, which took ``ps`` longer than the first byte."""
+    """Return the rate as text, if ``nbytes`` arrive ``ps`` after their first byte."""
     return f"{(nbytes - 1) * PS_PER_NS / ps:.3g} GB/s" if ps > 0 else "at once"
 
 
 class SeriesOfParts:
-    """The components of a type on the route of a stream, on a machine of their own.
+    """The components of a type on the route of a stream, on a separate machine.
 
-    ``count`` is the number of these components. ``pacing`` has those that declare a rate, with the arrival of the
-    stream's head at each in ps.
+    ``count`` is the number of these components. ``pacing`` has the components that declare a rate, each with the time
+    in ps at which the stream's head arrives there.
     """
 
     def __init__(self, subject: Subject) -> None:
@@ -473,7 +473,7 @@ class SeriesOfParts:
 
     @property
     def rate_text(self) -> str:
-        """The rates that the components declare, in words."""
+        """The rates that the components declare, as text."""
         rates = [part.rate_at(0) for _, part in self.pacing]
         if not rates:
             return "no rate"
@@ -481,7 +481,7 @@ class SeriesOfParts:
         return f"{min(rate.gbs for rate in rates):g} GB/s" if constant else "a rate that changes"
 
     def least_ps(self, nbytes: int) -> int:
-        """Return the least time of a stream in ps: each component passes all but a burst at its rate."""
+        """Return the least time of a stream in ps: each component passes the bytes beyond a burst at its rate."""
         route, paced = self._route, max(1, round((nbytes - BURST_BYTES) / TOLERANCE))
         return max(
             VaryingRate(part.rate_at).end_ps(paced, offset, route.bottleneck_gbs) + route.total_overhead_ps - offset
@@ -489,9 +489,9 @@ class SeriesOfParts:
         )
 
     def most_ps(self, nbytes: int) -> int:
-        """Return the most time of a stream in ps, beside the latency of the route.
+        """Return the longest permitted time of a stream in ps, without the latency of the route.
 
-        At each moment the slowest component sets the rate; each component may add a packet.
+        At each moment the slowest component sets the rate; each component may add the time of a packet.
         """
         more = self.count * min(nbytes, self._route.packet_bytes)
         end = VaryingRate(self._slowest_at).end_ps(nbytes + more, 0, self._route.bottleneck_gbs)
@@ -505,7 +505,7 @@ class SeriesOfParts:
 def _series(subject: Subject) -> tuple[Machine, Route]:
     """Return a machine and a route through components of the type in series.
 
-    The route starts at such a component if packets do not pass through components of the type.
+    The route starts at a component of the type if packets do not pass through such components.
     """
     machine = GraphEngine(subject.series_machine(), enable_data=False, limits=LIMITS).machine
     first = next(node.id for node in machine.graph.nodes.values() if node.kind == "pe_dma")

@@ -41,12 +41,12 @@ class Transaction:
 
     @property
     def effective_gbs(self) -> float:
-        """Bytes over latency."""
+        """The bytes of the transaction divided by its latency, in GB/s."""
         return self.nbytes / self.latency_ns
 
     @property
     def utilisation(self) -> float:
-        """Effective bandwidth over that of the bottleneck."""
+        """Effective bandwidth divided by the bandwidth of the bottleneck."""
         return self.effective_gbs / self.bottleneck_gbs
 
 
@@ -67,7 +67,7 @@ class TraceRow:
 
 @value(kw_only=True)
 class LinkLoad:
-    """A link in a stream: its bytes, and its serialising time over the time of the stream."""
+    """The load of a link in a stream: bytes, and the share of the stream's time in which the link serialised."""
 
     src: str
     dst: str
@@ -93,12 +93,12 @@ class Sustained:
 
     @property
     def effective_gbs(self) -> float:
-        """The bytes of all flows over the time from the first request to the last completion."""
+        """The bytes of all flows divided by the time from the first request to the last completion, in GB/s."""
         return self.nbytes * self.transactions * self.flows / ps_to_ns(self.duration_ps)
 
     @property
     def utilisation(self) -> float:
-        """Effective bandwidth over that of the bottleneck."""
+        """Effective bandwidth divided by the bandwidth of the bottleneck."""
         return self.effective_gbs / self.bottleneck_gbs
 
 
@@ -137,11 +137,12 @@ class Crowd:
 
 @value(kw_only=True)
 class ProbeReport:
-    """A case on a machine.
+    """The results of a case on a machine.
 
     - ``initiator``, ``memory``: node ids
     - ``pe``: the PE of the initiator, None for the host
-    - ``single``: one transaction of the requested size; with several initiators, the slowest of their simultaneous ones
+    - ``single``: one transaction of the requested size; with several initiators, the slowest of their simultaneous
+      transactions
     - ``sweep``, ``trace``: empty unless details were requested
     - ``crowd``: None with one initiator
     """
@@ -198,7 +199,7 @@ def _leg(machine: Machine, transfer: Transfer, leg: Literal["request", "response
 
 
 def _memory_step(flow: ProbeFlow, request: Transfer, response: Transfer, begin: int) -> TraceRow:
-    """Return the row of the memory, between request and answer; for a write, the remaining time of the commit."""
+    """Return the row of the memory's work between request and answer: for a write, until the commit is over."""
     step = "access until the first byte" if flow.reading else "rest of the write, and access"
     return TraceRow(
         leg="memory",

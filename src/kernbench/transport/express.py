@@ -1,18 +1,18 @@
-"""The express path: an uncontended transfer costs one event, and its course has a closed form (``timing.py``).
+"""The express path: an uncontended transfer costs one event, and closed forms give its times (``timing.py``).
 
 Invariant: at any time a link carries express transfers or packets, never both. A new transfer joins other express
 transfers only if three conditions hold on every link:
 
-- it enters the link after they have left the link;
-- it reaches the FIFO behind the link after they have left that FIFO;
+- the new transfer enters the link after the others have left the link;
+- the new transfer reaches the FIFO behind the link after the others have left that FIFO;
 - the FIFO never overflows.
 
-Otherwise the express transfers that it could meet, and all that share a link with these, become packets at their
-current places. The new transfer then uses packets too.
+Otherwise the new transfer uses packets. The express transfers on its port and its links, and all that share a link with
+these, become packets too, at their current places.
 
 Most transfers find a free route: every link and FIFO is empty when they arrive, which ``Link.express_free_at`` shows at
-once. Such a transfer only moves ``express_free_at``. The transfer *claims* its links, and changes their figures, only
-when another transfer or an observer needs them. A delivered transfer is only counted.
+once. Such a transfer only advances ``express_free_at``. The transfer *claims* its links, and changes their figures,
+only when another transfer or an observer needs these figures. A delivered transfer without claims is only counted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Claim:
     """The use of one link (``hop`` of the route), or of the port (``hop`` -1), by an express transfer.
 
     - ``free_before``, ``ready_before``: the link's state without the claim. ``over_at``: the end of the use.
-    - ``peak``: the largest number of bytes in the FIFO at the claim's grants, with its own bytes.
+    - ``peak``: the largest number of bytes in the FIFO at the claim's grants, including the claim's bytes.
     - ``earlier``: the claims whose bytes may still be in the FIFO when this claim arrives, if exact sums need them.
     """
 
@@ -53,7 +53,7 @@ class Claim:
         return self.hop == len(self.transfer.route.links) - 1
 
     def unstarted_bytes(self, now: int) -> int:
-        """Return the bytes that were not granted the link by ``now``."""
+        """Return the bytes that have not been granted the link by ``now``."""
         transfer, profile = self.transfer, self.transfer.profile
         return profile.nbytes - profile.started_bytes(self.hop, now - transfer.start_ps)
 
@@ -87,7 +87,7 @@ class Claim:
         return peak
 
     def find_peak(self, claims: Iterable[Claim]) -> None:
-        """Set ``peak``; ``claims`` are the earlier claims on the link, last one first, also of several packets."""
+        """Set ``peak``; ``claims`` are the earlier claims on the link, the last first, also of several packets."""
         first = self.transfer.start_ps + self.transfer.profile.offsets[self.hop]
         self.earlier = _still_there(claims, first)
         self.peak = self.peak_until(self.over_at) if self.transfer.profile.n_full else self._sum_fifo_bytes(first)
@@ -103,7 +103,7 @@ class Claim:
 def _still_there(claims: Iterable[Claim], at: int) -> tuple[Claim, ...]:
     """Return the claims that may have bytes in the FIFO at ``at`` or later; ``claims`` are in reverse order.
 
-    Claims leave the FIFO in order, so the search ends at the first one that has left.
+    Claims leave the FIFO in order, so the search ends at the first claim that has left.
     """
     present: list[Claim] = []
     for claim in claims:
@@ -118,9 +118,9 @@ def _still_there(claims: Iterable[Claim], at: int) -> tuple[Claim, ...]:
 class Claims:
     """The claims on a link or a port, in order of time, and their bytes in the FIFO behind the link.
 
-    The bytes are computed for the time at which a new transfer is granted the link, possibly in the future. Each claim
-    counts with its largest number of bytes until it has left. The sum is exact if every claim has one packet, else it
-    is an upper bound. Calls must come in order of time.
+    The bytes are computed for the time at which a new transfer is granted the link, possibly in the future. Until a
+    claim has left the FIFO, it counts with its largest number of bytes. The sum is exact if every claim has one packet,
+    and an upper bound otherwise. Calls must come in order of time.
     """
 
     __slots__ = ("occupancy", "occupied_bytes", "queue", "streams")
@@ -175,7 +175,7 @@ class Claims:
 
 
 def report_course(transfer: Transfer, watch: Watch, now: int, reported: Sequence[int] = ()) -> None:
-    """Report the course of express ``transfer`` up to ``now`` to observers: its hop times, and an interval per link.
+    """Report the express ``transfer`` up to ``now`` to observers: its hop times, and a busy interval per link.
 
     ``reported``: by link, the number of packets of its profile that were reported already.
     """
@@ -215,7 +215,7 @@ class Express:
         self._nowhere.fifo = deque(maxlen=0)
 
     def admit(self, transfer: Transfer) -> bool:
-        """Send ``transfer`` express if it is certainly uncontended; return True if it is."""
+        """Send ``transfer`` express if it is certainly uncontended; return True if it was sent."""
         port = transfer.port
         if port.queue:
             return False
@@ -281,7 +281,7 @@ class Express:
         return self._count(link)
 
     def _count(self, link: Link) -> LinkUse:
-        """Return the use of ``link`` without the packets that its claims have not started yet."""
+        """Return the use of ``link`` without the packets of its claims that have not started yet."""
         claims = self._claims.get(link)
         if claims is None:
             return LinkUse(link.granted_bytes, link.busy_ps, link.peak)
@@ -344,7 +344,7 @@ class Express:
     def _claim_connected(self, links: tuple[Link, ...]) -> None:
         """Let unclaimed transfers claim their links if they use one of ``links``, directly or through shared links.
 
-        So the claims of each link stay in order of admission.
+        The claims of each link therefore stay in order of admission.
         """
         connected_links = set(links)
         connected: list[Transfer] = []
@@ -360,7 +360,8 @@ class Express:
     def _claim(self, transfer: Transfer, now: int) -> None:
         """Add claims of ``transfer`` to its port and its links, after all transfers admitted earlier.
 
-        A place whose use is over may have packets already: there the transfer only adds to the figures.
+        If its use of a link or port is over, other packets may use that place already. There the transfer makes no
+        claim, and only adds to the figures.
         """
         profile, start, port, links = transfer.profile, transfer.start_ps, transfer.port, transfer.route.links
         final, nbytes, busy, peaks, ends = links[-1], profile.nbytes, profile.busy, profile.peaks, profile.ends
@@ -418,7 +419,7 @@ class Express:
     def _closure(self, inputs: Iterable[Input], now: int) -> tuple[list[Transfer], list[Input]]:
         """Return the express transfers connected to ``inputs``, in order of admission, and all places that they claim.
 
-        The order is that of ``admission``: ``serial`` is assigned when a transfer is made, in another order.
+        ``Transfer.admission`` gives this order. ``Transfer.serial`` does not, as it is assigned before the admission.
         """
         revoked: dict[int, Transfer] = {}
         touched: dict[int, Input] = {}
@@ -503,7 +504,7 @@ class Express:
             link.fifo.append(packet)
 
     def resume(self, probe: Probe) -> None:
-        """Continue the transfers followed by ``probe`` as express, if their courses are certain."""
+        """Continue the transfers that ``probe`` follows as express, if their future times are certain."""
         if probe.port.probe is not probe:
             return
         now = self.clock.time
@@ -543,7 +544,7 @@ class Express:
         resume(link)
 
     def _readmit(self, course: Course, now: int) -> None:
-        """Admit a transfer to the express path that was in flight as packets."""
+        """Admit a transfer in flight as packets to the express path."""
         transfer, profile, start = course.transfer, course.profile, course.start_ps
         transfer.probe = None
         transfer.profile, transfer.start_ps, transfer.resumed_at = profile, start, course.first

@@ -1,8 +1,8 @@
 """The network: links, routes, ports and deciding nodes, and the two paths of a transfer (express, or by packets).
 
-A deciding node is called once for each transfer, when the transfer's head arrives; the packets follow the head. A held
-head waits before it enters the FIFO, and so does everything behind it on the same link. A node may also hold packets,
-one after another.
+The network calls a deciding node once for each transfer, when the transfer's head arrives; the packets follow the head.
+The node may hold the head: the head, and everything behind it on the same link, then wait before they enter the FIFO. A
+node may also hold packets, one after another.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from kernbench.transport.watch import Watch
 class Junction:
     """A deciding node at the far end of links (``Network.link``).
 
-    ``decide(transfer, hop)`` returns the time in ps for which the head of a transfer is held. If the node ``divides``
-    traffic, ``decide`` may also send the transfer another way from link number ``hop`` of its route on
-    (``Network.redirect``). ``hold_packet(packet)`` returns the time in ps for which a packet is held. The node calls
-    ``hold_packet`` when the packet's head has arrived and all earlier packets of the same link have proceeded.
+    ``decide(transfer, hop)`` returns the time in ps for which the node holds the head of a transfer. If the node
+    ``divides`` traffic, ``decide`` may also send the transfer another way from link number ``hop`` of its route on
+    (``Network.redirect``). ``hold_packet(packet)`` returns the time in ps for which the node holds a packet. It is
+    called when the packet's head has arrived and all earlier packets of the same link have proceeded.
     """
 
     __slots__ = ("_arriving", "_decide", "_entered_at", "_hold_packet", "_waiting", "divides")
@@ -73,7 +73,7 @@ class Junction:
         """Put ``packet`` into the FIFO, ``held_ps`` from now."""
         now = link.clock.time
         when = now + held_ps
-        # Not before earlier packets of this link, which may enter at this instant, or later.
+        # The packet enters after the earlier packets of this link, which may enter at this instant, or later.
         before = self._entered_at.get(link, -1)
         self._entered_at[link] = when = max(when, before)
         if before < when == now:
@@ -107,9 +107,9 @@ class Junction:
 
 @state
 class _WaitingPacket:
-    """A packet at a node that holds packets: before its hold it waits for ``ready_ps``, then for the hold's end.
+    """A packet at a node that holds packets; ``ready_ps`` is the earliest begin of its hold.
 
-    ``is_held``: the hold has begun, and ``ready_ps`` is its end.
+    ``is_held``: the hold has begun, and ``ready_ps`` is the end of the hold.
     """
 
     packet: Packet
@@ -168,7 +168,7 @@ class Network:
     ) -> Link:
         """Add a directed link. ``fifo_bytes`` bounds the FIFO at its far end (None: unbounded).
 
-        ``index`` orders links (and the inputs they feed) at equal times; by default the order of the calls.
+        ``index`` orders links, and the inputs they feed, at equal times; by default links have the order of the calls.
         ``junction`` decides at the far end. ``rate`` is the rate at the near end, bounded by ``bw_gbs``. Transfers over
         a link with a junction or a rate use packets. Raises TransportError for a link that exists, an index in use, or
         figures out of range.
@@ -195,13 +195,13 @@ class Network:
         )
         if isinstance(link, PacedLink) and rate is not None:
             link.rate = rate
-        if junction is not None or rate is not None:  # a permanent user bars express transfers
+        if junction is not None or rate is not None:  # counts as a permanent user, so that no transfer goes express
             link.users, link.express_free_at = 1, NEVER
         self.links[src, dst] = link
         return link
 
     def port(self, node: str, channel: str = "") -> Port:
-        """Return the source port of ``node`` for ``channel`` (DMA queue, virtual channel), made at its first use."""
+        """Return the port of ``node`` for ``channel``, such as a DMA queue; the first call makes the port."""
         port = self._ports.get((node, channel))
         if port is None:
             index, resume = PORT_INDEX_BASE + len(self._ports), self.express.resume
@@ -209,7 +209,7 @@ class Network:
         return port
 
     def route(self, nodes: Sequence[str]) -> Route:
-        """Return the route through ``nodes``, made at its first use. Raises TransportError as ``make_route``."""
+        """Return the cached route through ``nodes``. Raises TransportError as ``make_route`` does."""
         key = tuple(nodes)
         route = self._routes.get(key)
         if route is None:
@@ -278,8 +278,8 @@ class Network:
     def inject(self, transfer: Transfer, supply: Supply | None = None, *, open_ended: bool = False) -> None:
         """Put ``transfer`` on its port now.
 
-        ``supply`` gives the times at which its bytes become available (default: at once). ``open_ended``: the method
-        ``supply`` adds more later.
+        ``supply`` gives the times at which the transfer's bytes become available (default: at once). ``open_ended``:
+        calls of the method ``supply`` add more packets later.
         """
         transfer.injected_ps = self.clock.time
         if self.watch.on:
@@ -321,7 +321,7 @@ class Network:
         packets.curtail(transfer, count)
 
     def redirect(self, transfer: Transfer, at: int, way: tuple[Link, ...]) -> None:
-        """Send ``transfer``, which uses packets, by the links ``way`` from link number ``at`` of its route on."""
+        """Send ``transfer``, which uses packets, along the links ``way`` from link number ``at`` of its route on."""
         links = transfer.route.links
         planned, new_links = set(links[at:]), set(way)
         joined = [link for link in way if link not in planned]

@@ -1,4 +1,4 @@
-"""Rates that change with time: the rate of a node's links, and the time at which a packet has passed such a link."""
+"""Rates that change with time: the rate of a node's links, and the time that a packet needs to pass such a link."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernbench.core.clock import NEVER
 from kernbench.transport.state import Link
 
 MOST_STRETCHES = 100_000
-"""The number of rates per packet and link at which the link gives up, so that an endless rate of 0 is an error"""
+"""A packet that needs this number of rates to pass a link is an error, so that an endless rate of 0 is detected"""
 
 
 class RateStretch(NamedTuple):
@@ -25,8 +25,8 @@ class RateStretch(NamedTuple):
 class VaryingRate:
     """The rate of each link out of a node, as a function of time.
 
-    ``ask(now_ps)`` returns the rate from ``now_ps`` on. A call is made only for times that no earlier answer covers, so
-    once for all links, and times only grow.
+    ``ask(now_ps)`` returns the rate from ``now_ps`` on. It is called only for times that no earlier answer covers, so
+    only once for all links of the node, and with increasing times.
     """
 
     __slots__ = ("_ask", "_stretches")
@@ -36,7 +36,7 @@ class VaryingRate:
         self._stretches: deque[RateStretch] = deque()
 
     def end_ps(self, nbytes: int, start_ps: int, most_gbs: float) -> int:
-        """Return the time at which ``nbytes`` from ``start_ps`` on have passed a link of at most ``most_gbs``.
+        """Return the time at which ``nbytes`` that start at ``start_ps`` have passed a link of at most ``most_gbs``.
 
         ``start_ps`` never decreases between calls. Raises TransportError if the rate is 0 for ever.
         """
@@ -76,7 +76,7 @@ class PacedLink(Link):
     def occupy_ps(self, nbytes: int) -> int:
         """Return the time in ps that a packet granted now occupies the link.
 
-        If the rate raises an error, the packet passes at the link's bandwidth.
+        If the call for the rate raises an error, the packet passes at the link's bandwidth.
         """
         now = self.clock.time
         try:

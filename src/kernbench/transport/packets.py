@@ -9,9 +9,9 @@ A packet of s bytes at the front of input FIFO L uses link M next:
 * The space in L returns at ``tail``. The head is at the far end at ``start + overhead``, the last byte at
   ``tail + overhead``.
 
-A request may be entered before it becomes valid, because its time is fixed by the grant of the packet before it. So a
-packet costs one event per hop, plus one arbitration if it waits. This path uses conditional expressions for the larger
-of two: calls of ``max`` would cost a tenth of the time.
+A request may be entered before it becomes valid, because the grant of the previous packet fixes its time. A packet
+therefore costs one event per hop, plus one arbitration if the packet waits. The code uses conditional expressions for
+the larger of two numbers, since calls of ``max`` would cost a tenth of the run time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def enqueue(transfer: Transfer, now: int) -> None:
 
 
 def join_queue(transfer: Transfer) -> None:
-    """Append ``transfer`` to the queue of its port, which cuts transfers into packets in order."""
+    """Append ``transfer`` to the queue of its port; the port cuts transfers into packets in order."""
     port = transfer.port
     if not port.queue:
         port.look_after(len(transfer.route.links))
@@ -48,7 +48,7 @@ def supply(transfer: Transfer, more: Supply, now: int) -> None:
 
 
 def curtail(transfer: Transfer, count: int) -> None:
-    """Withdraw the supply beyond the first ``count`` packets of ``transfer``; no later packet was granted yet."""
+    """Withdraw the supply beyond the first ``count`` packets of ``transfer``; no later packet has a grant yet."""
     port = transfer.port
     transfer.curtail_supplies(count)
     if port.probe is not None:
@@ -60,7 +60,7 @@ def curtail(transfer: Transfer, count: int) -> None:
 
 
 def refill(port: Port, now: int) -> None:
-    """Cut the next packet if no packet waits at the port and the packet's supply is known."""
+    """Cut the port's next packet if no packet waits there and the next packet's supply is known."""
     if port.fifo or not port.queue:
         return
     transfer = port.queue[0]
@@ -239,7 +239,7 @@ def deliver(transfer: Transfer) -> None:
 
 
 def collect(link: Link, now: int) -> None:
-    """Collect the credits that have returned: the space that has become free in the FIFO."""
+    """Add the credits that have returned to the free space of the FIFO."""
     returning = link.credits
     while returning and returning[0][0] <= now:
         link.used -= returning.popleft()[1]

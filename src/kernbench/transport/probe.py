@@ -8,8 +8,8 @@ if four conditions hold:
 - every packet behind the probe was granted its links at the computed times;
 - the transfers still at the port follow in closed form.
 
-A port probes after as many packets as its route has links, or as it has transfers. After a failed probe the interval
-doubles. So a port without contention is soon express again, and a port with permanent contention pays little.
+A port probes after as many packets as its route has links, or as the port has transfers. After a failed probe this
+interval doubles. A port without contention is therefore soon express again, and permanent contention costs few probes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kernbench.transport.timing import AT_ONCE, Profile
 
 
 class Course:
-    """The course of a transfer from packet ``first`` on: ``profile``, started at ``start_ps``.
+    """The times of a transfer from packet ``first`` on: those of ``profile``, started at ``start_ps``.
 
     ``granted[j]``: the number of these packets that were granted link j of the route.
     """
@@ -40,7 +40,7 @@ class Course:
         return self.start_ps + self.profile.offsets[hop] + self.profile.ends[hop]
 
     def uses(self, hop: int) -> bool:
-        """Return True until the last packet has left link number ``hop`` and the FIFO behind it."""
+        """Return True while a packet of the course uses link number ``hop``, or the FIFO behind it."""
         return self.granted[min(hop + 1, len(self.granted) - 1)] <= self.profile.n_full
 
     def granted_bytes(self, hop: int) -> int:
@@ -58,7 +58,7 @@ class Course:
 class Probe:
     """A followed packet, number ``first`` of its transfer, and all packets that its port has cut after it.
 
-    ``starts``: the times at which the first packet was granted its links.
+    ``starts``: the times at which packet ``first`` was granted its links.
     """
 
     __slots__ = ("_before", "_grants", "first", "packets", "port", "starts")
@@ -106,7 +106,7 @@ class Probe:
             packet.transfer.probe = None
 
     def find_courses(self, now: int) -> list[Course]:
-        """Return the courses of the port's transfers, in order, if they are certain; else an empty list."""
+        """Return the courses of the port's transfers, in order, if all are certain; else an empty list."""
         courses = self._courses(now)
         if courses and _fit_together(courses) and all(self._are_alone(courses, hop) for hop in self._hops):
             return courses
@@ -186,8 +186,8 @@ def _course_from(
 ) -> Course | None:
     """Return the course from packet ``first`` on, behind the course ``before``; None if it is not certain.
 
-    The course began at ``begun_ps``; None: it begins when the port is free. ``offsets`` are its measured offsets, if
-    there are any.
+    The course began at ``begun_ps``; None: the course begins when the port is free. ``offsets``: the measured offsets,
+    if any.
     """
     route, n_left, supply_ps, pace = transfer.route, transfer.n_full - first, 0, AT_ONCE
     if before is not None and before.transfer.route is not route:
@@ -232,7 +232,7 @@ def _offsets_behind(before: Course, start_ps: int, route: Route) -> tuple[int, .
 def _keeps_pace(profile: Profile, route: Route) -> bool:
     """Return True if all packets wait at the same links as the first packet, and as long.
 
-    This holds if each such link is as slow as all links before it.
+    They do if, wherever the first packet waits, the link is at least as slow as every link before it.
     """
     if not profile.n_full:
         return True
@@ -263,7 +263,7 @@ def _fit_into(link: Link, hop: int, courses: list[Course]) -> bool:
 
 
 def _most_held(course: Course, earlier: list[Course], hop: int) -> int:
-    """Return the largest number of bytes in the FIFO at any grant of ``course`` until the ``earlier`` have left."""
+    """Return the largest number of bytes in the FIFO at any grant of ``course`` until the ``earlier`` courses left."""
     profile, start, most = course.profile, course.start_ps, 0
     over = max((previous.end_ps(hop + 1) for previous in earlier), default=0)
     for number in range(profile.n_full + 1):

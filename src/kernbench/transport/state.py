@@ -64,7 +64,7 @@ class Packet:
         self.last = last
         self.hop = hop  # number of the next link
         self.need = size if hop + 1 < len(self.links) else 0  # FIFO space behind that link; a destination needs none
-        self.tail = tail  # time at which its last byte is at the place of its head
+        self.tail = tail  # time at which the packet's last byte reaches the place of its head
 
     @property
     def nbytes(self) -> int:
@@ -77,7 +77,7 @@ class Packet:
         return self.links[self.hop]
 
     def follow(self) -> None:
-        """Continue on the current route of the transfer, whose head may have been sent another way."""
+        """Set the packet to the current route of its transfer, whose head may have been sent another way."""
         self.links = self.transfer.route.links
         self.need = self.size if self.hop + 1 < len(self.links) else 0
 
@@ -91,7 +91,7 @@ class Waiting:
         self.index = index
         self.fifo: deque[Packet] = deque()
         self.ready_at = 0  # time at which the last byte of the latest packet has left
-        self.express_free_at = 0  # from then on the place is free for an express transfer; NEVER while packets use it
+        self.express_free_at = 0  # time from which an express transfer may use this place; NEVER while packets use it
         self.last_sent = -1  # if transport is watched: number of the transfer that last left, or was sent from, here
 
 
@@ -222,9 +222,9 @@ _ENDLESS = 1 << 29
 class Port(Waiting):
     """A source: one DMA queue, virtual channel or memory output.
 
-    The port cuts its transfers into packets one at a time. If it ``looks``, it probes for a free way (``probe.py``)
-    every ``interval`` packets, next after ``patience`` more. A network without express transfers never probes. The port
-    calls ``resume`` with a successful ``probe``.
+    The port cuts its transfers into packets one at a time. If ``looks`` is set, the port probes for a free way
+    (``probe.py``) every ``interval`` packets, the next time after ``patience`` more packets. A network without express
+    transfers never probes. The port calls ``resume`` with a successful ``probe``.
     """
 
     __slots__ = ("interval", "looks", "name", "patience", "probe", "queue", "resume", "undelivered")
@@ -281,7 +281,7 @@ class Route:
         return self.timing.total_overhead_ps
 
     def latency_ps(self, nbytes: int, pace: Pace = AT_ONCE) -> int:
-        """Return the uncontended time from injection to delivery in ps: Σ overhead + max(supply, S / min(bw)).
+        """Return the uncontended latency of S bytes in ps: Σ overhead + max(supply, S / min(bw)).
 
         The closed form is that of ``timing.py``.
         """
@@ -311,12 +311,13 @@ class Way:
 
 
 class Transfer:
-    """S bytes from a port along a route.
+    """A number of bytes from a port along a route.
 
-    - ``injected_ps``, ``delivered_ps``, ``head_ps`` (first byte at the destination): times in ps, NEVER until reached.
+    - ``injected_ps``, ``head_ps``, ``delivered_ps``: the times in ps of injection, of the first and of the last byte at
+      the destination; NEVER until the event.
     - ``express``: the transfer has no packets; it follows ``profile`` from ``start_ps`` on. The profile begins at
       packet ``resumed_at``.
-    - ``admission``: numbers express transfers in order of admission, which is the order in which they use a link.
+    - ``admission``: the number of an express transfer in order of admission, which is the order of use of every link.
     - ``probe``: set while the transfer's packets are followed to detect a free way.
     - ``row``: the transfer's row in the log, if it has one, else -1.
     - ``number``, ``ahead``: if transport is watched, the number of this transfer and of the previous one of its port.
@@ -434,7 +435,7 @@ class Transfer:
         )
 
     def whole_supply(self, start_ps: int) -> Supply | None:
-        """Return the supply if a single supply has all packets and begins at ``start_ps`` or later; else None."""
+        """Return the supply if a single supply covers all packets and begins at ``start_ps`` or later; else None."""
         supply = self.supplies[0] if self.supplies is not None and len(self.supplies) == 1 else None
         if supply is None or supply.count != self.packets or supply.start_ps < start_ps:
             return None
@@ -456,7 +457,7 @@ class Transfer:
         return head, head + (supply.pace.last_ps if packet == self.n_full else supply.pace.packet_ps)
 
     def extend_supplies(self, supply: Supply | None) -> None:
-        """Append ``supply``; None only marks the transfer as supplied by later calls."""
+        """Append ``supply``; None only marks the transfer as one that later calls supply."""
         if self.supplies is None:
             self.supplies = []
             self.supplied = 0

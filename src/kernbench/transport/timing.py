@@ -8,9 +8,10 @@ Packet k of a transfer of n full packets and a last one, which may be smaller, a
     tail(n,j)  = t0 + offset[j] + ends[j]                    for the last packet:
                                                              ends[j] = max(n·pace[j] + its time, ends[j-1])
 
-The closed forms follow by induction from the rules of a hop (``packets.py``) if no packet waits for a credit. The forms
-are exact in integer picoseconds. The forms also hold behind a backlog: packet 0 is granted link j ``slack[j]`` after
-its head has arrived. If link j is as slow as all links before it, the other packets have the same distance:
+The closed forms follow by induction from the rules of a hop (``packets.py``) if no packet waits for a credit. They are
+exact in integer picoseconds. They can also describe a transfer behind a backlog, where packet 0 is granted link j
+``slack[j]`` after its head has arrived. If link j is at least as slow as every link before it, all other packets are
+granted link j with the same slack:
 
     offset[j] = offset[j-1] + overhead of link j-1 + slack[j]
     ends[j]   = max(n·pace[j] + its time, ends[j-1] - slack[j])
@@ -45,7 +46,7 @@ class Supply:
 
 
 class LinkFigures(NamedTuple):
-    """The figures of a link that decide its times; links of equal figures have equal times."""
+    """The figures of a link that decide the times of packets; links with equal figures have equal times."""
 
     bw_gbs: float
     overhead_ps: int
@@ -56,7 +57,7 @@ class LinkFigures(NamedTuple):
     def hop_ps(self) -> int:
         """The time in ps from a grant to the head's arrival at the far end, at least 1.
 
-        With 0 ps, the order of events within an instant would decide the next arbitration.
+        With a time of 0 ps, the order of events within an instant would decide the next arbitration.
         """
         return max(1, self.overhead_ps)
 
@@ -123,8 +124,8 @@ class Profile:
 class Timing:
     """The times of transfers over links of certain figures, shared by all routes over such links.
 
-    Machines consist of equal parts, so there are few timings, and the data that every transfer reads stays in the CPU
-    cache. ``profiles``: the profiles made so far, by size and pace.
+    Machines consist of equal parts, so a machine needs few timings. The data that every transfer reads therefore stays
+    in the cache of the host's CPU. ``profiles``: the profiles made so far, by size and pace.
     """
 
     __slots__ = ("_links", "_packet_bytes", "offsets", "profiles", "total_overhead_ps")
@@ -140,7 +141,7 @@ class Timing:
         self.total_overhead_ps = offsets[-1] + links[-1].overhead_ps
 
     def profile(self, nbytes: int, pace: Pace) -> Profile:
-        """Return the course of ``nbytes`` supplied at ``pace``, made at its first use."""
+        """Return the cached course of ``nbytes`` supplied at ``pace``."""
         profile = self.profiles.get((nbytes, pace))
         if profile is None:
             profile = self.profiles[nbytes, pace] = self.make_profile(nbytes, pace, self.offsets)
@@ -182,9 +183,9 @@ class Timing:
         )
 
     def _own_peaks(self, nbytes: int, pace: list[int], ends: list[int], offsets: tuple[int, ...]) -> list[int]:
-        """Return the largest number of bytes in the FIFO behind each link but the last.
+        """Return the largest number of the transfer's bytes in the FIFO behind each link, except the last link.
 
-        Occupancy grows with grants, so the last two grants are enough.
+        The occupancy grows from grant to grant, so its values at the last two grants are enough.
         """
         peaks: list[int] = []
         size = self._packet_bytes

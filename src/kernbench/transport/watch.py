@@ -18,8 +18,9 @@ answers"""
 class Watch:
     """The observer of a network, idle until ``begin``.
 
-    For a transfer by packets it stores the link at which a packet last waited, and the transfer in front. ``on``: the
-    watch has begun. ``keeps_links``: it also records packets on links. ``routes``: the routes of all transfers so far.
+    For a transfer by packets the watch stores the link at which a packet last waited, and the transfer in front.
+    ``on``: the watch has begun. ``keeps_links``: the watch also records packets on links. ``routes``: the routes of all
+    transfers so far.
     """
 
     __slots__ = ("_about", "_blockers", "_detours", "_observed", "_part", "_ways", "keeps_links", "on", "routes")
@@ -82,7 +83,7 @@ class Watch:
         link.last_granted = number
 
     def note_stall(self, link: Link, transfer: Transfer) -> None:
-        """Record that a packet has waited for FIFO space behind ``link``; no single transfer is in front."""
+        """Record that a packet has waited for FIFO space behind ``link``, where no single transfer delayed it."""
         self._blockers[transfer.number] = link.index, NONE
 
     def note_packet_grant(self, transfer: Transfer, link: Link, source: Input) -> None:

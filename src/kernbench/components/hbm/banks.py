@@ -4,11 +4,11 @@ The answers of a channel depend on its *history* only: the runs it has received,
 are therefore cached as a tree (``ChannelHistory``). The first channel that goes through a step computes it, later
 channels look it up. ``SliceHistory`` does the same for a slice, with accesses as steps.
 
-A computed channel moves from node to node. A node that its channel has left gets a new channel, made from the last copy
-on the path to the node. The new channel repeats the steps since that copy. A copy is stored every
-``STEPS_BETWEEN_COPIES`` steps.
+A computed channel object moves from node to node of that tree. If a node is needed that its channel object has left, a
+new object is made from the last copy on the path to the node, and repeats the steps since that copy. A copy is stored
+every ``STEPS_BETWEEN_COPIES`` steps.
 
-A long stretch of memory returns to the same places, sweep after sweep, one row further each time (``Sweeps``).
+A long access returns to the same banks and columns, sweep after sweep, one row further each time (``Sweeps``).
 
 Refresh is an *outage* of all banks of all slices at once (``RefreshClock``). Bank time stands still during an outage.
 Times in this module are bank time in ps, except the arguments and answers of ``BankedMemory``.
@@ -31,12 +31,16 @@ from kernbench.topology.hbm_spec import AddressMapping, HbmTiming, Refresh
 
 STEPS_BETWEEN_COPIES = 16
 MOST_STEPS, MOST_SWEEPS = 1 << 14, 1 << 10
-"""Cache sizes: steps of channels, and as many of slices; sweeps. A full cache is cleared"""
+"""Cache sizes: the number of steps, for channels and for slices each, and the number of sweeps. A full cache is cleared
+"""
 
 
 @value
 class Grant:
-    """A grant up to byte ``end`` of an access, over at ``over_ps``. Bytes are on a bus ``first_ps`` to ``last_ps``."""
+    """A grant of an access up to byte ``end``, over at ``over_ps``.
+
+    Its bytes are on a bus from ``first_ps`` to ``last_ps``.
+    """
 
     end: int
     over_ps: int
@@ -53,8 +57,7 @@ NO_STEP: ChannelStep = 0, 0, (), False, False
 class ChannelHistory:
     """The past of a channel up to ``now_ps``: the history ``before``, the last ``step``, and the answer to that step.
 
-    It provides the channel in that state: ``live``, or from a permanent copy, or by repeating the steps since
-    ``before``.
+    It provides the channel in that state: the ``live`` channel, a copy, or the channel of ``before`` after ``step``.
     """
 
     __slots__ = (
@@ -75,7 +78,7 @@ class ChannelHistory:
 
     @property
     def counters(self) -> Counters:
-        """Return the counters of the channel in this state. Cheap if first read before the channel continued."""
+        """Return the counters of the channel in this state. The first call is cheap before the channel continues."""
         if self._counters is None:
             self._counters = self.channel().counters
         return self._counters
@@ -95,22 +98,25 @@ class ChannelHistory:
         return self.live
 
     def take_channel(self) -> Channel:
-        """Return the channel, to continue with. This history stores a copy if the last copy is some steps back."""
+        """Return the channel in this state, which the caller may change.
+
+        This history first stores a copy if the last copy is ``STEPS_BETWEEN_COPIES`` or more steps back.
+        """
         channel, self.live = self.live or self.channel(), None
         if self.depth >= STEPS_BETWEEN_COPIES:
             self._keep_copy(channel)
         return channel
 
     def _keep_copy(self, channel: Channel) -> None:
-        """Store a copy of the channel. The history before is no longer needed."""
+        """Store a copy of the channel, and drop ``before``, which the copy replaces."""
         if self.copy is None:
             self.copy, self.before, self.depth = channel.copy(), None, 0
 
 
 class SliceChannel(NamedTuple):
-    """A channel of a slice: its history, the time and row offsets to add to it, and its ``more`` counters.
+    """A channel of a slice: its history, the offsets of time and row to add to the history, and ``more`` counters.
 
-    ``more`` counts the work of skipped sweeps, in which the banks do the same some rows further.
+    ``more`` counts the work of skipped sweeps, in which the banks repeat their work some rows further.
     """
 
     history: ChannelHistory
@@ -126,10 +132,10 @@ class SliceChannel(NamedTuple):
 
 
 class SliceHistory:
-    """The channels of a slice at ``now_ps``, and the ``labels`` of bank 0 of each. All is over at ``settled_ps``.
+    """The channels of a slice at ``now_ps``, and the ``labels`` of bank 0 of each channel.
 
-    ``asked``: the time of the last step of each channel. ``turns``: the split of the last grant, by the begin and end
-    of the wait for it.
+    From ``settled_ps`` on, only open rows and waiting writes have an effect. ``asked``: the time of the last step of
+    each channel. ``turns``: the split of the last grant, by the begin and the end of the wait for that grant.
     """
 
     __slots__ = ("asked", "channels", "labels", "now_ps", "settled_ps", "turns")
@@ -199,9 +205,9 @@ class Histories:
 
 
 class Position(NamedTuple):
-    """The present of a slice: its history, the bank time of its begin, and the time of the last step of each channel.
+    """The state of a slice: its history, the bank time at which the history begins, and each channel's last step.
 
-    The history may have other times for channels that were idle: those of the slice that computed it first.
+    Slices share histories. For channels that were idle, the history has the times of the slice that computed it first.
     """
 
     history: SliceHistory
@@ -222,11 +228,12 @@ class BanksTurnCost:
     def split(self, since: int, end: int) -> tuple[int, BankTime]:
         """Return the begin of a grant that its requester waited for from ``since`` to ``end``, and its bank time.
 
-        A read begins when the bus that it leaves last is free. A read that only filled gaps left by others has waited
-        for the rows that it had to open. A write waits for room in the queues.
+        A read begins when the bus with its last burst becomes free for the read. A read that only fills gaps between
+        other bursts waits for the rows that it opens. A write waits for room in the queues.
 
-        A bus is *occupied* from when it was free, or from the begin of the grant, until it is free again. The occupancy
-        comprises bursts, bus turnarounds, waits for rows or for the pace of bank groups, and refresh if that is spread.
+        A bus is *occupied* from the end of its earlier bursts, or from the begin of the grant if that is later, to the
+        end of the grant's bursts. The occupancy comprises bursts, bus turnarounds, waits for rows or for the pace of
+        bank groups, and spread refresh.
         """
         clock, now, turns = self.kind.clock, self.now, self.after.history.turns
         begin, over = max(0, clock.into(since) - now), clock.into(end) - now
@@ -238,7 +245,7 @@ class BanksTurnCost:
         return start, took._replace(refresh=took.refresh + outages) if outages else took
 
     def _split(self, begin: int, over: int) -> tuple[int, BankTime]:
-        """Split a grant in bank time, counted from the grant. It is equal for all slices with these histories."""
+        """Split a grant in bank time, counted from the grant. Slices with the same histories have the same split."""
         share, since, until = self.kind.share, self.before.began - self.now, self.after.began - self.now
         heads, all_turned, all_rows = [0] * PER_PC, 0, 0
         turning, opening, used = 0, over, []
@@ -291,22 +298,22 @@ class BankedMemory:
 
     @property
     def done(self) -> tuple[int, ...]:
-        """Return the sum of its channels' counters: ``Counters.done`` without the counters per PC."""
+        """Return the sum of the channels' counters: ``Counters.done`` without the counters per PC."""
         return tuple(map(sum, zip(*[channel.done[:PER_PC] for channel in self.at.history.channels], strict=True)))
 
     @property
     def moved_bursts(self) -> int:
-        """Return the bursts that have a time on a bus: all finished ones, except those that wait for a turnaround."""
+        """Return the number of bursts with a time on a bus: the counted bursts that do not wait for a turnaround."""
         return self.done[0] - sum(channel.history.channel().returned_bursts for channel in self.at.history.channels)
 
     @property
     def pending_bursts(self) -> int:
-        """Return the bursts of writes that are deferred."""
+        """Return the number of bursts of deferred writes."""
         return sum(channel.history.channel().pending_bursts for channel in self.at.history.channels)
 
     @property
     def end_ps(self) -> int:
-        """Return the time when the last byte on a bus is over, in ps."""
+        """Return the end of the last byte on any bus, in ps."""
         history, began, _ = self.at
         return self.clock.out(began + max([channel.history.end_ps + channel.behind_ps for channel in history.channels]))
 
@@ -315,7 +322,7 @@ class BankedMemory:
     ) -> Grant:
         """Serve bytes ``begin`` … ``end - 1`` of an access, in quanta.
 
-        No further quantum begins after ``until``, unless it has bytes before ``least``.
+        No further quantum begins after ``until``, unless that quantum has bytes before ``least``.
         """
         clock, before = self.clock, self.at
         history, began, asked = before
@@ -402,7 +409,7 @@ class BankedMemory:
         return SliceHistory(channels, labels, now), Grant(min(at, end), over, first, last)
 
     def _first_mark(self, access: Access, begin: int, end: int) -> int:
-        """Return the byte at which the first complete sweep begins, or FAR if there is none or it is unknown."""
+        """Return the byte at which the first complete sweep begins; FAR if there is no such sweep, or it is unknown."""
         layout, quantum = self._histories.planner.layout, self.quantum
         # With folded rows a sweep has to begin at its first byte: from there on, all folded bits change at once.
         first = begin + (-(access.pa + begin) % layout.sweep_bytes if layout.folds_rows else 0)
@@ -411,11 +418,11 @@ class BankedMemory:
 
 
 class Sweeps:
-    """The sweeps of a grant, each begun at its byte ``place``, looked up among the computed sweeps.
+    """The sweeps of a grant from its byte ``place`` on, looked up among the computed sweeps.
 
-    The key of a sweep is the state of the channels at its begin. In this state banks count from the bank of its first
-    block, and rows from the row of the sweep. Equal states yield equal sweeps, of equal duration. A sweep that begins
-    in the state of a computed sweep is therefore skipped.
+    The key of a sweep is the state of the channels at the begin of the sweep. Banks in that state count from the bank
+    of the sweep's first block, rows from the sweep's row. Equal states yield equal sweeps of equal duration. A sweep
+    that begins in the state of a computed sweep is therefore skipped.
     """
 
     def __init__(self, histories: Histories, write: bool, place: int) -> None:
@@ -429,7 +436,7 @@ class Sweeps:
     ) -> Grant:
         """Advance the channels past all known sweeps from ``row`` on. Return their number and times as a grant.
 
-        ``grant``: of the sweep before. At most ``most`` sweeps are skipped, none of which ends after ``until``.
+        ``grant`` is the grant of the previous sweep. At most ``most`` sweeps are skipped, none ends after ``until``.
         """
         layout, over, times, last = self._layout, grant.over_ps, 0, None
         done = [channel.done for channel in channels]

@@ -52,7 +52,7 @@ class ChannelTiming:
         # At least a burst, as both directions share one bus.
         self.turning = max(self.burst, work(timing.wtr_ns)), max(self.burst, work(timing.rtw_ns))
         self.queue = queue_entries
-        # For reads, which wait in front of the queue. Writes have waited before they are served.
+        # The room for reads, which wait in front of the queue. Writes have waited before they are served.
         self.rooms = queue_entries, FAR
         self.high, self.low = int(timing.high * queue_entries), round(timing.low * queue_entries)
         self.pcs = pcs
@@ -63,23 +63,24 @@ class ChannelTiming:
             (bank // timing.banks_per_pc, bank // timing.banks // timing.groups, pcs + bank // timing.banks)
             for bank in range(pcs * timing.banks_per_pc)
         ]
-        # A place of the grid is a burst, so tCCD_L is rounded to complete bursts. For reads, and for writes.
+        # A place of the grid is a burst, so the tCCD_L of reads and that of writes are rounded to complete bursts.
         apart = [max(1, round(ns / timing.ccd_s_ns)) for ns in (timing.ccd_l_ns, timing.write_ccd_l_ns)]
         self.margin, self.pace = max(apart), [places * self.burst for places in apart]
         turn = max(1.0, timing.ccd_r_ns / timing.ccd_s_ns)
         self.turns = [(1 << round(n * turn)) - 1 for n in range(RUN_BURSTS + 1)]
         self.kept_ps = (GRID_KEPT + self.margin) * self.burst
         self.shapes = [[self._shape(n, places) for n in range(RUN_BURSTS + 1)] for places in apart]
-        # After the last byte: the time until the past has no effect, without and with waiting writes (served first).
+        # The time after the last byte until the past has no effect: without waiting writes, and with waiting writes,
+        # which are served first.
         settling = max(self.cycle, *self.closing) + self.precharge
         self.settling = settling, settling + sum(self.turning) + queue_entries * (self.cycle + self.closing[1])
 
     def _shape(self, bursts: int, apart: int) -> tuple[int, int, int, list[int]]:
-        """Return the shape of a run on the grid from ``margin`` places before it. Commands are ``apart`` places apart.
+        """Return the shape of a run of ``bursts`` on the grid, whose commands are ``apart`` places apart.
 
-        The shape has the places that it blocks for its PC and for its group, and the time to the end of the last byte.
-        Last come the shifts that, applied one after another to the taken places, turn them into the places at which no
-        complete run fits.
+        The shape has four items. The first two are the places that the run blocks for its PC and for its group, as bits
+        from ``margin`` places before the run. The third is the time to the end of the last byte. The fourth is a list
+        of shifts: applied one after another to the taken places, they yield the places at which no complete run fits.
         """
         in_pc, in_group = sum(1 << self.margin + i * apart for i in range(bursts)), 0
         for by in range(apart):
@@ -91,9 +92,10 @@ class ChannelTiming:
 class Counters(NamedTuple):
     """The counters of a channel.
 
-    ``done``: bursts; rows opened; both again for idle time only; the bus time in idle time in ps: total, turnarounds,
-    rows. From ``PER_PC`` on: the bus time for turnarounds of each PC, then for rows of each PC. ``ends``: the end of
-    the last byte of each PC.
+    - ``done[0:2]``: the numbers of bursts and of opened rows. ``done[2:4]``: those of idle time only.
+    - ``done[4:7]``: the bus time in idle time in ps: in total, for turnarounds, for rows.
+    - ``done[PER_PC:]``: the bus time for turnarounds of each PC, then the bus time for rows of each PC.
+    - ``ends``: the end of the last byte of each PC.
     """
 
     done: tuple[int, ...]
@@ -101,11 +103,17 @@ class Counters(NamedTuple):
 
 
 Rows = tuple[tuple[int, int, int, int], ...]
-"""The rows that a bank is going to open or has open, last first: row; its times of ACT, ready, and close (or FAR)"""
+"""The rows that a bank is going to open or has open, last first. Each has its number, and its times in ps: ACT, ready,
+and close (or FAR)
+"""
 InQueue = tuple[int, int, int, int, int, int]
-"""Bursts in a queue: time they leave it, number of their run's last burst, bursts, bank, row, first command"""
+"""Bursts in a queue: the time at which they leave it, the number of their run's last burst, the count of bursts, the
+bank, the row, and the time of the first command
+"""
 NO_DRAIN = LONG_AGO, 0, 0
-"""The begin of the last drain of writes, the time until few were left, and the time between writes before it"""
+"""The begin of the last drain of writes, the time until few writes were left, and the time between writes before the
+drain
+"""
 ChannelState = tuple[object, ...]
 
 
@@ -153,12 +161,12 @@ class Channel:
 
     @property
     def pending_bursts(self) -> int:
-        """Return the bursts of writes that wait for their direction."""
+        """Return the number of bursts of writes that wait for the write direction."""
         return sum([n for _, _, n in self._waiting[1]])
 
     @property
     def returned_bursts(self) -> int:
-        """Return the bursts that a turnaround sent back to their queue: counted as done, but not yet served."""
+        """Return the number of bursts that a turnaround sent back to their queue: counted, but not served yet."""
         return sum([bursts for bursts, _ in self._counted])
 
     @property
@@ -176,10 +184,11 @@ class Channel:
     def serve(
         self, now: int, base: int, runs: tuple[RowRun, ...], write: bool, refreshed: bool = False
     ) -> tuple[int, int, int]:
-        """Serve runs, whose rows count from ``base``, at ``now``. Return last queue entry, first byte and last byte.
+        """Serve runs at ``now``; their rows count from ``base``.
 
-        For a write, a byte is served when it has entered the queue. ``refreshed``: the banks were refreshed since the
-        last call.
+        Return the times in ps of the last entry into the queue, of the first byte and of the last byte. A byte of a
+        write counts as served when it has entered the queue. ``refreshed``: the banks were refreshed since the last
+        call.
         """
         of = self._of
         if now >= self.end_ps + of.settling[0]:
@@ -199,7 +208,7 @@ class Channel:
             entered, first, last = self._serve(now, base, runs, 0)
             began, took, pace = self._drain
             if self._waiting[1] and entered < began + of.settling[1]:
-                # The next drain is expected at the pace of the last one. It delays the reads that are in the queue.
+                # The next drain is expected at the pace of the last drain, and delays the reads that are in the queue.
                 waits = took if last - entered > (of.high - self.pending_bursts) * pace else 0
                 first, last = first + waits, last + waits
             return entered, first, last
@@ -220,7 +229,7 @@ class Channel:
         return now, first, now
 
     def _use_idle_time(self, now: int) -> None:
-        """Serve waiting writes from when the buses were idle. Turnarounds and rows then delay no request."""
+        """Serve waiting writes in the idle time of the buses, where turnarounds and rows delay no request."""
         start = max(self.end_ps, self._offered)
         if start >= now:
             return
@@ -242,7 +251,10 @@ class Channel:
         return now
 
     def _turn(self, writing: int, now: int) -> None:
-        """Turn the buses around: commands that have not begun wait, waiting runs of the new direction are served."""
+        """Turn the buses around, and serve the waiting runs of the new direction.
+
+        Commands of the old direction that have not begun have to wait.
+        """
         self._writing = writing
         # Counted from the last command of the old direction, including commands of rows that are being opened.
         begun = self._first < now
@@ -275,9 +287,9 @@ class Channel:
     def _send_back(self, write: int, now: int) -> tuple[int, int]:
         """Send all bursts of a direction that are in its queue at ``now`` back to wait.
 
-        Bursts that have left the queue are on the buses, or next there. They are the burst of a row that opens, and the
-        bursts of a run whose first half is over. Return the time when the last row is ready, and the time when the
-        buses are done with these bursts.
+        Bursts that have left the queue are on the buses, or next to use them. Such bursts are the first burst of a row
+        that is opening, and the bursts of a run whose first half is over. Return the time when the last of their rows
+        is ready, and the time when the buses have carried them.
         """
         of, opened, last = self._of, 0, LONG_AGO
         place = max(0, (now - self._origin) // of.burst + 1)
@@ -323,7 +335,7 @@ class Channel:
     def _serve(  # noqa: PLR0912, PLR0915 - inlined for speed, as a simulation spends much of its time here
         self, now: int, base: int, runs: tuple[RowRun, ...], write: int
     ) -> tuple[int, int, int]:
-        """Serve runs in the present direction. Return last queue entry, first byte and last byte."""
+        """Serve runs in the present direction; return the same times as ``serve``."""
         of, first, last, serial = self._of, FAR, now, self._serial
         leaving, held, room, places = self._leaving[write], self._held[write], of.rooms[write], of.places
         shapes, pace, column_command = of.shapes[write], of.pace[write], of.column_command
@@ -386,7 +398,8 @@ class Channel:
             if waits < n:
                 heappush(leaving, (opens, serial, 1, bank, row, start))
             if waits:
-                # They leave one after another. Leaving together at half of the time has the same effect on later runs.
+                # These bursts leave one after another. A common departure at half of the time has the same effect on
+                # later runs.
                 from_ps = start + (n - waits) * pace
                 heappush(leaving, ((start + end) // 2, serial, waits, bank, row, from_ps))
             ends[pc] = end if end > ends[pc] else ends[pc]
@@ -398,7 +411,10 @@ class Channel:
         return now, first, last
 
     def _open(self, pc: int, bank: int, row: int, now: int, write: int) -> tuple[int, int]:
-        """Open a row of a bank after the rows that it is going to open. Return the times of ACT and of readiness."""
+        """Open a row of a bank, after the rows that the bank has still to open.
+
+        Return the time of ACT, and the time from which the row is ready.
+        """
         of, bus, acts, opens = self._of, self._row_bus, self._acts[pc], self._next[bank]
         rows = self._rows[bank]
         at = now + of.precharge if rows else now
@@ -411,7 +427,7 @@ class Channel:
         ready = opens + of.column[write]
         opened: Rows = ((row, opens, ready, FAR),)
         if rows:
-            # The preceding row closes for it. Earlier rows have closed before.
+            # The preceding row closes for the new row. Earlier rows have closed before.
             while rows[-1][3] <= now:
                 rows = rows[:-1]
             closes = opens - of.precharge
@@ -426,21 +442,24 @@ class Channel:
         return opens, ready
 
     def _begin_grid(self, now: int, start: int) -> int:
-        """Restart the grid, all of which is over at ``now``, with a place at ``start``. Return its begin."""
+        """Restart the grid at ``now``, when all of its places are over, with a place at ``start``; return its begin."""
         unit = self._of.burst
         self._origin = start - (start - now) // unit * unit - self._of.margin * unit
         self._grid[:] = [0] * len(self._grid)
         return self._origin
 
     def _forget_grid(self, now: int) -> int:
-        """Drop most places of the grid that are over at ``now``. Return its begin."""
+        """Drop most places of the grid that are over at ``now``; return the new begin of the grid."""
         over = (now - self._origin) // self._of.burst - self._of.margin
         self._origin += over * self._of.burst
         self._grid[:] = [lane >> over for lane in self._grid]
         return self._origin
 
     def _take_turn(self, pc: int, place: int, n: int) -> int:
-        """Take the first room for ``n`` bursts that are tCCD_R apart, alternating with the other stack."""
+        """Occupy the first places from ``place`` on with room for ``n`` bursts, tCCD_R apart; return the first place.
+
+        The bursts of the two stacks may alternate.
+        """
         room = self._of.turns[n]
         while occupied := self._grid[~pc] >> place & room:
             place += occupied.bit_length()

@@ -1,11 +1,11 @@
-"""The controller of an HBM slice: it arbitrates between requesters, and feeds replies as bytes are promised.
+"""The controller of an HBM slice: it arbitrates between requesters, and supplies replies as bytes are granted.
 
 Requesters are served round-robin, a quantum at a time, and the requests of each in order. A requester is a component
 and one of its channels: the queues of a PE, or all other traffic.
 
-A requester without competitors is promised its complete access at once. This promise is a *stretch*. If another
-requester's request arrives during a stretch, the stretch is cut after the current quantum. The slice then returns to
-its state before the stretch, and repeats the quanta up to the cut. The promises of these quanta remain valid.
+A requester without competitors is granted its complete access at once. Such a grant is a *stretch*. If a request of
+another requester arrives during a stretch, the stretch is cut after the current quantum. The slice then returns to its
+state before the stretch, and repeats the quanta up to the cut. The times of these quanta remain valid.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 SliceMemory: TypeAlias = BankedMemory | IdealMemory
-"""Memories serve grants. They deal with addresses, not with requesters, and never change their state in place"""
+"""The memory of a slice: it serves grants, knows addresses but no requesters, and never changes its state in place"""
 
 
 class Request:
@@ -53,12 +53,12 @@ class Request:
         raise NotImplementedError
 
     def bytes_left_port(self, now: int) -> int:
-        """Return how many bytes may have left by ``now``. The grant stays valid for these bytes."""
+        """Return the number of bytes that may have left by ``now``: a cut leaves the grant valid for these bytes."""
         return 0
 
 
 class _OpenGrant(NamedTuple):
-    """A stretch of several quanta, and the data that are needed to cut it."""
+    """A stretch of several quanta, and the state that is needed to cut the stretch."""
 
     request: Request
     begin: int
@@ -129,7 +129,7 @@ class SliceArbiter:
             self._await_turn()
 
     def _cut(self, promise: _OpenGrant, now: int) -> None:
-        """End a stretch after the current quantum. The rest of the access becomes the first in its line again."""
+        """End a stretch after the current quantum. The remaining access becomes the first of its requester again."""
         self._open = None
         memory, request = self._memory, promise.request
         memory.at = promise.before
@@ -145,7 +145,7 @@ class SliceArbiter:
         self._line_of(request).appendleft(request)
 
     def _line_of(self, request: Request) -> deque[Request]:
-        """Return the line of a request's requester, and add a new requester to the round-robin."""
+        """Return the waiting requests of a request's requester; a new requester joins the round-robin."""
         line = self._lines.get(request.requester)
         if line is None:
             line = self._lines[request.requester] = deque()
@@ -154,7 +154,7 @@ class SliceArbiter:
 
 
 def idle_memory(machine: Machine, node: Node) -> SliceMemory:
-    """Return the memory of a slice, idle. All slices of a machine share the caches of accesses and histories."""
+    """Return the idle memory of a slice. All slices of a machine share the caches of accesses and histories."""
     hbm, banks = machine.spec.cube.hbm, machine.spec.cube.hbm.banks
     quantum = machine.spec.quantum_packets * machine.network.packet_bytes
     if banks is None:
@@ -189,7 +189,7 @@ class SliceController(Answering):
         self.slice.submit(_Read(self, request, output))
 
     def write(self, message: WriteData, transfer: Transfer) -> None:
-        """Take delivered data, which arrived from the time of their head on."""
+        """Serve the delivered data of a write, which have been arriving since the time of their head."""
         self._memory.observed = self.machine.observation is not None
         self.slice.submit(_Write(self, message, transfer.head_ps))
 
@@ -203,14 +203,14 @@ class SliceController(Answering):
             observation.turn_in_banks(message, self.slice, (start, end), waited, split)
 
     def cut_short(self, message: ReadRequest | WriteData, since: int, end: int) -> None:
-        """Notify the observer that a grant ends earlier than promised."""
+        """Notify the observer that a grant was cut, and ends at ``end``."""
         observation, took = self.machine.observation, self._memory.took
         if observation is not None and took is not None:
             start, split = took.split(since, end)
             observation.cut_in_banks(message, (start, max(end, start)), split)
 
     def commit_if(self, pending: tuple[_Write, int]) -> None:
-        """Commit a write if its promise is still valid."""
+        """Commit a write, unless its last grant has been cut."""
         write, promise = pending
         if write.promise == promise:
             self._commit(write.message)
@@ -218,7 +218,7 @@ class SliceController(Answering):
 
 @state
 class _Output:
-    """The route of the replies to a requester, and the arrival time of the promised ones, which arrive in order."""
+    """The route of the replies to a requester; at ``over_ps`` the last granted reply has been supplied."""
 
     port: Port
     route: Route
@@ -226,13 +226,13 @@ class _Output:
 
 
 class _Read(Request):
-    """A read. The bytes of its grants feed the reply. ``promised``: the supply of the last grant."""
+    """A read, whose reply is supplied by its grants. ``promised``: the supply of the last grant."""
 
     __slots__ = ("controller", "message", "output", "promised", "transfer", "waited_ps")
 
     promised: Supply
     waited_ps: int
-    """The time since which none of its earlier replies was in its way; set when it has begun"""
+    """The time at which the last grant was made, or at which the requester's earlier replies ended if that is later"""
 
     def __init__(self, controller: SliceController, message: ReadRequest, output: _Output) -> None:
         super().__init__((message.requester, False), message.access, False, controller.clock.time)
@@ -274,7 +274,7 @@ class _Read(Request):
 
 
 class _Write(Request):
-    """A write. It is committed when all bytes are written (with banks: queued). ``promise`` counts the cuts."""
+    """A write, committed when all bytes are written (with banks: when all are queued). ``promise`` counts the cuts."""
 
     __slots__ = ("controller", "message", "promise")
 

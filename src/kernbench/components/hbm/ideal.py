@@ -1,8 +1,8 @@
 """A slice without banks (``timing: ideal``): each pseudo-channel (PC) moves its bytes at its usable bandwidth.
 
 PCs are counters, free = max(free, now) + bytes / bandwidth, so accesses to different PCs overlap. A grant ends when no
-PC that it uses has more than a quantum left. Therefore PCs do not idle when a few accesses coincide in one of them. A
-small access waits at most for a quantum in its PC, plus one quantum of each competitor.
+PC of the grant has more than a quantum left. Therefore the other PCs do not idle while a few accesses queue in one PC.
+A small access waits at most for a quantum in its PC, plus one quantum of each competitor.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Channels:
     def __init__(self, hbm: HbmSpec) -> None:
         self.count = hbm.num_pcs
         self._burst, self._piece = hbm.interleave_bytes, hbm.piece_bytes
-        # A single channel has no digits to fold.
+        # With a single channel there are no address bits to fold.
         self._xor = hbm.folds_channels and hbm.num_pcs > 1
-        # Tiles recur.
+        # Cached, because equal tiles recur.
         self.loads = lru_cache(MOST_KEPT)(self._loads)
 
     def _loads(self, access: Access, end: int) -> list[int]:
-        """Return the bytes of pieces that the first ``end`` bytes of an access touch, by PC. A piece counts once."""
+        """Return the bytes of pieces that the first ``end`` bytes of an access touch, by PC; each piece counts once."""
         loads = [0] * self.count
         runs = [
             (access.pa + begin // access.row_bytes * access.stride, min(access.row_bytes, end - begin))
@@ -52,7 +52,7 @@ class Channels:
         return loads
 
     def _add_run(self, loads: list[int], first: int, end: int) -> None:
-        """Add bytes ``first`` … ``end - 1`` to the loads."""
+        """Add bytes ``first`` … ``end - 1`` of the slice to ``loads``, the bytes by PC."""
         burst, group = self._burst, self.count * self._burst
         while first < end:
             groups = 0 if first % group else (end - first) // group
@@ -88,9 +88,9 @@ class _IdealTurnCost:
 
 
 class IdealMemory:
-    """The PCs of one slice. ``quantum`` is in bytes, ``ps_per_byte`` is per PC. ``at``: when each PC is free, in ps.
+    """The PCs of one slice. ``quantum`` is in bytes, ``ps_per_byte`` is the time of a byte in one PC.
 
-    ``took``: the cost of the last grant, if ``observed``.
+    ``at``: the time in ps from which each PC is free. ``took``: the cost of the last grant, if ``observed``.
     """
 
     def __init__(self, channels: Channels, quantum: int, ps_per_byte: float) -> None:
@@ -106,7 +106,7 @@ class IdealMemory:
     ) -> Grant:
         """Serve bytes ``begin`` … ``end - 1`` of an access.
 
-        No further quantum begins after ``until``, unless it has bytes before ``least``.
+        No further quantum begins after ``until``, unless that quantum has bytes before ``least``.
         """
         if until < FAR:
             end = self._end_of_turns(access, begin, end, now, until, least)
@@ -126,7 +126,10 @@ class IdealMemory:
         return max(now, max(free) - self._ahead_ps)
 
     def _serve(self, access: Access, begin: int, end: int, now: int) -> list[int]:
-        """Return when each PC is free after its share of these bytes. Only the first grant counts a shared piece."""
+        """Return the time from which each PC is free after its share of these bytes.
+
+        A piece that two grants share counts in the first of them.
+        """
         loads = self._channels.loads(access, end)
         if begin:
             loads = [load - done for load, done in zip(loads, self._channels.loads(access, begin), strict=True)]

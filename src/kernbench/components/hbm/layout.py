@@ -1,13 +1,14 @@
 """The layout of a slice: it maps an address to a bank and a row.
 
-A *block* is the contiguous bytes in one row of one bank (the lowest columns of the mapping). A *sweep* is all columns
-of all banks of all pseudo-channels. After a sweep the same places recur in the next row. Folds are XORs. If all sizes
-are powers of two, the bank of an address is the bank of its high bits XOR the bank of its low bits.
+A *block* is the contiguous bytes in one row of one bank, which are the lowest columns of the mapping. A *sweep* is all
+columns of all banks of all pseudo-channels. After a sweep the same banks and columns recur in the next row. A fold is
+an XOR of address bits. If all sizes are powers of two, the bank of an address is therefore the bank of its high bits
+XOR the bank of its low bits.
 
-A plan maps an access to its quanta, and a quantum to the runs that its banks serve. A *run* is the part of a quantum in
-one row of one bank, contiguous or not: ``(bank, row, bursts)``. A *part* is a set of runs that several channels have in
-common. The *label* of a bank is its number in the channel XOR the number of another bank. Channels that do the same in
-different banks have the same runs by labels.
+The planner maps an access to its quanta, and a quantum to the runs that its banks serve. A *run* ``(bank, row,
+bursts)`` is the part of a quantum in one row of one bank, contiguous or not. A *part* is a set of runs that several
+channels have in common. The *label* of a bank is its number in the channel XOR a number of the channel. Labels are such
+that channels which do the same in different banks have the same runs.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Layout:
 
 RowRun = tuple[int, int, int]
 RUN_BURSTS = 8
-"""Most bursts of a run. Further bursts of a row form another run, as they enter queues when places become free"""
+"""Largest number of bursts of a run; further bursts of the row form another run, which enters the queues later"""
 Parts = tuple[tuple[tuple[tuple[int, int], ...], tuple[RowRun, ...]], ...]
 """Channels with the label of their bank 0, and the runs by label that all of them have"""
 
@@ -84,9 +85,9 @@ class Planner:
         self.relabelled = lru_cache(MOST_KEPT)(self._label)
 
     def parts(self, access: Access, first: int, nbytes: int) -> tuple[int, int, Parts]:
-        """Return the runs of bytes ``first`` … ``first + nbytes - 1`` of an access, after their base.
+        """Return the base and the runs of bytes ``first`` … ``first + nbytes - 1`` of an access.
 
-        The base is the row that is added to their rows, and the bank that is XORed into their banks.
+        The base is the row to add to the rows of the runs, and the bank to XOR into their banks.
         """
         pa, row_bytes, stride, column = access.pa + first, nbytes, 0, 0
         if access.rows > 1:
