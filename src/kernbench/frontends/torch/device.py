@@ -46,7 +46,7 @@ def set_device(device: Any) -> None:
 
 
 def _index(device: Any = None) -> int:
-    """Return the SIP of a number, a name or a device; the current one for anything else."""
+    """Return the SIP that a number, a name or a device stands for; the current SIP for anything else."""
     named = torch.device(device) if isinstance(device, str) else device
     if isinstance(named, torch.device):
         named = named.index
@@ -74,7 +74,7 @@ class device_of(device):  # noqa: N801 - as in torch.cuda
         super().__init__(obj.get_device())
 
 
-# figures
+# properties
 
 
 def get_device_properties(device: Any = None) -> DeviceProperties:
@@ -83,7 +83,7 @@ def get_device_properties(device: Any = None) -> DeviceProperties:
 
 
 def get_device_capability(device: Any = None) -> tuple[int, int]:
-    """Return the compute capability of ``--set triton.capability``."""
+    """Return the compute capability (major, minor) that ``--set triton.capability`` configures."""
     found = get_device_properties(device)
     return found.major, found.minor
 
@@ -94,7 +94,7 @@ def get_device_name(device: Any = None) -> str:
 
 
 def get_arch_list() -> list[str]:
-    """Return the only architecture."""
+    """Return a list with the only architecture, that of the compute capability."""
     major, minor = get_device_capability()
     return [f"sm_{major}{minor}"]
 
@@ -121,7 +121,7 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
 
 
 def memory_reserved(device: Any = None) -> int:
-    """Return the bytes of HBM that tensors use, or that are retained for reuse."""
+    """Return the bytes of HBM that tensors use, plus those retained for reuse."""
     return current().bytes_in_use(_index(device))
 
 
@@ -130,7 +130,7 @@ max_memory_reserved = memory_reserved
 
 
 def memory_allocated(device: Any = None) -> int:
-    """Return the bytes that tensors use, in the block size of PyTorch's allocators."""
+    """Return the bytes that tensors use, each rounded up to the block size of PyTorch's allocators."""
     return pool_of(current()).allocated.get(_index(device), 0)
 
 
@@ -146,7 +146,7 @@ def reset_peak_memory_stats(device: Any = None) -> None:
 
 
 def empty_cache() -> None:
-    """Do nothing: dropped memory is reused, and freed if there is no room."""
+    """Do nothing: memory of dropped tensors is reused, and freed when an allocation would not fit."""
 
 
 def ipc_collect() -> None:
@@ -181,7 +181,7 @@ class Stream:
     def __exit__(self, *_: object) -> None: ...
 
     def synchronize(self) -> None:
-        """Wait for all work that has been started."""
+        """Wait for all work that this rank has started."""
         synchronize()
 
     def query(self) -> bool:
@@ -206,7 +206,7 @@ class Stream:
 
 
 class Event:
-    """A point of simulated time."""
+    """A recorded time of the simulation."""
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
         self._at_ns: float | None = None
@@ -244,7 +244,7 @@ def synchronize(device: object = None) -> None:  # noqa: ARG001 - it waits for a
 
 
 def current_stream(device: object = None) -> Stream:
-    """Return the only stream of a SIP."""
+    """Return a SIP's only stream."""
     return Stream(device)
 
 
@@ -301,12 +301,12 @@ def set_rng_state(new_state: Any, device: object = None) -> None:  # noqa: ARG00
 
 
 def get_rng_state_all() -> list[Any]:
-    """Return the state for each device; all devices share one generator."""
+    """Return one state per device. All are equal, because all devices share one generator."""
     return [get_rng_state() for _ in range(device_count())]
 
 
 def set_rng_state_all(new_states: Iterable[Any]) -> None:
-    """Set the state of the generator to each of ``new_states``, so that the last one stays."""
+    """Set the state of the generator to each of ``new_states``, so the last state remains."""
     for each in new_states:
         set_rng_state(each)
 
@@ -320,5 +320,5 @@ def get_amp_supported_dtype() -> list[Any]:
 
 
 def _is_in_bad_fork() -> bool:
-    """Return False, so that PyTorch may seed."""
+    """Return False, so that PyTorch seeds the device's generator."""
     return False

@@ -29,7 +29,7 @@ def measure(name: str, *, loads: bool = False) -> AbstractContextManager[None]:
 
 
 def refuse_graph(name: str) -> None:
-    """Raise InputError if the gradient of a backward that is one kernel is requested."""
+    """Raise InputError if a program requests the gradient of ``name``'s backward, which is a single kernel."""
     if torch.is_grad_enabled():
         raise InputError(
             f"backward of {name}: there is no second derivative (create_graph=True); use other operators instead"
@@ -37,7 +37,7 @@ def refuse_graph(name: str) -> None:
 
 
 Program = Callable[..., None]
-"""``program(*addresses, tl=tl)``: gets the address of the first element of every tensor of the launch."""
+"""``program(*addresses, tl=tl)``: receives the address of the first element of each tensor of the launch."""
 
 
 def dtype_of(x: AhbmTensor) -> DType:
@@ -52,7 +52,7 @@ def launch(
     read: Sequence[AhbmTensor] = (),
     work_bytes: int | None = None,
 ) -> None:
-    """Run ``program`` once on each PE that takes part; addresses of written tensors come before those of read ones.
+    """Run ``program`` once on each PE of the launch. It gets the addresses of written tensors, then of read ones.
 
     ``work_bytes`` determines the number of PEs; the default is the size of the largest tensor.
     """
@@ -71,7 +71,7 @@ class _LaunchedProgram:
         self._call = None if place is None else call_from(place)
 
     def __call__(self, *addresses: int, tl: Any) -> None:
-        """Run the program with the addresses of first elements, as a call from the line of the user's program."""
+        """Run the program with the addresses of first elements, attributed to the line of the user's program."""
         assert self.program is not None, "a launch is over when its call returns"
         firsts = [address + offset for address, offset in zip(addresses, self._offsets, strict=True)]
         if self._call is None:
