@@ -121,7 +121,7 @@ def gather_runs(operator: str, out: AhbmTensor, x: AhbmTensor, selection: RunSel
 def scatter_runs(
     operator: str, x: AhbmTensor, source: AhbmTensor | float, selection: RunSelection, change: RunChange
 ) -> AhbmTensor:
-    """Write ``source``, contiguous or a number, to the selected runs of ``x``, or update the runs atomically with it."""
+    """Write ``source``, contiguous or a number, to the selected runs of ``x``, or update them atomically with it."""
     if change != "set" and x.dtype in _NOT_ATOMIC:
         wide: Any = new(tuple(x.shape), torch.int32, x.storage.tensor.sip, x.stride())
         wide_source: Any = source.to(torch.int32) if isinstance(source, AhbmTensor) else source

@@ -54,7 +54,7 @@ _NAMES = (
 
 
 def _check() -> None:
-    """Raise ImportError, which names the supported version, if this PyTorch differs from what is expected."""
+    """Raise ImportError, which names the supported version, if this PyTorch lacks a name that is used here."""
     found = version("torch")
     made_for = f"kernbench.torch is made for torch {MADE_FOR}"
     if not found.startswith(f"{MADE_FOR}."):

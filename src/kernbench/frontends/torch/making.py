@@ -311,7 +311,7 @@ BY_NAME: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "_to_copy": _to_copy,
     }
 )
-"""Lowerings of all overloads of an operator; they get the operator as first argument."""
+"""Lowerings by operator name, for all overloads. A lowering gets the operator as its first argument."""
 MAKING = frozenset([*BY_NAME, *[operator.overloadpacket.__name__ for operator in LOWERINGS]]) | frozenset(
     ["stack", "_foreach_copy_", "_foreach_zero_"]
 )

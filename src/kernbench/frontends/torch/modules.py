@@ -49,7 +49,7 @@ class ModulePlaces:
             self._stack.pop()
 
     def here(self) -> str:
-        """Return the name of the running module. In backward: of the module that created the node. "" if there is none."""
+        """Return the name of the running module, or in backward of the module that created the node; "" for none."""
         node = torch._C._current_autograd_node()  # noqa: SLF001 - as PyTorch's own profiler does
         if node is not None:
             return self._by_node.get(node._sequence_nr(), "")  # noqa: SLF001

@@ -45,9 +45,10 @@ def _take_slots(x: Any) -> dict[str, Any]:
 
 
 def _swap(x: Any, y: Any) -> None:
-    """Swap the contents of two tensors. A graph that still uses ``x`` keeps the old contents and computes no gradient for ``x``.
+    """Swap the contents of two tensors.
 
-    Raises RuntimeError, as PyTorch does, if their classes have different slots.
+    A graph that still uses ``x`` keeps the old contents and computes no gradient for ``x``. Raises
+    RuntimeError, as PyTorch does, if the classes of the tensors have different slots.
     """
     if _slots_of(type(x)) != _slots_of(type(y)):
         raise RuntimeError("Cannot swap t1 and t2 if they have different slots")
@@ -106,7 +107,7 @@ def _move(module: Any, fn: Any, recurse: bool = True) -> Any:
 
 
 def install() -> None:
-    """Make modules swap the contents of their parameters when they move. Make lazy tensors store their target device."""
+    """Make modules move by swapping the contents of their parameters. Make lazy tensors store their target device."""
     torch.__future__.set_swap_module_params_on_conversion(True)  # tied parameters stay tied
     torch.utils.swap_tensors = _swap
     for kind, requires in ((_LAZY.UninitializedParameter, True), (_LAZY.UninitializedBuffer, False)):

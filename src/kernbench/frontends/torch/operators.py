@@ -109,7 +109,7 @@ def _is_loading(operator: TorchOperator) -> bool:
 
 
 def _carry_out(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_part: bool) -> Any:
-    """Run an operator if PyTorch accepts its operands. ``is_part``: skip the check, since a parent operator passed it."""
+    """Run an operator if PyTorch accepts its operands. ``is_part``: skip the check, which a parent operator passed."""
     loaded = _COMPILER in sys.modules
     try:
         if _has_function_of_program(operator):
@@ -293,7 +293,7 @@ def _is_composite(operator: TorchOperator) -> bool:
 
 
 def _functional(operator: TorchOperator) -> TorchOperator | None:
-    """Return the out-of-place form of an in-place operator; None if there is no such form, or the operator is not in-place."""
+    """Return the out-of-place form of an in-place operator; None without one, or for any other operator."""
     name = operator.overloadpacket.__name__
     if not name.endswith("_") or name.endswith("__"):
         return None
@@ -375,7 +375,7 @@ def _unwritten(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
 
 @value
 class _KnownOperands:
-    """Operands of an operator whose values a run without data knows. Integer results that follow from them become known.
+    """Operands whose values a run without data knows. Integer results that follow from them become known, too.
 
     Both mappings are keyed by the ``id`` of an operand. ``flats``: all elements of its storage. ``seen``: the operand
     as a view of these elements.
@@ -386,7 +386,7 @@ class _KnownOperands:
 
     @staticmethod
     def of(operator: TorchOperator, args: Any, kwargs: Any) -> _KnownOperands | None:
-        """Return the operands of a call; None if an operand is unknown, or if no integers follow from known operands."""
+        """Return a call's operands; None if an operand is unknown, or if no integers follow from known operands."""
         name, drawn = operator.overloadpacket.__name__, torch.Tag.nondeterministic_seeded in operator.tags
         if name in _UNWRITTEN or name == "_copy_from" or drawn or _is_view(operator):
             return None

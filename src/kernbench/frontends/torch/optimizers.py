@@ -224,7 +224,7 @@ def _common_layout(tensors: Sequence[AhbmTensor]) -> tuple[tuple[int, ...], list
 
 
 def _foreach_norm(tensors: Sequence[AhbmTensor], ord: float = 2, dtype: Any = None) -> Any:  # noqa: A002
-    """Compute the norm of each tensor: programs reduce their shares, and a second launch combines the partial results."""
+    """Compute the norm of each tensor. Programs reduce their shares, then a second launch combines the results."""
     if ord not in (1, 2, math.inf) or any(not x.is_contiguous() for x in tensors):
         return NotImplemented
     sip, fold = tensors[0].storage.tensor.sip, "maximum" if ord == math.inf else "add"
