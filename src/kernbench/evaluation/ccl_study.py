@@ -53,7 +53,7 @@ class CclStudy:
     """The simulations of the evaluation.
 
     ``sizes``: contributions in bytes. ``own_sizes``: additional sizes on the unchanged machine. ``ring_sizes``: sizes
-    of the ring theory over ``ranks`` SIPs, with large slots. ``ccl``: a file, else ./ccl.yaml, else the packaged file.
+    of the rings over ``ranks`` SIPs with large slots. ``ccl``: a file; None: ./ccl.yaml, else the packaged file.
     ``jobs``: number of processes; 1: this process only.
     """
 
@@ -77,12 +77,12 @@ class CclStudy:
 
     @property
     def own(self) -> Fabric:
-        """The fabric of the machine itself."""
+        """The fabric of the unchanged machine."""
         return fabric_of(self.topology.spec)
 
     @property
     def root_cube(self) -> int:
-        """The cube that exchanges data with other SIPs: the last."""
+        """The cube that exchanges data with other SIPs: the last cube."""
         return self.topology.spec.cubes_per_sip - 1
 
     def run(self) -> CclSweep:

@@ -343,7 +343,7 @@ class Builder(interpreter.InterpreterBuilder):
         return _symbolic(made, made.shape, arg.dtype)
 
     def create_split(self, arg: Value) -> tuple[Value, Value]:
-        """Split the last axis, of length 2, into two values. The axis is moved to the front first, so both are views."""
+        """Split the last axis, of length 2, into two values. It is moved to the front first, so both are views."""
         if not is_symbolic(arg):
             found: tuple[Value, Value] = super().create_split(arg)
             return found

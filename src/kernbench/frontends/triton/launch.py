@@ -140,7 +140,7 @@ def _is_placed_descriptor(x: object) -> bool:
 
 
 def _check_placement(name: str, arguments: Arguments, spec: TopologySpec) -> None:
-    """Raise InputError for tensors on several SIPs, and for relaxed memory ordering, because Triton relies on program order."""
+    """Raise InputError for tensors on several SIPs, or relaxed memory ordering: Triton relies on program order."""
     if spec.pe.dma.ordering == "relaxed":
         raise InputError(
             f"kernel {name!r}: with pe.dma.ordering=relaxed its loads and stores have no order; use program"
@@ -226,7 +226,7 @@ def _pointer(x: Any) -> Pointer:
             raise InputError(f"a tensor descriptor of a {type(x.base).__name__}, which is no tensor of the machine")
         if x.round_f32_to_tf32:
             raise InputError("a tensor descriptor with round_f32_to_tf32: the machine has no tf32")
-        return replace(_pointer(x.base), descriptor=copy(x))  # a hook may change the blocks of the original for the next launch
+        return replace(_pointer(x.base), descriptor=copy(x))  # a hook may change the blocks for the next launch
     if isinstance(x, Tensor):
         return Pointer(x, 0, POINTED_TO[x.dtype], x.sip)
     ty = tl.str_to_ty(mangle_type(x), None).element_ty

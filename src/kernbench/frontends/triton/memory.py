@@ -87,7 +87,7 @@ def store(pointers: Value, value: Value, mask: Array | None) -> None:
 
 
 def memory_type(ty: Any) -> DType:
-    """Return the machine's type for the elements that a pointer of type ``ty`` points to. Raises Refused if the machine has none."""
+    """Return the machine's type for elements behind a pointer of type ``ty``. Raises Refused if there is none."""
     item = MACHINE_TYPES.get(ty.scalar)
     if item is None:
         names = ", ".join(str(name) for name in MACHINE_TYPES)

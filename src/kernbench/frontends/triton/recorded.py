@@ -1,4 +1,4 @@
-"""Replay of ``triton.language`` functions: Triton checks a call once per signature, and later calls repeat the recorded requests.
+"""Replay of ``triton.language`` functions: Triton checks a call once per signature; later calls repeat its requests.
 
 Triton's semantics (types, promotion, broadcasting) derive their requests to the builder from the types of tensors and
 from plain arguments, never from the elements. The first call with a signature therefore goes through Triton and is
@@ -47,7 +47,7 @@ class _NotPlainError(Exception):
 class _Recording:
     """The builder requests of a call, each with a function that picks its arguments from a list of values.
 
-    The list contains constants, then the operands of the call, then the result of each request so far. ``result``: the list
+    The list contains constants, the operands of the call, and the result of each request so far. ``result``: the list
     index of the call's result (None: a constant) and the attributes of its tensor; None if the call returns nothing.
     Small known results of known operands are cached, since a loop repeats the same calls.
     """
@@ -106,7 +106,7 @@ class _CallRecorder:
         def ask(*arguments: Any, **named: Any) -> Any:
             made = method(*arguments, **named)
             if isinstance(made, TensorHandle) and self._number(made) is not None:
-                made = copy(made)  # a copy, as this is an operand returned unchanged: next time the result may be another object
+                made = copy(made)  # an operand, returned unchanged: next time it may be another object
             numbers = [self._number(each) if isinstance(each, kinds) else None for each in arguments]
             varies = any(number is not None for number in numbers)
             if varies or _is_asked_again(name, made):
@@ -188,7 +188,7 @@ def patch(owner: Any, name: str, function: Callable[..., Any], _builder: object,
 
 
 def _replay_calls(function: Callable[..., Any], *, varying: bool) -> Callable[..., Any]:
-    """Return ``function`` with recording and replay. ``varying``: a plain number counts as an operand, like a tensor."""
+    """Return ``function`` with recording and replay. ``varying``: plain numbers are operands, like tensors."""
     recordings: dict[Hashable, _Recording | None] = {}
     sign = _sign_operand if varying else _sign
 
@@ -226,7 +226,7 @@ def _replay_calls(function: Callable[..., Any], *, varying: bool) -> Callable[..
 
 
 def _sign_operand(argument: Any, signature: list[Any], operands: list[CallOperand]) -> None:
-    """Do as `_sign`. Of a plain number, only its type, its sign and the type that it fits become part of the signature."""
+    """Sign like `_sign`, but of a plain number, sign only the type, the sign, and the type that it fits."""
     if type(argument) is int:
         operands.append(argument)
         signature += (int, argument < 0, (~argument if argument < 0 else argument).bit_length())

@@ -18,7 +18,7 @@ _OF_TABLES = frozenset(("diff_col", "save_precision"))
 
 @state
 class Measurements:
-    """The operators that the host computed in each ``do_bench`` call; an empty set if the machine computed."""
+    """The operators that the host computed in each ``do_bench`` call; an empty set for a call that launched kernels."""
 
     copies: list[frozenset[str]] = field(default_factory=list)
 
@@ -38,7 +38,10 @@ def do_bench(
     quantiles: Sequence[float] | None = None,
     return_mode: str = "mean",
 ) -> Any:
-    """Return the simulated milliseconds of one call of ``fn``. Repeated calls would take exactly the same time. Replaces Triton's ``do_bench``."""
+    """Return the simulated milliseconds of one call of ``fn``; a repeated call would take as long.
+
+    Replaces Triton's ``do_bench``.
+    """
     context = context_of("do_bench")
     start, launches, unmodelled = context.engine.now, _launches(context), context.unmodelled.copy()
     fn()
@@ -61,8 +64,9 @@ def _launches(context: RuntimeContext[Any]) -> int:
 def report_of(draw: Callable[..., Any]) -> Callable[..., Any]:
     """Return the replacement of ``Mark._run``; ``draw`` is the original.
 
-    If the run's settings limit the values of x, it measures only the first ones, and prints this. If a measurement fails, it prints
-    the results so far. A line that measured only copies to and from the host is ``n/a`` in the table, and is not drawn.
+    If the run's settings limit the values of x, it measures only the first ones, and prints this. If a measurement
+    fails, it prints the results so far. A line that measured only copies to and from the host is ``n/a`` in the table,
+    and is not drawn.
     """
 
     @wraps(draw)

@@ -32,8 +32,8 @@ def refused(message: str) -> Refused:
 class Running:
     """A kernel on one PE: its ``tl``, the grid, and the current program.
 
-    ``window`` is the maximum number of loads in flight, from ``num_stages``; it limits how far the kernel runs ahead of
-    its data; None: the limit is that of the machine. ``on_write`` is called with the SIP, the first address, and the address
+    ``window`` is the maximum number of loads in flight, from ``num_stages``, or None for the machine's limit. It limits
+    how far the kernel runs ahead of its data. ``on_write`` is called with the SIP, the first address, and the address
     behind the last byte of each write. ``plans`` caches the descriptors of loads and stores.
     """
 

@@ -57,7 +57,7 @@ def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def prune(tuner: Any, kwargs: dict[str, Any]) -> list[Config]:
-    """Return the configurations to try. If the run does not search, this is only the first. Replaces ``Autotuner.prune_configs``."""
+    """Return the configurations to try: without a search, the first. Replaces ``Autotuner.prune_configs``."""
     configs = list(_prune(tuner, kwargs))
     return configs if _searches() else configs[:1]
 
@@ -75,7 +75,7 @@ def bench(tuner: Any, *args: Any, config: Config, **kwargs: Any) -> Any:
 
 
 def recall(tuner: Any, tuning_key: Any, configs: Sequence[Config], search: Callable[[], None]) -> bool:
-    """Search, unless the cache has the results of this search. Print the results. Replaces ``Autotuner.check_disk_cache``."""
+    """Search, unless the cache has the results. Print them. Replaces ``Autotuner.check_disk_cache``."""
     path = _folder() / f"{_digest_of(tuner, tuning_key, configs)}.json"
     times = _read(path, len(configs))
     if times is None:

@@ -226,7 +226,7 @@ def uniform(data: Array) -> Any:
 
 
 def smallest(data: Array) -> Array:
-    """Return the smallest array that broadcasts to ``data``: an axis along which all elements are equal gets length 1."""
+    """Return the smallest array that broadcasts to ``data``: an axis along which nothing varies gets length 1."""
     core = thin(data)
     if core.size == 1:
         return core
@@ -256,7 +256,7 @@ def operand(value: Value) -> Handle | Number:
 
 
 def _item(value: Value) -> DType:
-    """Return the machine's type of a known value; for truth values, the interpreter's own type is that of the compared values."""
+    """Return the machine's type of a known value: i8 for truth values, which the interpreter types differently."""
     return I8 if value.data.dtype == np.bool_ else machine_type(value.dtype)
 
 
@@ -279,7 +279,7 @@ def straight(x: Symbolic) -> Handle:
 
 
 def whole(value: Value) -> Handle:
-    """Return a handle of all elements of a value in TCM, with repeated elements stored repeatedly."""
+    """Return a handle of all elements of a value in TCM, after storing repeated elements once per repetition."""
     language, data = running().tl, value.data
     if isinstance(data, Symbolic):
         handle = straight(data)
