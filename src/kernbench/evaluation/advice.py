@@ -1,7 +1,7 @@
 """Advice on a run: the simulated gain of making each limiting resource 10 % faster.
 
-Both the run and its variants use ``refresh: spread``, so no refresh outage distorts the comparison. Program
-changes are not simulated: each suggestion has evidence and an upper bound of its gain.
+Both the run and its variants use ``refresh: spread``, so no refresh outage distorts the comparison. Program changes are
+not simulated: each suggestion has evidence and an upper bound of its gain.
 """
 
 from __future__ import annotations
@@ -146,8 +146,8 @@ def advise(
 ) -> Advice:
     """Return advice on the run that ``log`` and ``explained`` describe. It ran on ``machine`` with ``refresh: spread``.
 
-    Up to ``workers`` processes simulate at a time; the default is one per core. Without fork, or with PyTorch,
-    the simulations run one after another.
+    Up to ``workers`` processes simulate at a time; the default is one per core. Without fork, or with PyTorch, the
+    simulations run one after another.
     """
     main = explained.main_launch
     chosen = [each for each in _candidates(machine, explained) if _variant(machine, each) is not None]

@@ -16,8 +16,8 @@ from kernbench.topology.grid import Grid
 class CollectiveTime:
     """The time of a collective in ns.
 
-    ``latency_ns``: from the call of the last rank to the end of the collective on the last rank.
-    ``kernel_ns``: from the start of the kernels on the last SIP to the end of the last kernel.
+    ``latency_ns``: from the call of the last rank to the end of the collective on the last rank. ``kernel_ns``: from
+    the start of the kernels on the last SIP to the end of the last kernel.
     """
 
     latency_ns: float

@@ -33,7 +33,7 @@ class Wire:
 
 
 def draw_topologies(fabrics: Sequence[Fabric], cubes: Grid, root: int, path: Path) -> None:
-    """Draw the largest fabric of each family and the inside of a SIP. ``root``: the cube that exchanges data with other SIPs."""
+    """Draw the largest fabric of each family, and the cubes of a SIP. ``root``: the cube that reaches other SIPs."""
     kinds = dict.fromkeys(fabric.kind for fabric in fabrics)
     largest = [max((f for f in fabrics if f.kind == kind), key=lambda f: f.sips) for kind in kinds]
     title = "Participants of an all-reduce over cubes and SIPs"

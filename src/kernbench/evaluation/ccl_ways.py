@@ -55,7 +55,7 @@ class QueueWay:
     window_bytes: float
 
     def bytes_ns(self, nbytes: float) -> float:
-        """Return the time from the first to the last byte. A FIFO accepts each window while the previous window leaves."""
+        """Return the time from first to last byte. A FIFO accepts a window while the previous window leaves."""
         before = max(0, ceil(nbytes / self.window_bytes) - 1) * self.window_bytes
         held_up = before / self.stream_gbs - before / self.bw_gbs
         return nbytes / self.bw_gbs + max(0.0, held_up)
@@ -177,7 +177,7 @@ class Ways:
         return (pieces - 1) * max(self._setup_ns, between) + data
 
     def piece_ns(self, nbytes: int, way_gbs: float = inf) -> float:
-        """Return the time of a piece on its route or at the slice, whichever is longer. A round uses each channel once."""
+        """Return the time of a piece on its route or at the slice, if that is longer."""
         hbm = self.spec.cube.hbm
         rounds = ceil(nbytes / hbm.round_bytes)
         return max(nbytes / way_gbs, rounds * min(nbytes, hbm.interleave_bytes) / self.spec.cube.pc_bw_gbs)

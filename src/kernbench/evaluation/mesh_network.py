@@ -1,8 +1,9 @@
 """A k x k mesh of routers on the transport, configured as the reference mesh: a cycle is 1 ns, a flit is 1 byte.
 
 Node n is at column n mod k, row n div k, with its own source and destination. The closed form is 7 + 5·H + (P - 1)
-cycles. Each of the H + 1 entered routers costs 5 cycles, which its incoming link carries. Ejection costs 1 cycle, and
-the flits cost P cycles on the narrowest link. All links have the same width.
+cycles. A message with H hops enters H + 1 routers. Each router costs 5 cycles, as overhead of its incoming link.
+Ejection costs 1 cycle, and the P flits of the message cost P cycles on the narrowest link. All links have the same
+width.
 
 Traffic is synthetic: a pattern selects destinations, and Bernoulli sources create messages.
 """
@@ -81,7 +82,7 @@ def _router_link(net: Network, spec: MeshSpec, src: str, dst: str) -> None:
 
 
 def neighbours(k: int, node: int) -> list[int]:
-    """Return the existing nodes next to ``node``: east, west, south, north."""
+    """Return the nodes next to ``node``: east, west, south, north. At an edge, some are missing."""
     x, y = node % k, node // k
     around = ((x + 1, y), (x - 1, y), (x, y + 1), (x, y - 1))
     return [b * k + a for a, b in around if 0 <= a < k and 0 <= b < k]
@@ -212,7 +213,7 @@ def flow_traffic(spec: MeshSpec, flows: tuple[MeshFlow, ...]) -> MeshTraffic:
 def messages(
     spec: MeshSpec, traffic: MeshTraffic, seed: int, chunk_cycles: int = 1000
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield (cycle, source, destination) of message after message, without end: every node draws in every cycle.
+    """Yield (cycle, source, destination) of each message, without end. Every node draws in every cycle.
 
     Nothing is yielded if no node offers traffic.
     """

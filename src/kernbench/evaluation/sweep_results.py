@@ -96,7 +96,7 @@ def _draw_lines(table: SweepTable, plot: Plot) -> Figure:
         for at, (label, rows) in enumerate(_curves(chosen.rows, by)):
             places, values = places_along(table, x, rows), [number_of(row, plot.value) for row in rows]
             colour, marker = PALETTE[at % MOST_CURVES], MARKERS[at % MOST_CURVES]
-            # Curves often coincide: larger markers keep the lower curves visible.
+            # Curves often coincide: larger markers of lower curves stay visible.
             panel.plot(places, values, color=colour, marker=marker, markersize=max(3, 8 - at), label=label)
         mark_x(panel, grid[x])
         label_axes(panel, table, x, plot.value, chosen.note)
@@ -180,7 +180,8 @@ def _draw_pareto(table: SweepTable, plot: Plot) -> Figure:
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
     """Return the numbers of the (cost, value) points that no other point dominates, by ascending cost.
 
-    A point dominates another if it is at most equal in both and less in one. Of equal points, the first counts.
+    A point dominates another if it is nowhere greater, and less in at least one number. Of equal points, only the
+    first is returned.
     """
     front: list[int] = []
     for at in sorted(range(len(points)), key=lambda at: (*points[at], at)):
@@ -212,6 +213,6 @@ def write_results(folder: Path, plan: SweepPlan, journal: Journal) -> tuple[Swee
 
 
 def _remove_others(folder: Path, pictures: Sequence[Path]) -> None:
-    """Remove other pictures of an earlier sweep from ``folder``."""
+    """Remove the pictures of an earlier sweep from ``folder``, except those that were just written."""
     for path in pictures_in(folder) - set(pictures):
         path.unlink()

@@ -47,8 +47,8 @@ def _take_slots(x: Any) -> dict[str, Any]:
 def _swap(x: Any, y: Any) -> None:
     """Swap the contents of two tensors.
 
-    A graph that still uses ``x`` keeps the old contents and computes no gradient for ``x``. Raises
-    RuntimeError, as PyTorch does, if the classes of the tensors have different slots.
+    A graph that still uses ``x`` keeps the old contents and computes no gradient for ``x``. Raises RuntimeError, as
+    PyTorch does, if the classes of the tensors have different slots.
     """
     if _slots_of(type(x)) != _slots_of(type(y)):
         raise RuntimeError("Cannot swap t1 and t2 if they have different slots")

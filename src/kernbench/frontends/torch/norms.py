@@ -169,8 +169,8 @@ def rms_norm(x: Any, normalized_shape: Any, weight: Any = None, eps: float | Non
 def renorm(x: Any, p: float, dim: int, maxnorm: float) -> Any:
     """Scale slices along ``dim`` whose ``p``-norm exceeds ``maxnorm`` down to it, by differentiable operators.
 
-    PyTorch's own gradient computes f32 tensors in f64 unless the device is CUDA. Here all is computed
-    in f32, except that the scale is rounded to the dtype of ``x``, as in PyTorch.
+    PyTorch's own gradient computes f32 tensors in f64 unless the device is CUDA. Here all is computed in f32, except
+    that the scale is rounded to the dtype of ``x``, as in PyTorch.
     """
     aten.renorm.default(without_elements(x), p, dim, maxnorm)  # raises PyTorch's errors for the arguments
     others = [axis for axis in range(x.dim()) if axis != dim % x.dim()]

@@ -1,8 +1,8 @@
 """Gradients of scaled or pooled images: a product with the weights of the scaling along each axis.
 
 A scaling is linear, and scales one axis after another. The result for an identity matrix therefore contains the weights
-along an axis. The host computes the weights, in no simulated time, and transfers them to the machine. The
-gradient is the product with the weights.
+along an axis. The host computes the weights, in no simulated time, and transfers them to the machine. The gradient is
+the product with the weights.
 """
 
 from __future__ import annotations
