@@ -122,7 +122,7 @@ class ExplainedTime:
 
     @property
     def resources(self) -> Table[ResourceRow]:
-        """The resources on the critical path, with the time in their queues. A faster resource saves at most its share."""
+        """The resources on the critical path with their queues. A faster resource saves at most its share."""
         rows = [
             ResourceRow(each["resource"], ps_to_ns(each["ps"]), ps_to_ns(each["queued_ps"]))
             for each in self._document["critical_path"].get("resources", ())

@@ -125,7 +125,7 @@ class CompiledMachine:
 
     @property
     def links(self) -> Table[LinkRow]:
-        """The links by class. Links are directed. A hop contains the node that it enters, the wire, and the overhead of the link."""
+        """The links by class. Links are directed. A hop is the entered node, the wire and the overhead of the link."""
         return make_table("links", link_rows(self.topology.topology_obj), _LINKS)
 
     @property
@@ -222,8 +222,8 @@ MachineLike: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | CompiledM
 def load_machine(source: MachineLike = None, *, overrides: Overrides | None = None) -> CompiledMachine:
     """Compile a machine from the name of a packaged machine, a file, a mapping, or another machine.
 
-    ``source`` None: ./topology.yaml, else ``default``. ``overrides``: values by path, as for ``--set``. Raises ConfigError with
-    every problem, and UnknownNameError, with the nearest name, for an unknown machine.
+    ``source`` None: ./topology.yaml, else ``default``. ``overrides``: values by path, as for ``--set``. Raises
+    ConfigError with every problem, and UnknownNameError, with the nearest name, for an unknown machine.
     """
     return compile_machine(source, override_texts(overrides or {}))
 

@@ -142,7 +142,7 @@ class PageRequest:
         return made.page.content
 
     def _refuse_options(self, changes: tuple[str, ...]) -> None:
-        """Raise InputError if there are options for a run but no program. ``changes``: changed parameters and settings."""
+        """Raise InputError for run options without a program. ``changes``: changed parameters and settings."""
         given = [f"--set {text}" for text in changes]
         given += [] if self.ccl is None else [f"--ccl {os.fspath(self.ccl)}"]
         given += [] if self.limits.sim_ns is None else [f"--max-sim-ns {self.limits.sim_ns:g}"]

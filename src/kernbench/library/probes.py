@@ -136,8 +136,8 @@ def probe_case(
     """Probe a machine with one case or several cases. None: with all cases but ``memory``.
 
     For cases requested by name, the result includes hops, and latency by size. ``size``: bytes of the single
-    transaction. After Ctrl-C, the result has the finished cases. Raises UnknownNameError, with the nearest name, for an unknown case, and
-    InputError for an invalid size.
+    transaction. After Ctrl-C, the result has the finished cases. Raises UnknownNameError, with the nearest name, for an
+    unknown case, and InputError for an invalid size.
     """
     made = load_machine(machine)
     names = (case,) if isinstance(case, str) else None if case is None else tuple(case)

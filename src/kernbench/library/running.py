@@ -63,8 +63,9 @@ class RunRequest:
     """A program to run, its machine, and its options.
 
     ``params``: changes of bench parameters as texts, ``bench.m=512``. ``observe``: record the causes of the time.
-    ``links``, ``queues``: record also the loads of links and queues, which pages and timelines show. ``sanitize``: report races and reads
-    of unwritten bytes. ``trace_ccl``: print every message of queues. ``advise``: simulate the gain of machine changes.
+    ``links``, ``queues``: record also the loads of links and queues, which pages and timelines show. ``sanitize``:
+    report races and reads of unwritten bytes. ``trace_ccl``: print every message of queues. ``advise``: simulate the
+    gain of machine changes.
     """
 
     bench: Bench
@@ -105,12 +106,12 @@ def run(
 
     ``program``: a bench name, ``file.py[:function]``, ``module:function``, a function of one argument, or a bench.
     ``params`` or keywords: its parameters. ``machine``: as for ``load_machine``. ``verify``: compute values and check
-    them. ``data``: record values, so that the program can read them; by default as the bench declares. ``settings``: settings of the PyTorch
-    and Triton front ends, as for ``--set``: ``{"torch.cubes": 4}``. ``device``: ``all``, or one SIP as ``sip:0``.
-    ``ccl``: the file that configures collectives. ``observe``: record the causes of the time. ``advise``: simulate the
-    gain of machine changes on copies of the machine. ``max_sim_ns``, ``max_wall_s``: limits in simulated ns and in
-    seconds of real time. ``on_progress`` is called with a RunProgress twice a second, from a separate thread;
-    ``kb.ProgressDisplay()`` shows a bar.
+    them. ``data``: record values, so that the program can read them; by default as the bench declares. ``settings``:
+    settings of the PyTorch and Triton front ends, as for ``--set``: ``{"torch.cubes": 4}``. ``device``: ``all``, or one
+    SIP as ``sip:0``. ``ccl``: the file that configures collectives. ``observe``: record the causes of the time.
+    ``advise``: simulate the gain of machine changes on copies of the machine. ``max_sim_ns``, ``max_wall_s``: limits in
+    simulated ns and in seconds of real time. ``on_progress`` is called with a RunProgress twice a second, from a
+    separate thread; ``kb.ProgressDisplay()`` shows a bar.
 
     An error of the program is not raised: it is in the result, whose ``raise_for_status`` raises it. Ctrl-C ends the
     run, and the result contains the finished work. Raises InputError for an invalid program, machine or parameter.
@@ -146,7 +147,7 @@ def find_program(program: Program) -> Bench:
 
 
 def param_texts(params: Mapping[str, object], keywords: Mapping[str, object]) -> list[str]:
-    """Return bench parameters as texts ``bench.NAME=VALUE``. Raises InputError for a duplicate name and for values that YAML cannot store."""
+    """Return ``bench.NAME=VALUE`` texts. Raises InputError for a duplicate name or a value that YAML cannot store."""
     if not isinstance(params, Mapping):
         raise InputError(f"params: found {show(params)}, must be a mapping of names to values")
     twice = [name for name in keywords if name in params]
@@ -362,7 +363,7 @@ class _Simulation:
 
 @contextmanager
 def _return_to_folder() -> Iterator[None]:
-    """Restore the current folder at the end. A program may change it, but output paths are relative to the first one."""
+    """Restore the current folder at the end. A program may change it, but output paths are relative to the first."""
     here = os.curdir
     with suppress(OSError):  # the folder was deleted
         here = os.getcwd()

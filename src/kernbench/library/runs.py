@@ -90,7 +90,7 @@ class StatedVerdict:
 
 @state(eq=False)
 class LiveRun:
-    """The objects of a run, such as its engine, which exist only in the process of the run. ``error``: the error of the program."""
+    """The objects of a run that exist in its process only, such as its engine. ``error``: the program's error."""
 
     engine: GraphEngine
     machine: CompiledMachine
@@ -108,14 +108,14 @@ class Run:
     """A run of a program on a machine, as plain data.
 
     ``verdict`` names the bottleneck, also in a ``sentence``. ``params``: the program's parameters. ``error``: None
-    after success, else the error at ``place``. ``said``: a line in which the program summarises its result. ``skipped``: number of
-    comparisons that were not evaluated. ``leaked``, ``left``: memory and work that the program left behind.
-    ``unmodelled``: operators that the host computed, with counts. ``operators``: operators of a host library by time,
-    the longest first. ``remarks``: remarks of a front end, and the reason for missing advice. ``load``: initialisation
-    time of the program. ``frontends``: front-end settings that differ from their defaults. ``findings``: findings of
-    the sanitizer, if it ran. ``advised``: the predicted gain of each machine change, as a part of the document, if
-    requested. ``unexplained``: the failure of the explanation. ``explained_before``: the explanation as a part of the
-    document, for a run without its engine.
+    after success, else the error at ``place``. ``said``: a line in which the program summarises its result.
+    ``skipped``: number of comparisons that were not evaluated. ``leaked``, ``left``: memory and work that the program
+    left behind. ``unmodelled``: operators that the host computed, with counts. ``operators``: operators of a host
+    library by time, the longest first. ``remarks``: remarks of a front end, and the reason for missing advice.
+    ``load``: initialisation time of the program. ``frontends``: front-end settings that differ from their defaults.
+    ``findings``: findings of the sanitizer, if it ran. ``advised``: the predicted gain of each machine change, as a
+    part of the document, if requested. ``unexplained``: the failure of the explanation. ``explained_before``: the
+    explanation as a part of the document, for a run without its engine.
     """
 
     bench: str
@@ -270,7 +270,7 @@ class Run:
         return figure
 
     def roofline(self) -> Figure:
-        """Draw the launches in a roofline plot. For a run without its engine, draw the bounds beside the measured time."""
+        """Draw the launches in a roofline plot. Without the engine, draw the bounds beside the measured time."""
         if self.live is None or self.live.explanation is None:
             return self.explain().roofline_figure()
         with late(GUARD, "guarded")("roofline"):
