@@ -90,7 +90,7 @@ class Advice:
 
 
 def spread_refresh(machine: Topology) -> Topology:
-    """Return the machine with ``refresh: spread``. A machine that has it, or has no banks, is returned unchanged."""
+    """Return the machine with ``refresh: spread``. A machine that has it, or has no banks, stays unchanged."""
     hbm = machine.configured.cube.hbm
     if hbm.banks is None or hbm.refresh_mode == "spread":
         return machine
@@ -187,7 +187,7 @@ def _potentials(shares: Iterable[PathShare], roofline: Roofline) -> Iterator[tup
 
 
 def _variant(machine: Topology, names: Sequence[str]) -> Topology | None:
-    """Return the machine with faster resources, or None if the variant is invalid or identical."""
+    """Return the machine with faster resources; None if this machine is invalid or equals the original."""
     try:
         made = compile_variant(machine, speed_up(machine.configured, names, FASTER))
     except ConfigError:

@@ -87,7 +87,7 @@ class CollectiveRun:
 
 @value
 class _HostProgram:
-    """The host program of a run. Its results are the final contents of each rank's tensor, by size."""
+    """The host program of a run. The program returns the final contents of each rank's tensor, by size."""
 
     run: CollectiveRun
     algorithm: Algorithm

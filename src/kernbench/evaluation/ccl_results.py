@@ -170,7 +170,7 @@ class CclSweep:
 
     @property
     def common_sizes(self) -> list[int]:
-        """The sizes that every collective was run with, from small to large."""
+        """The sizes in bytes that were simulated for every collective, in ascending order."""
         curves = (self.curve(algorithm, fabric) for algorithm in self.algorithms for fabric in self.fabrics)
         return sorted(set.intersection(*({point.nbytes for point in curve} for curve in curves)))
 

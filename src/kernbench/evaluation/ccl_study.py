@@ -109,7 +109,7 @@ class CclStudy:
         )
 
     def _runs(self) -> Iterator[StudyRun]:
-        """Yield the runs, the longest first, so that all processes end at about the same time."""
+        """Yield the runs to simulate. The longest are first, so that all processes end at about the same time."""
         machine = document_of(self.topology)
         for ranks in sorted(self.ranks, reverse=True):
             sips = {f"algorithms.{RING}.world_size": ranks}
@@ -123,7 +123,7 @@ class CclStudy:
         yield from (BufferRun(machine=machine, ccl=ccl, buffer_kind=kind, sizes=sizes) for kind in self.kinds)
 
     def collective_runs(self) -> Iterator[CollectiveRun]:
-        """Yield every algorithm on every machine, and the default algorithm with its queues in other memories."""
+        """Yield runs of all algorithms on all machines, and of the default algorithm with queues in other memories."""
         for fabric in sorted(self._list_fabrics(), key=lambda each: -each.sips):
             yield from (self._collective(algorithm, fabric) for algorithm in ALGORITHMS)
         default = find_algorithm(INTERCUBE, None, self._ccl()).config.buffer_kind

@@ -61,7 +61,7 @@ class RingTime:
 
 
 class Line(NamedTuple):
-    """``n`` SIPs in a row, each one hop of ``way`` towards ``side`` from the next. ``both``: a ring used both ways."""
+    """A row of ``n`` SIPs with hops ``way`` towards ``side``. ``both``: a ring that is used in both directions."""
 
     side: Side
     n: int
@@ -149,7 +149,7 @@ class ClosedForms:
         return begun + self._steps_ns(grid.h, column, chunk, grid.w * messages) + self._store_ns(nbytes, pieces)
 
     def _rings_of(self, pes: Sequence[PeCoord], grid: Grid, side: Side) -> Round:
-        """Return a simultaneous step of all rows (``E``) or of all columns (``S``)."""
+        """Return the routes of a step in which all rows (``E``) or all columns (``S``) send at once."""
         beyond = ((at, grid.neighbour(at, side, wrap=True)) for at in range(len(pes)))
         hops = [self.beside(pes[at], pes[peer], side) for at, peer in beyond if peer not in (None, at)]
         return round_of(self.ways.of(hops))
@@ -200,7 +200,7 @@ class ClosedForms:
         return self.ways.passing_ns(way, chunk) + max([self.ways.store_ns(chunk), *onward]) + way.credit_ns
 
     def _up_and_down(self, there: QueueWay, back: QueueWay, at: int, n: int, chunk: int) -> float:
-        """Return the time of one tree level. The second child follows the first, up and down."""
+        """Return the time of a tree level. The second child is served after the first child."""
         second = at % 2 == 0
         found = self.ways.message_ns(there, chunk) + self.ways.passing_ns(back, chunk)
         if at + 1 < n or second:
@@ -427,7 +427,7 @@ class CollectiveBounds:
         self._ways, self._spec = Ways(machine, queues), machine.spec
 
     def hierarchical_ns(self, nbytes: int) -> float:
-        """Return the bound: PEs to PE 0 from both sides, cubes to cube 0, SIPs up a binary tree, and back."""
+        """Return the bound for PEs to PE 0 from both sides, cubes to cube 0, SIPs up a binary tree, and back."""
         spec = self._spec
         pes = [self._hop((0, 0, pe), (0, 0, pe + 1)) for pe in range(spec.pes_per_cube // 2)]
         cubes = [self._hop((0, cube, 0), (0, cube + 1, 0)) for cube in range(spec.cubes_per_sip // 2)]
@@ -435,7 +435,7 @@ class CollectiveBounds:
         return self._bound([*pes, *cubes, *[self._next_sip] * levels], nbytes, there_and_back=True)
 
     def intercube_ns(self, nbytes: int, root: int) -> float:
-        """Return the bound: rows east, last column south to the root, the SIPs, and back.
+        """Return the bound for rows to the east, the last column south to the root, the SIPs, and the way back.
 
         ``nbytes``: bytes of a row of the tensor.
         """

@@ -98,7 +98,7 @@ class PathTaken(_ReadPart):
 
 
 class Bounds(_ReadPart):
-    """A roofline."""
+    """A roofline: the bounds of resources, and the limiting resource (``binding``)."""
 
     binding: str | None
     bounds: tuple[ResourceTime, ...]
@@ -143,7 +143,7 @@ class ReadExplanation(Explained):
     main_launch: int | None = None
 
     def rows(self) -> PointRow:
-        """Return the figures of the run and of its main launch, by default the longest launch."""
+        """Return the figures of the run and of its main launch, which is the longest launch by default."""
         main = [each for each in self.launches if each.request_id == self.main_launch]
         longest = max(main or self.launches, key=lambda each: each.critical_path.total_ps, default=None)
         if longest is None:
@@ -153,7 +153,7 @@ class ReadExplanation(Explained):
 
 
 class RunDocument(_ReadPart):
-    """A successful run. Fields that an earlier version did not write are missing."""
+    """A successful run. Fields that an earlier version did not write have defaults."""
 
     bench: str
     sim_ns: float

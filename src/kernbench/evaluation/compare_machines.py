@@ -93,7 +93,7 @@ _COUNTED = {
     "cube.pe_layout.pe_per_corner": ("pes", "PE", ""),
     "cube.hbm.slices": ("slices", "HBM slice", ""),
 }
-"""Counted components by parameter: the count, the name, and the links between several"""
+"""Components that are counted, by prefix of their parameters: name of the count, name of the component, and links"""
 _PART = re.compile(r"(?:system|sip|cube|pe)\.(?:links|components|extra)\.(\w+)\..+")
 _SECTIONS = {
     "cube.hbm": "hbm_ctrl",

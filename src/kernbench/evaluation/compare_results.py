@@ -131,7 +131,7 @@ class Pair:
 
 @value
 class BoundGroup:
-    """The pairs with the same bottlenecks: the sums of their times and of their bounds."""
+    """The pairs with the same bottlenecks, with the sums of their times and of their bounds."""
 
     of: str
     bounds: tuple[str, str]
@@ -199,7 +199,7 @@ def compare_results(a: ResultFile, b: ResultFile) -> ResultComparison:
 
 
 def _say_left_out(a: ResultFile, b: ResultFile, compared: int) -> Iterator[str]:
-    """Yield a text per reason why results of a side are not compared, with their number."""
+    """Yield texts, each with a number of results of a side that are not compared, and the reason."""
     for name, file in (("A", a), ("B", b)):
         failed = [each for each in file.results if not each.ok]
         why = "the other side has none there, or it failed there"

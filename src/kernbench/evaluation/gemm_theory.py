@@ -68,7 +68,7 @@ class TileStep:
 
 @value
 class _Go:
-    """Continuous reads from ``begin`` on: the time of their bytes, and the memory time within it."""
+    """Continuous reads from time ``begin`` on: the time of their bytes, and the memory time within that time."""
 
     begin: int = 0
     busy: int = 0
@@ -236,7 +236,7 @@ class IdealPipeline:
         return TileStep("DMA in", busy, before, self._back_ps, memory)
 
     def _write(self, nbytes: int) -> TileStep:
-        """Return set-up and route; the data; access and acknowledgement. Banks defer writes: none is waited for."""
+        """Return set-up and route; the data; access and acknowledgement. With banks, no write is waited for."""
         memory = 0 if self._keeps_writes else transfer_ps(nbytes, self._pace.gbs)
         before = self._pe.dma.setup_ps + self._there_ps
         after = self._access_ps + self._back_ps + transfer_ps(self._header_bytes, self._back_gbs)

@@ -47,7 +47,7 @@ class LoadPlan:
 
 @value
 class LoadPoint:
-    """The result at one load. ``accepted``: flits per node and cycle. ``error_cycles``: standard error over seeds."""
+    """The result at one offered load. ``accepted``: flits per node and cycle. ``error_cycles``: standard error."""
 
     offered: float
     latency_cycles: float

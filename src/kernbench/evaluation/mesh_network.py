@@ -103,7 +103,7 @@ def xy_routers(k: int, src: int, dst: int) -> list[int]:
 
 
 def xy_route(k: int, src: int, dst: int) -> tuple[str, ...]:
-    """Return the same route as node names of the network, from the source to the destination."""
+    """Return the route from ``src`` to ``dst`` as node names of the network, source and destination included."""
     return (f"s{src}", *(f"r{n}" for n in xy_routers(k, src, dst)), f"d{dst}")
 
 
@@ -112,7 +112,7 @@ HOTSPOT_SHARE = 0.2
 
 
 def uniform(k: int) -> Matrix:
-    """Return a pattern in which every node, including the sender, is equally likely."""
+    """Return a pattern in which a message goes to every node, the sender included, with equal probability."""
     n = k * k
     return np.full((n, n), 1.0 / n)
 
@@ -203,7 +203,7 @@ class MeshFlow:
 
 
 def flow_traffic(spec: MeshSpec, flows: tuple[MeshFlow, ...]) -> MeshTraffic:
-    """Return traffic of these flows only; their sources are distinct."""
+    """Return the traffic of these flows only. Their sources must be distinct."""
     rates, matrix = np.zeros(spec.nodes), np.zeros((spec.nodes, spec.nodes))
     for flow in flows:
         rates[flow.src], matrix[flow.src, flow.dst] = flow.offered, 1.0

@@ -44,7 +44,7 @@ class ReferencePoint:
 
 @value
 class ReferenceCurve:
-    """Latency over load. ``saturation``: two loads between which latency exceeds 3 times the zero-load latency."""
+    """Latency over load. ``saturation``: two loads. Between them, latency exceeds 3 times the zero-load latency."""
 
     k: int
     packet_flits: int

@@ -170,7 +170,7 @@ class StudyReport(Generic[R]):
         return tuple(drawings)
 
     def verify(self, results: R) -> None:
-        """Raise VerificationError, which names the cells, if values of some cells are wrong."""
+        """Raise VerificationError if values of cells are wrong. The error names these cells."""
         cells = [cell for found in self.tables(results).values() for cell in found if cell.passed is not None]
         wrong = [cell.title for cell in cells if not cell.passed]
         if wrong:

@@ -37,7 +37,7 @@ class TableSlice:
 
 
 def slice_of(table: SweepTable, drawn: Sequence[str | None], value: str) -> TableSlice:
-    """Return the rows with ``value`` whose other axes equal those of the first such row, which must exist."""
+    """Return the rows with a cell in ``value`` that equal the first such row on all axes that are not ``drawn``."""
     good = [row for row in table.rows if has_values(row, [value])]
     others = [name for name, values in table.grid.items() if name not in drawn and len(values) > 1]
     first = {name: good[0][name] for name in others}

@@ -41,7 +41,7 @@ class ChunkWorkers(Protocol):
 
     @property
     def slots(self) -> int:
-        """The number of chunks to have in flight."""
+        """The number of chunks that should be in flight."""
 
     def submit(self, chunk: PointChunk) -> Chunked:
         """Start a chunk, also after workers have died."""
@@ -246,7 +246,7 @@ class InlineWorker:
         """Do nothing: no worker has to be stopped."""
 
     def submit(self, chunk: PointChunk) -> Chunked:
-        """Run a chunk now."""
+        """Run a chunk in this process, and return when it is finished."""
         future: Chunked = Future()
         future.set_result(run_chunk(chunk))
         return future
@@ -258,7 +258,7 @@ class InlineWorker:
 
 @contextmanager
 def worker_pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Yield ``jobs`` processes that end with this process. After an error or Ctrl-C, do not wait for them.
+    """Yield a pool of ``jobs`` processes that end with this process. After an error or Ctrl-C, do not wait for them.
 
     Raises RunError if a process dies.
     """

@@ -176,7 +176,7 @@ class JournalState:
         return self.finished == self.points
 
     def is_of(self, identity: Mapping[str, Any]) -> bool:
-        """Return True for the journal of the sweep ``identity``, which can then continue."""
+        """Return True if the journal belongs to the sweep ``identity``, which can then continue."""
         return not _differences_to(self.identity, identity)
 
     def __str__(self) -> str:
@@ -295,7 +295,7 @@ def _entry(outcome: PointOutcome) -> dict[str, Any]:
 
 
 def _is_odd(cell: Cell) -> bool:
-    """Return True for infinities and NaN. JSON lacks them, so they are texts, which ``float`` reads."""
+    """Return True for infinities and NaN. JSON lacks these numbers, so the journal stores them as texts."""
     return isinstance(cell, float) and not math.isfinite(cell)
 
 

@@ -173,7 +173,7 @@ class SweepAsked:
 
 
 def plan_document(document: Document, path: Path, choices: SweepAsked, wrong: Sequence[Problem] = ()) -> SweepPlan:
-    """Plan the sweep of a document. ``path`` gives its name and folder; otherwise like ``plan_sweep``."""
+    """Plan the sweep of a document. ``path``: its name and folder. Other arguments are as in ``plan_sweep``."""
     checked = check(document, SweepSpec)
     draft = read_draft(document, checked.complaints)
     loading = _Loading(document, path.parent, list(checked.complaints), list(wrong))
@@ -258,7 +258,7 @@ class _Loading:
         return name, bench
 
     def machine(self, named: str | None, chosen: str | None) -> Document | None:
-        """Load the machine of the command line, else that of the sweep file: packaged, or a file beside it."""
+        """Load the machine of the command line, else of the sweep file: a packaged machine, or a file beside it."""
         if chosen is None and named is not None and is_machine_name(named, self.beside):
             try:
                 chosen = machine_file(named, self.beside)

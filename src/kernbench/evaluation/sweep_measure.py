@@ -96,7 +96,7 @@ def _columns() -> Iterator[tuple[str, type]]:
 
 
 COLUMNS: Mapping[str, type] = dict(_columns())
-"""Every column besides the axes of a grid, in order, with the type of its values"""
+"""All columns except the axes of a grid, in order, with the type of their values"""
 
 
 def is_whole(value: object) -> bool:

@@ -137,7 +137,7 @@ def _row(job: SweepJob, machine: Topology, bench: Bench, point: PointJob) -> Poi
 
 
 def _row_without_figures(error: BaseException) -> PointRow:
-    """Return the row of a point whose machine could not be built, or whose run has no results."""
+    """Return the row of a point without results: ``invalid`` after an InputError, else ``failed``."""
     if isinstance(error, InputError):
         return {"status": INVALID, "error": str(error)}
     return {"status": FAILED, "error": error_text(error)}

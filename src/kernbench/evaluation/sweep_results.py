@@ -55,7 +55,7 @@ MOST_NAMED = 12
 def draw_plots(folder: Path, plan: SweepPlan, table: SweepTable) -> tuple[Path, ...]:
     """Draw the requested pictures, by default lines and a heat map if the axes allow; return the files.
 
-    A picture is omitted if no point has its numbers.
+    A picture is omitted if no point has the numbers that it needs.
     """
     drawn = []
     for at, plot in enumerate(plan.spec.plots if plan.spec.plots is not None else _usual(plan)):
@@ -67,13 +67,13 @@ def draw_plots(folder: Path, plan: SweepPlan, table: SweepTable) -> tuple[Path, 
 
 
 def can_draw(table: SweepTable, plot: Plot) -> bool:
-    """Return True if some point has the numbers of a picture."""
+    """Return True if at least one point has the numbers that a picture needs."""
     columns = [name for name in (plot.value, plot.cost) if name is not None]
     return any(has_values(row, columns) for row in table.rows)
 
 
 def draw_plot(table: SweepTable, plot: Plot) -> Figure:
-    """Draw a picture of a table that has its numbers."""
+    """Draw a picture from a table that has the required numbers."""
     return _DRAW[plot.kind](table, plot)
 
 

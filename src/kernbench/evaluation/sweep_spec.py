@@ -201,7 +201,7 @@ def is_numeric(values: Iterable[AxisValue]) -> bool:
 
 
 def short_name(path: str) -> str:
-    """Return a path without redundant levels: ``hbm_ctrl.efficiency``."""
+    """Return a path without redundant levels, such as ``hbm_ctrl.efficiency``."""
     parts = [part for part in path.split(".") if part not in ("components", "attrs", "links")]
     return ".".join(parts[-2:])
 
@@ -232,7 +232,7 @@ class SweepDraft:
         return {path: values for path, values in self.grid.items() if values}
 
     def without(self, wrong: Set[Path]) -> SweepDraft:
-        """Return the draft without these entries of ``set``, and with these axes, or the complete grid, as unknown."""
+        """Return the draft without some entries of ``set``, and with some axes, or the complete grid, as unreadable."""
         return replace(
             self,
             fixed={path: value for path, value in self.fixed.items() if ("set", path) not in wrong},

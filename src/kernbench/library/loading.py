@@ -56,7 +56,7 @@ def load(path: str | os.PathLike[str]) -> Run | Sweep:
 
 
 def load_run(path: Path) -> Run:
-    """Read a run from a file. Raises InputError, with the command that writes such a file, for other files."""
+    """Read a run from a file. Raises InputError for other files, with the command that writes such a file."""
     try:
         document = parse_json(read_input(path))
     except ValueError as error:

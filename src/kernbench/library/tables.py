@@ -77,11 +77,11 @@ class Table(Generic[R]):
         return [{each.name: cell_of(each.read(row)) for each in self.headings} for row in self.rows]
 
     def to_arrow(self) -> pyarrow.Table:
-        """Return the table for Arrow. The metadata of each field has the description of the column under ``about``."""
+        """Return the table as an Arrow table. Field metadata ``about`` is the description of a column."""
         return arrow_table({each.name: self.column(each.name) for each in self.headings}, self.columns)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return the table for pandas. Raises InputError, with the install command, if pandas is not installed."""
+        """Return the table as a pandas table. Raises InputError, with the install command, if pandas is missing."""
         return to_pandas(self.to_arrow())
 
     def __repr__(self) -> str:

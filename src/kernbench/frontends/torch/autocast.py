@@ -139,7 +139,7 @@ def _casting(operator: Any, type_of: Callable[[Any], Any]) -> Callable[..., Any]
 
 
 def _scale_in_f32() -> None:
-    """Make gradient scalers on the machine compute the reciprocal of their scale in f32, because it has no f64."""
+    """Make gradient scalers compute the reciprocal of their scale in f32, because the machine lacks f64."""
     begin = GradScaler._lazy_init_scale_growth_tracker  # noqa: SLF001 - it creates the scale
 
     @wraps(begin)

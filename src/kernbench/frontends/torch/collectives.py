@@ -27,7 +27,7 @@ _ONE_RANK = "programs of PyTorch with more ranks than one do not run on the mach
 
 
 def refuse(operator: TorchOperator, *_: Any, **__: Any) -> Any:
-    """Raise InputError for an exchange between ranks that has no lowering."""
+    """Raise InputError for an operator that exchanges data between ranks and has no lowering."""
     raise InputError(
         f"{program_place()}: operator {operator.name()} of a tensor of the machine: its schema does not say what it "
         "writes, so the host cannot compute it; move its tensors to the host, .cpu(), and the results back"
@@ -190,7 +190,7 @@ def _check_size(n_ranks: int) -> None:
 
 
 def _on_machine(function: Callable[..., Any], check: Callable[..., None]) -> Callable[..., Any]:
-    """Return ``function`` with ``check`` called first, when a program runs on the machine."""
+    """Return ``function``, changed to call ``check`` first while a program runs on the machine."""
 
     @wraps(function)
     def call(*args: Any, **options: Any) -> Any:

@@ -16,7 +16,7 @@ Ints = Sequence[int]
 
 
 def _windows(x: AhbmTensor, kernel: Ints, stride: Ints, dilation: Ints) -> Any:
-    """Return a view of padded ``x`` (n, c, …) as (n, places…, c, kernel…)."""
+    """Return a view of padded ``x``, (n, c, …), as windows, (n, places…, c, kernel…), and the numbers of places."""
     places = [
         (size - d * (k - 1) - 1) // s + 1 for size, k, s, d in zip(x.shape[2:], kernel, stride, dilation, strict=True)
     ]

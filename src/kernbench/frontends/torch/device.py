@@ -54,7 +54,7 @@ def _index(device: Any = None) -> int:
 
 
 class device:  # noqa: N801 - as in torch.cuda
-    """A context manager, as in ``with torch.cuda.device(1):``, inside which that SIP is the current one."""
+    """A context manager, as in ``with torch.cuda.device(1):``, inside which the SIP is the current one."""
 
     def __init__(self, device: Any) -> None:
         self.idx, self.prev_idx = _index(device), -1
@@ -68,7 +68,7 @@ class device:  # noqa: N801 - as in torch.cuda
 
 
 class device_of(device):  # noqa: N801 - as in torch.cuda
-    """A context manager for the SIP of a tensor; a host tensor changes nothing."""
+    """A context manager that makes the SIP of a tensor the current one. A host tensor changes nothing."""
 
     def __init__(self, obj: Any) -> None:
         super().__init__(obj.get_device())
@@ -126,7 +126,7 @@ def memory_reserved(device: Any = None) -> int:
 
 
 max_memory_reserved = memory_reserved
-"""Peak of ``memory_reserved``, which equals its current value: memory is retained, not returned."""
+"""Peak of ``memory_reserved``. It equals the current value, because reserved memory is retained."""
 
 
 def memory_allocated(device: Any = None) -> int:
@@ -150,7 +150,7 @@ def empty_cache() -> None:
 
 
 def ipc_collect() -> None:
-    """Do nothing: there is one process."""
+    """Do nothing: the program is a single process."""
 
 
 # Streams and events: launches of a program run in one order.
@@ -193,10 +193,10 @@ class Stream:
         return False
 
     def wait_stream(self, stream: Stream) -> None:
-        """Do nothing: earlier launches run earlier."""
+        """Do nothing: launches run in the order of their calls."""
 
     def wait_event(self, event: Event) -> None:
-        """Do nothing: earlier launches run earlier."""
+        """Do nothing: launches run in the order of their calls."""
 
     def record_event(self, event: Event | None = None) -> Event:
         """Record the current time in an event and return it."""
@@ -213,7 +213,7 @@ class Event:
 
     @property
     def is_recorded(self) -> bool:
-        """Return whether the event has a time."""
+        """Return whether a time is recorded in the event."""
         return self._at_ns is not None
 
     def record(self, stream: object = None) -> None:
@@ -222,7 +222,7 @@ class Event:
         self._at_ns = current().engine.now
 
     def elapsed_time(self, end_event: Event) -> float:
-        """Return the simulated milliseconds from this event to another. Raises InputError if one is not recorded."""
+        """Return the simulated ms from this event to ``end_event``. Raises InputError if one is not recorded."""
         if self._at_ns is None or end_event._at_ns is None:
             raise InputError("elapsed_time: both events have to be recorded first")
         return (end_event._at_ns - self._at_ns) * 1e-6
@@ -252,13 +252,13 @@ default_stream = current_stream
 
 
 def set_stream(stream: Stream) -> None:
-    """Make the SIP of a stream the current one, as it has no other stream."""
+    """Make the SIP of a stream the current one. A SIP has only one stream."""
     set_device(stream.device_index)
 
 
 @contextmanager
 def stream(stream: Stream | None) -> Iterator[None]:
-    """Make the SIP of ``stream`` the current one inside the ``with`` block, as it has no other stream."""
+    """Make the SIP of ``stream`` the current one inside the ``with`` block. A SIP has only one stream."""
     if stream is None:
         yield
         return
@@ -278,7 +278,7 @@ def is_current_stream_capturing() -> bool:
 
 
 def manual_seed(seed: int) -> None:
-    """Seed the generator."""
+    """Seed the generator of random numbers that all devices share."""
     DEFAULT.manual_seed(int(seed))
 
 

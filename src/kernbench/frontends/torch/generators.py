@@ -63,7 +63,7 @@ class Generator(torch.Generator):
         return chosen
 
     def get_state(self) -> TorchTensor:
-        """Return the seed and the offset; for a host generator, its full state."""
+        """Return the seed and the offset as bytes; for a host generator, return its full state."""
         drawn = _Host.get_state(self.host)
         if not self._has_offset:
             return drawn

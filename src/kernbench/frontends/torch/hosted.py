@@ -213,7 +213,7 @@ def written_by(operator: TorchOperator, args: Any, kwargs: Any) -> list[Any]:
 
 
 def _results(operator: TorchOperator, args: Any, kwargs: Any) -> set[int]:
-    """Return the ids of objects that only receive results (``out=``), which the operator does not read."""
+    """Return the ids of operands that the operator only writes (``out=``)."""
     names = {each.name for each in operator._schema.arguments if each.is_out}  # noqa: SLF001 - as subclasses use it
     operands = {id(each) for each in leaves(args, {name: x for name, x in kwargs.items() if name not in names})}
     return {id(each) for each in leaves((), {name: x for name, x in kwargs.items() if name in names})} - operands

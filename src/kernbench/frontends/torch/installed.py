@@ -1,4 +1,4 @@
-"""Registration of device ``ahbm`` with PyTorch, on import, after a check that PyTorch has all that it needs."""
+"""Registration of device ``ahbm`` with PyTorch, on import, after a check that PyTorch has all names used here."""
 
 from __future__ import annotations
 

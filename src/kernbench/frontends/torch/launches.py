@@ -63,7 +63,7 @@ def launch(
 
 
 class _LaunchedProgram:
-    """The function of a launch. Logs keep the function, so it drops the program and its tensors after the launch."""
+    """The function of a launch. Logs retain this object, so it drops the program and its tensors after the launch."""
 
     def __init__(self, program: Program, offsets: Sequence[int], place: ProgramPlace | None) -> None:
         self.program: Program | None = program

@@ -175,7 +175,7 @@ def _clone(operator: Any, x: AhbmTensor, **options: Any) -> Any:
 
 
 def _to_copy(operator: Any, x: AhbmTensor, *, device: Any = None, dtype: Any = None, **options: Any) -> Any:
-    """Convert to another dtype on the machine, or copy to the host or another SIP (``x.to(...)``)."""
+    """Run ``x.to(...)``: convert to another dtype on the machine, or copy to the host or to another SIP."""
     there = x.on_machine if device is None else torch.device(device)
     wanted = dtype or x.dtype
     if there.type != DEVICE:

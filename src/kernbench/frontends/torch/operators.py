@@ -84,8 +84,8 @@ _DECOMPOSITIONS: Mapping[TorchOperator, Lowering] = MappingProxyType(
 
 
 _COMPILER = "torch._dynamo"
-"""The module of PyTorch's compiler, imported on first need. The import leaves a reference cycle of all running frames,
-which keeps their tensors alive until a garbage collection."""
+"""The module of PyTorch's compiler, imported on first need. The import leaves a reference cycle of all running frames.
+The cycle keeps the tensors of these frames alive until a garbage collection."""
 
 
 def run(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -212,7 +212,7 @@ def way_of(operator: TorchOperator) -> OperatorWay:  # noqa: PLR0911 - one retur
 
 
 def _kernel_of(operator: TorchOperator) -> Callable[[TorchOperator, Any, Any], Any] | None:
-    """Return the lowering of an operator, or the program's own function for an operator that it has defined."""
+    """Return the lowering of an operator. For an operator of the program, return the program's function."""
     own = _LOWERINGS.get(operator)
     if own is not None:
         return lambda _, args, kwargs: own(*args, **kwargs)

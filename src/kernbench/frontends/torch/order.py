@@ -87,7 +87,7 @@ def _cumsum(x: Any, dim: int, *, dtype: Any = None) -> Any:
 
 
 def _order(operator: str, x: AhbmTensor, dim: int, descending: bool, count: int | None) -> tuple[Any, Any]:
-    """Sort along an axis; ``count``: the number of elements to return, None for all."""
+    """Return sorted values along an axis, and their indices. ``count``: number of elements to return; None: all."""
     seen, at = _along_last(x, dim)
     n = seen.shape[-1]
     keep = n if count is None else count

@@ -28,9 +28,9 @@ _REFUSAL = (
 
 
 def writes_in_order(operator: TorchOperator, args: Any, kwargs: Any) -> bool:
-    """Return whether an operator writes to elements that share memory, so that the order of writes matters.
+    """Return whether an operator writes to elements that share memory. The order of writes then matters.
 
-    Raises RuntimeError, with PyTorch's message, where PyTorch refuses the write.
+    Raises RuntimeError, with PyTorch's message, if PyTorch refuses the write.
     """
     written = written_by(operator, args, kwargs)
     if not written or torch.Tag.inplace_view in operator.tags:

@@ -26,7 +26,7 @@ aten = torch.ops.aten
 _BLOCK = 16384
 _HostGenerator: Any = torch.Generator  # PyTorch's class, before it is replaced
 _DRAWN_WITHOUT_DATA = 1 << 18
-"""Maximum number of random numbers drawn in a run without data, so that the host's next numbers are the same."""
+"""Maximum elements of a tensor for which a run without data draws, too, so that the host's next numbers agree."""
 
 
 def _draw(operator: Any, x: AhbmTensor, *args: Any, generator: Any = None) -> Any:

@@ -28,7 +28,7 @@ _SIGNATURES = 16384
 _SMALL = 4096
 """Largest number of elements, operands and results together, for which the CPU kernel runs at full size."""
 _BY_VALUE = frozenset(["floor_divide", "remainder", "fmod", "div.Tensor_mode", "div.Scalar_mode", "histc"])
-"""Operators, or overloads, that accept one number and refuse another of the same type and size."""
+"""Operators or overloads that may accept one number and refuse another number of the same type and size."""
 _AXES = frozenset(["dim", "dims", "axis", "dim0", "dim1", "start_dim", "end_dim", "axes"])
 """Names of integer arguments that are axes; other integers are sizes."""
 _NARROW = (torch.float16, torch.bfloat16)
@@ -163,8 +163,8 @@ class _Slots:
 def _number_slots(operator: TorchOperator) -> _Slots | None:
     """Return the number slots of an operator, or None for an operator that is not checked.
 
-    Operators of backward are not checked: their operands are results of checked forward operators, and some have the
-    dtypes that they have on GPUs.
+    Operators of backward are not checked: their operands are results of checked forward operators. Some operands have
+    dtypes as on GPUs.
     """
     name = operator.overloadpacket.__name__
     if operator.namespace != "aten" or "backward" in name:
@@ -271,7 +271,7 @@ def _takes_other_kinds(operator: TorchOperator, operands: Operands) -> bool:
 
 
 def _ask_cpu(operator: TorchOperator, operands: Operands) -> Exception | None:
-    """Return the error of the CPU kernel if it accepts neither ones nor zeros."""
+    """Return the error of the CPU kernel if the kernel accepts neither operands of ones nor operands of zeros."""
     refusal = _ask(operator, operands, "cpu", 1).refusal
     return None if refusal is None or _ask(operator, operands, "cpu", 0).refusal is None else refusal
 

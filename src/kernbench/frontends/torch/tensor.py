@@ -139,7 +139,7 @@ class AhbmTensor(Placed, torch.Tensor):
         return self.numpy()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """Return a copy with its own storage, as PyTorch does. Raises RuntimeError for the result of an operator."""
+        """Return a copy with a separate storage, as PyTorch does. Raises RuntimeError for the result of an operator."""
         if id(self) in memo:
             return memo[id(self)]
         if not self.is_leaf:
@@ -309,7 +309,7 @@ def put_known(x: AhbmTensor, elements: TorchTensor) -> None:
 
 
 def is_whole(x: AhbmTensor) -> bool:
-    """Return whether ``x`` has all elements of its storage, in their order."""
+    """Return whether ``x`` covers all elements of its storage, in storage order."""
     nbytes = x.storage.n * x.storage.dtype.itemsize
     return bool(x.is_contiguous() and x.numel() * x.dtype.itemsize == nbytes)
 

@@ -309,7 +309,7 @@ class Builder(interpreter.InterpreterBuilder):
         return _symbolic(running().tl.expand_dims(straight(x), axis), shape, arg.dtype)
 
     def create_broadcast(self, arg: Value, shape: Sequence[int]) -> Value:
-        """Broadcast to ``shape``. No command is issued until an operation needs all elements."""
+        """Broadcast to ``shape``. A command is issued only once an operation needs all elements."""
         if isinstance(arg, PointerHandle):
             return arg.repeated(tuple(shape))
         if not is_symbolic(arg):

@@ -25,7 +25,7 @@ class Box:
     valid: Shape | None = None
 
     def extent(self, itemsize: int) -> tuple[int, int]:
-        """Return the first address, and the address behind the last element."""
+        """Return the lowest address, and the address behind the highest element."""
         steps = [(n - 1) * step for n, step in zip(self.shape, self.strides, strict=True)]
         last = self.base + sum(step for step in steps if step > 0) + itemsize
         return self.base + sum(step for step in steps if step < 0), last
@@ -46,7 +46,7 @@ class List:
     runs: tuple[tuple[int | None, int], ...]
 
     def extent(self, itemsize: int) -> tuple[int, int]:
-        """Return the first address, and the address behind the last element."""
+        """Return the lowest address, and the address behind the highest element."""
         there = [(at, at + n) for at, n in self.runs if at is not None]
         return min(at for at, _ in there), max(end for _, end in there)
 

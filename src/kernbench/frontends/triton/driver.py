@@ -47,7 +47,7 @@ class TritonDriver:
         return True
 
     def get_current_target(self) -> Any:
-        """Return a target that is never compiled for; a CUDA target in programs that call the machine "cuda"."""
+        """Return a target that is never compiled for. It is a CUDA target if the program uses the name "cuda"."""
         context = current_context()
         if context is None or not context.frontends.torch.as_cuda:
             return GPUTarget(DEVICE, "pe", WARP_SIZE)

@@ -105,7 +105,7 @@ def _transpose(tensor: Any) -> Any:
 
 
 def _language() -> None:
-    """A function with the language in its module's globals, under both of its names."""
+    """A placeholder. The globals of its module contain the language, under both names of the language."""
 
 
 def _install() -> None:

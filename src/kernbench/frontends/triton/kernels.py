@@ -1,4 +1,4 @@
-"""Results of ``triton.jit``: functions for the machine, with the attributes of compiled ones."""
+"""Results of ``triton.jit``: functions for the machine, with the attributes of compiled kernels."""
 
 from __future__ import annotations
 

@@ -161,6 +161,6 @@ def _combine(operation: Any, tensors: tuple[Any, ...], operands: list[list[Handl
 
 
 def _tensor(handle: Handle, shape: tuple[int, ...], ty: Type) -> Any:
-    """Return a tensor of the language. One without axes is a scalar, which the interpreter stores as one element."""
+    """Return a Triton tensor. Without axes, it is a scalar, which the interpreter stores as one element."""
     data, scalar = Symbolic(handle, shape or (1,)), ty.scalar
     return tl.core.tensor(value_of(data, scalar), tl.block_type(scalar, list(shape)) if shape else scalar)

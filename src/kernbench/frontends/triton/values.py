@@ -59,7 +59,7 @@ MACHINE_TYPES: MappingProxyType[Type, DType] = MappingProxyType(
     }
 )
 POINTED_TO = MappingProxyType({item: name for name, item in MACHINE_TYPES.items() if name is not tl.int1})
-"""The element type of a pointer to a tensor of each machine type."""
+"""Triton's element type of a pointer, for each machine type of a tensor."""
 
 _numpy_of = interpreter._get_np_dtype  # noqa: SLF001 - the interpreter's own function
 # The interpreter represents values of these types as bit patterns, with which it cannot compute.
@@ -279,7 +279,7 @@ def straight(x: Symbolic) -> Handle:
 
 
 def whole(value: Value) -> Handle:
-    """Return a handle of all elements of a value in TCM, after storing repeated elements once per repetition."""
+    """Return a handle of all elements of a value in TCM. Repeated elements are written out there."""
     language, data = running().tl, value.data
     if isinstance(data, Symbolic):
         handle = straight(data)
