@@ -104,7 +104,7 @@ class ClosedForms:
     def _ring_pass(self, n: int, nbytes: int, ring: Round) -> float:
         """Return the time of one pass of all pieces round a ring.
 
-        Full queues in a ring would deadlock, so at most half the slots are used, rounded down to a power of two, which
+        Full queues in a ring would deadlock, so at most half the slots are used. Their number is a power of two, which
         divides most tensors. A forwarded piece frees its slot once it has arrived at the next PE: after two hops and a
         credit.
         """
@@ -386,8 +386,8 @@ def _together_ns(halves: Iterable[Sequence[Phase]], begin: int, end: int) -> flo
 def _out_of_step_ns(halves: Sequence[Sequence[Phase]]) -> float:
     """Return the time by which schedule order in queues extends the longest chain of messages.
 
-    The last message of a phase waits for the first message of a phase of the other half, if that phase uses the same
-    line and begins before the end of the first one.
+    The last message of a phase waits for the first message of a phase of the other half. This holds if that phase is on
+    the same line and begins before the first phase ends.
     """
     latest: dict[tuple[int, int], float] = {(half, -1): 0.0 for half in range(len(halves))}
     numbered = [(half, i, phase) for half, phases in enumerate(halves) for i, phase in enumerate(phases)]
