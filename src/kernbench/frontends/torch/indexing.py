@@ -1,8 +1,7 @@
 """PyTorch operators with indices: the DMA gathers and scatters the selected elements.
 
 Each PE loads its share of the indices, waits for them, and computes the addresses. A run without data knows integer
-tensors of at most 1 MiB that the host wrote, or that follow from such tensors. Other indices are assumed to be 0, 1, 2,
-…
+tensors of at most 1 MiB that the host wrote, or that follow from such tensors. Other indices count as 0, 1, 2, …
 """
 
 from __future__ import annotations
