@@ -1,7 +1,7 @@
-"""Advice on a run: the simulated gain of each limiting resource if it were 10 % faster.
+"""Advice on a run: the simulated gain of making each limiting resource 10 % faster.
 
-Both sides run with ``refresh: spread``, so no refresh outage distorts the comparison. Suggested program changes are
-not simulated. Each one comes with its evidence and an upper bound of its gain.
+Both the run and its variants use ``refresh: spread``, so no refresh outage distorts the comparison. Program changes are
+not simulated: each suggestion has evidence and an upper bound of its gain.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from kernbench.topology.scaling import replace_entries
 FASTER = 1.1
 MOST_RESOURCES = 5
 SMALLEST_SHARE = 0.02
-"""Smallest share of the time that is reported as a gain"""
+"""Smallest gain that is reported, as a share of the time of the run or of its main launch"""
 
 
 @value
 class Timing:
-    """The time of a run, and of its launches by request, in ps."""
+    """The time of a run, and of each launch by request id, in ps."""
 
     run_ps: int
     launches_ps: Mapping[int, int]
@@ -56,9 +56,9 @@ Rerun: TypeAlias = Callable[[Topology], Timing]
 
 @value(kw_only=True)
 class MachineAdvice:
-    """The simulated gain of the run and of its main launch if ``resources`` are 10 % faster together.
+    """The simulated gain of a run and of its main launch when all ``resources`` are 10 % faster.
 
-    ``settings``: the ``--set`` texts of that change.
+    ``settings``: the ``--set`` texts that make the resources faster.
     """
 
     resources: tuple[str, ...]
@@ -75,7 +75,7 @@ class MachineAdvice:
 
     @property
     def share(self) -> float:
-        """The larger of the gained shares of the run and the launch."""
+        """The gain as a share of the run or of the launch, whichever is larger."""
         return max(self.run_share, self.launch_share)
 
 
@@ -90,7 +90,7 @@ class Advice:
 
 
 def spread_refresh(machine: Topology) -> Topology:
-    """Return the machine with ``refresh: spread``. A machine that has it, or has no banks, is returned unchanged."""
+    """Return the machine with ``refresh: spread``. A machine that has it, or has no banks, stays unchanged."""
     hbm = machine.configured.cube.hbm
     if hbm.banks is None or hbm.refresh_mode == "spread":
         return machine
@@ -134,7 +134,7 @@ class RepeatedProgram:
 
 
 def advise_program(program: RepeatedProgram, machine: Topology, *, workers: int | None = None) -> Advice:
-    """Return advice on a program. The program runs on ``machine`` with ``refresh: spread`` and on faster variants."""
+    """Return advice on a program, which runs on ``machine`` with ``refresh: spread`` and on faster variants."""
     spread, log = spread_refresh(machine), TraceLog()
     result = program.simulate(spread, log)
     found = explain_run(log, result.engine.handles, result.completion.t_start, result.completion.t_end)
@@ -144,9 +144,9 @@ def advise_program(program: RepeatedProgram, machine: Topology, *, workers: int 
 def advise(
     machine: Topology, log: TraceLog, explained: RunExplanation, rerun: Rerun, *, workers: int | None = None
 ) -> Advice:
-    """Return advice on a run that ``log`` and ``explained`` describe, on ``machine`` with ``refresh: spread``.
+    """Return advice on the run that ``log`` and ``explained`` describe. It ran on ``machine`` with ``refresh: spread``.
 
-    Up to ``workers`` processes simulate at a time; the default is one per core. Without fork, and with PyTorch, the
+    Up to ``workers`` processes simulate at a time; the default is one per core. Without fork, or with PyTorch, the
     simulations run one after another.
     """
     main = explained.main_launch
@@ -164,7 +164,7 @@ def advise(
 
 
 def _candidates(machine: Topology, found: RunExplanation) -> list[tuple[str, ...]]:
-    """Return the resources to make faster: those with the largest share of the run or of its main launch, and ties."""
+    """Return the groups of resources to make faster. They have the largest shares of the run or of its main launch."""
     known = find_resources(machine.configured)
     main = found.main_launch
     most: dict[str, float] = {}
@@ -179,7 +179,7 @@ def _candidates(machine: Topology, found: RunExplanation) -> list[tuple[str, ...
 
 
 def _potentials(shares: Iterable[PathShare], roofline: Roofline) -> Iterator[tuple[str, float]]:
-    """Yield resources with the shares of their bounds, then with their shares of the path, queues included."""
+    """Yield resources with the shares of their bounds, then with their shares of the critical path, queues included."""
     for bound in roofline.bounds:
         yield bound.resource, bound.ps / roofline.measured_ps
     for each in divide_ties(sum_resources(shares)):
@@ -187,7 +187,7 @@ def _potentials(shares: Iterable[PathShare], roofline: Roofline) -> Iterator[tup
 
 
 def _variant(machine: Topology, names: Sequence[str]) -> Topology | None:
-    """Return the machine with faster resources, or None if the variant is invalid or identical."""
+    """Return the machine with faster resources; None if this machine is invalid or equals the original."""
     try:
         made = compile_variant(machine, speed_up(machine.configured, names, FASTER))
     except ConfigError:
@@ -196,8 +196,8 @@ def _variant(machine: Topology, names: Sequence[str]) -> Topology | None:
 
 
 _AUTOGRAD = "torch"
-"""The module that needs threads: in a forked process, a second backward fails"""
-_task: tuple[Rerun, Sequence[Topology]] | None = None  # of a forked process
+"""A program that imports this module cannot fork: in a forked process, a second backward fails"""
+_task: tuple[Rerun, Sequence[Topology]] | None = None  # the inputs of a forked process
 
 
 def _take_task(rerun: Rerun, machines: Sequence[Topology]) -> None:
@@ -214,7 +214,7 @@ def _simulate(number: int) -> Timing:
 
 
 def _measure(machine: Topology, chosen: Sequence[Sequence[str]], rerun: Rerun, workers: int) -> list[Timing]:
-    """Simulate all variants. Forked processes inherit the program, so nothing of it is pickled."""
+    """Simulate all variants. Forked processes inherit the program, so it is not pickled."""
     machines = [made for made in (_variant(machine, names) for names in chosen) if made is not None]
     one_by_one = _AUTOGRAD in sys.modules or "fork" not in multiprocessing.get_all_start_methods()
     if workers < 2 or len(machines) < 2 or one_by_one:

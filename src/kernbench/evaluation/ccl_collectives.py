@@ -1,4 +1,4 @@
-"""Simulate collectives in two ways on one machine: called by ranks, and launched by one program; timed and verified."""
+"""Simulate, time and verify collectives in two ways on one machine: called by ranks, and launched by one program."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from kernbench.topology.spec import TopologySpec
 ByRank: TypeAlias = dict[int, Array]
 
 DISTRIBUTED, DIRECT = "all_reduce", "direct"
-"""Launch names: of torch.distributed, and of the direct launch"""
+"""Names of launches: by torch.distributed, and by one program"""
 ROW_PER_CUBE = DPPolicy(cube="row_wise", num_pes=1)
-# Values reveal a misplaced piece and a double addition; sums stay exact in f32.
+# These values reveal a misplaced piece and a double addition. Their sums are exact in f32.
 PATTERN = 7
 
 
 @value(kw_only=True)
 class CollectiveRun:
-    """One simulation: an algorithm of ``ccl`` on ``machine`` with its SIPs joined as ``fabric``, for some sizes."""
+    """One simulation: an algorithm of ``ccl`` for some sizes, on ``machine`` with its SIPs joined as ``fabric``."""
 
     machine: Document
     ccl: CclConfig
@@ -51,7 +51,7 @@ class CollectiveRun:
     root_cube: int
 
     def run(self) -> list[CollectivePoint]:
-        """Simulate each size with values, on a fresh machine because banks keep state. Errors are raised."""
+        """Simulate each size with values, on a new machine each, because banks keep state. Errors are raised."""
         return [replace(self, sizes=(nbytes,)).point() for nbytes in self.sizes]
 
     def point(self) -> CollectivePoint:
@@ -78,7 +78,7 @@ class CollectiveRun:
         )
 
     def _theory_ns(self, engine: GraphEngine, config: AlgorithmConfig, nbytes: int) -> float:
-        """Return the closed form, or the bound for the algorithm over cubes."""
+        """Return the closed form of the kernel in ns; for the algorithm over cubes, a lower bound."""
         queues = queues_of(config)
         if self.algorithm == INTERCUBE:
             return CollectiveBounds(engine.machine, queues).intercube_ns(nbytes, self.root_cube)
@@ -87,7 +87,7 @@ class CollectiveRun:
 
 @value
 class _HostProgram:
-    """The host program of a run. Its results are the final contents of each rank's tensor, by size."""
+    """The host program of a run. The program returns the final contents of each rank's tensor, by size."""
 
     run: CollectiveRun
     algorithm: Algorithm
@@ -95,7 +95,7 @@ class _HostProgram:
 
     @property
     def rows(self) -> int:
-        """The number of contributions per rank."""
+        """The number of contributions of one rank."""
         return self.spec.cubes_per_sip if self.run.algorithm == INTERCUBE else 1
 
     @property
@@ -123,7 +123,7 @@ class _HostProgram:
         return results
 
     def directly(self, torch: RuntimeContext[Any], engine: GraphEngine) -> dict[int, ByRank]:
-        """Run one program: install queues, then launch on every SIP at once."""
+        """Run one program, which installs queues and then launches on every SIP at once."""
         queues = install_edges(engine, self._edges(), self.algorithm.config)
         results: dict[int, ByRank] = {}
         for nbytes in self.run.sizes:
@@ -153,7 +153,7 @@ class _HostProgram:
         return torch.tensor(data, dtype=DTYPE, dp=ROW_PER_CUBE if self.run.algorithm == INTERCUBE else SINGLE_PE)
 
     def _edges(self) -> Sequence[Edge]:
-        """Return the edges of the algorithm, or those of PE 0 of cube 0 between SIPs, which every PE has with ranks."""
+        """Return the queue edges of the algorithm. With ranks: those of PE 0 of cube 0 between SIPs."""
         own = edges_of(self.algorithm, self.spec)
         return own or [edge for edge in fabric_edges(self.spec) if edge[0][1:] == (0, 0)]
 
@@ -179,7 +179,7 @@ def _pattern(n: int) -> Array:
 
 
 def _timings(handles: Sequence[RequestHandle], name: str, sips: int) -> list[CollectiveTime]:
-    """Return the times of the collectives called ``name``, in order. Each collective is a launch on every SIP."""
+    """Return the times of the collectives called ``name``, in order. Each collective consists of one launch per SIP."""
     launches = [each for each in launches_of(handles) if each.msg.name == name]
     return [_timing(launches[at : at + sips]) for at in range(0, len(launches), sips)]
 

@@ -21,7 +21,7 @@ DTYPE = "f32"
 ITEM_BYTES = 4
 KIB = 1 << 10
 SIZES = (256, 1 * KIB, 4 * KIB, 16 * KIB, 64 * KIB)
-"""Bytes of each contribution: a row of a cube, or the tensor of a rank"""
+"""Sizes of a contribution in bytes. A contribution is a row of a cube, or the tensor of a rank."""
 FULL_SIZES = (*SIZES, 256 * KIB, 1024 * KIB)
 
 TITLES = {
@@ -45,7 +45,7 @@ class Fabric:
 
     @property
     def family(self) -> str:
-        """The family, such as ``torus``."""
+        """The family of the fabric, such as ``torus``."""
         return TITLES[self.kind]
 
     @property
@@ -65,7 +65,7 @@ def ring_of(sips: int) -> Fabric:
 
 
 def fabric_of(spec: TopologySpec) -> Fabric:
-    """Return the fabric that joins the SIPs of a machine."""
+    """Return the fabric in which a machine joins its SIPs."""
     sips = spec.system.sips
     return Fabric(sips.topology, sips.count, sips.grid.w, sips.grid.h)
 
@@ -81,8 +81,8 @@ def fabrics() -> tuple[Fabric, ...]:
 def document_of(topology: Topology) -> Document:
     """Return a machine as a document for another process, with ``refresh: spread`` in place of all-bank.
 
-    With all-bank outages, the time of a launch depends on the outages within it. Launches would not be comparable and
-    would have no closed form.
+    With all-bank refresh, the time of a launch depends on the refresh outages that fall into it. Launches would not
+    be comparable, and would have no closed form.
     """
     data = topology.spec.model_dump(mode="json")
     if topology.spec.cube.hbm.banks is not None and topology.spec.cube.hbm.refresh_mode == "all-bank":
@@ -100,7 +100,7 @@ def join_sips(machine: Document, fabric: Fabric, *changes: str) -> Topology:
 
 
 def queues_of(settings: QueueSettings) -> QueueFigures:
-    """Return the queue parameters of an installation for the closed forms."""
+    """Return the parameters of installed queues that the closed forms need."""
     return QueueFigures(settings.n_slots, settings.slot_size, settings.ipcq_credit_size_bytes)
 
 

@@ -22,14 +22,14 @@ MEANING = {
     "sip_allreduce": "bytes of a SIP's tensor, on one PE",
 }
 CONTROL_SIZE = 4 * KIB
-"""Size at which the control path is shown; the nearest simulated size is used"""
+"""Size for which the control path is drawn, or the nearest simulated size"""
 # Offsets separate curves that coincide.
 SHRINK = 2.6
 WIDTH = 0.38
 
 
 def draw_latency(sweep: CclSweep, reference: Sequence[SizeComparison], path: Path) -> None:
-    """Draw a panel per algorithm and number of SIPs: simulation, closed form, and the reference where one applies."""
+    """Draw a panel per algorithm and number of SIPs: simulation, closed form, and a reference if it applies."""
     counts = sorted({fabric.sips for fabric in sweep.fabrics})
     rows = len(sweep.algorithms)
     title = "Latency of all-reduce against size"
@@ -172,7 +172,7 @@ def _marker(kind: str) -> str:
     return style.MARKERS[_ORDER.index(kind) % len(style.MARKERS)]
 
 
-# Compared collectives first: they get the most distinct colours.
+# The compared collectives are first, so they get the most distinct colours.
 _ORDER = (
     "ring_1d",
     "torus_2d",

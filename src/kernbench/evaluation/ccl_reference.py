@@ -19,7 +19,7 @@ COLUMNS = ("size_bytes", "latency_ns")
 
 @value
 class CclReference:
-    """The table of a file: latencies in ns by size in bytes, in ascending order of size."""
+    """Reference latencies from a file: latency in ns by size in bytes, in ascending order of size."""
 
     name: str
     latencies: tuple[tuple[int, float], ...]
@@ -93,7 +93,7 @@ def _numbers(path: str, line: int, size: str | None, latency: str | None) -> tup
 
 
 def _whole(text: str) -> int:
-    """Return a whole number, also in spreadsheet notation: 4096.0, 4.096E+03."""
+    """Return the whole number in ``text``, also in spreadsheet notation: 4096.0, 4.096E+03."""
     number = float(text)
     if not number.is_integer():
         raise ValueError(text)
@@ -107,7 +107,7 @@ def _refuse(path: str, line: int, problem: str) -> NoReturn:
 def compare_sizes(sweep: CclSweep, reference: CclReference) -> tuple[SizeComparison, ...]:
     """Compare each reference size with the packaged default collective on the machine's SIP fabric.
 
-    Raises InputError for a size that was not simulated. Redrawn results have only the sizes of their run.
+    Raises InputError for a size that was not simulated, as redrawn results contain only the sizes of their run.
     """
     found = {point.nbytes: point for point in reference_curve(sweep)}
     missing = [nbytes for nbytes in reference.sizes if nbytes not in found]

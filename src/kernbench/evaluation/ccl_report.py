@@ -18,11 +18,11 @@ from kernbench.evaluation.study_report import Drawing, StudyReport
 from kernbench.topology.grid import Grid
 
 MOST_DRAWN = 10_000
-"""Most SIPs, or cubes of a SIP, in a figure"""
+"""Maximum number of SIPs, and of cubes per SIP, that a figure draws"""
 
 
 def report_ccl(reference: CclReference | None = None) -> StudyReport[CclSweep]:
-    """Return the report: all-reduce by fabric, size and buffer kind, beside closed forms and a reference."""
+    """Return the report: all-reduce by fabric, size and buffer kind, compared with closed forms and a reference."""
 
     def compare(sweep: CclSweep) -> tuple[SizeComparison, ...]:
         return () if reference is None else compare_sizes(sweep, reference)

@@ -16,8 +16,8 @@ from kernbench.topology.grid import Grid
 class CollectiveTime:
     """The time of a collective in ns.
 
-    ``latency_ns``: from the last rank's call to the end on the last rank. ``kernel_ns``: from the start of the kernels
-    on the last SIP to the end of the last kernel.
+    ``latency_ns``: from the call of the last rank to the end of the collective on the last rank. ``kernel_ns``: from
+    the start of the kernels on the last SIP to the end of the last kernel.
     """
 
     latency_ns: float
@@ -25,7 +25,7 @@ class CollectiveTime:
 
     @property
     def control_ns(self) -> float:
-        """The control path: orders on their way to the PEs, and reports on their way to the host."""
+        """The time of the control path in ns: launch requests to the PEs, and completion reports to the host."""
         return self.latency_ns - self.kernel_ns
 
 
@@ -34,8 +34,8 @@ class CollectivePoint:
     """A collective with contributions of ``nbytes``: a row of every cube, or one tensor per rank.
 
     ``distributed``: called by ranks, ``dist.all_reduce``. ``direct``: launched by one program on every SIP.
-    ``closed_ns``: closed form of the kernel with ring buffers in TCM. ``right`` of ``contributions`` places end with
-    the complete sum in both cases. ``same``: both cases end with identical bits everywhere.
+    ``closed_ns``: closed form of the kernel with ring buffers in TCM. ``right``: number of the ``contributions`` places
+    that have the complete sum at the end, in both cases. ``same``: both cases have identical bits everywhere.
     """
 
     algorithm: AlgorithmName
@@ -74,9 +74,9 @@ class CollectivePoint:
 
 @value(kw_only=True)
 class BufferPoint:
-    """A message from a PE to the next PE of its cube, from the send to the sum with the receiver's own data.
+    """Messages from PEs to the next PE of their cube. Each receiver adds its own data.
 
-    The time is the longest of ``senders`` simultaneous messages. ``right``: number of correct sums.
+    The time is from send to sum, the longest of ``senders`` simultaneous messages. ``right``: number of correct sums.
     """
 
     buffer_kind: BufferKind
@@ -103,7 +103,7 @@ class BufferPoint:
 
 @value(kw_only=True)
 class RingPoint:
-    """Reduce-scatter and all-gather round a ring of ``ranks`` SIPs with one PE each: kernel time and theory.
+    """The kernel time of reduce-scatter and all-gather on a ring of ``ranks`` SIPs with one PE each, and its theory.
 
     ``timing_only``: no values were computed.
     """
@@ -126,7 +126,7 @@ class RingPoint:
 
     @property
     def passed(self) -> None:
-        """None: no values were computed."""
+        """Correctness: None, because no values were computed."""
 
     @property
     def title(self) -> str:
@@ -144,7 +144,7 @@ class RingPoint:
 
 @value(kw_only=True)
 class CclSweep:
-    """The results on all variants of one machine.
+    """The results of the evaluation on all variants of one machine.
 
     ``topology_hash``: hash of the base machine. ``own``: the fabric of the base machine. ``cubes``: columns and rows of
     cubes in a SIP. ``root_cube``: the cube that exchanges data with other SIPs.
@@ -170,14 +170,14 @@ class CclSweep:
 
     @property
     def common_sizes(self) -> list[int]:
-        """The sizes that every collective was run with, from small to large."""
+        """The sizes in bytes that were simulated for every collective, in ascending order."""
         curves = (self.curve(algorithm, fabric) for algorithm in self.algorithms for fabric in self.fabrics)
         return sorted(set.intersection(*({point.nbytes for point in curve} for curve in curves)))
 
     def curve(
         self, algorithm: AlgorithmName, fabric: Fabric, kind: BufferKind | None = None
     ) -> tuple[CollectivePoint, ...]:
-        """Return the points of a collective by ascending size. ``kind`` None: with its default queues."""
+        """Return the points of a collective by ascending size. ``kind``: memory of the queues; None: the default."""
         found = [point for point in self.collectives if (point.algorithm, point.fabric) == (algorithm, fabric)]
         wanted = kind or (found[0].buffer_kind if found else None)
         return tuple(sorted((p for p in found if p.buffer_kind == wanted), key=lambda point: point.nbytes))

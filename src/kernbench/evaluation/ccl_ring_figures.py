@@ -1,4 +1,4 @@
-"""Figures of rings: ring time beside its theory, and the cost of the memory that holds the queues."""
+"""Figures of rings: ring time compared with its theory, and the cost of the memory type of the queues."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOOKS: dict[BufferKind, tuple[str, str]] = {
 
 
 def draw_buffers(sweep: CclSweep, path: Path) -> None:
-    """Draw a panel for one sender, one for all PEs of a cube at once, and one for the default collective."""
+    """Draw three panels: one sender, all PEs of a cube at once, and the default collective."""
     senders = sorted({point.senders for point in sweep.buffers})
     with style.drawing(path, 1.0 + 3.3 * (len(senders) + 1), 3.9, "Memory of the queues' ring buffers") as figure:
         panels = figure.subplots(1, len(senders) + 1)
@@ -113,7 +113,7 @@ def _time_handles(points: Sequence[RingPoint]) -> list[Artist]:
 
 
 def _ratio_panel(axes: Axes, points: Sequence[RingPoint]) -> None:
-    """Draw simulated time over theory with all its terms; the expected ratio is 1."""
+    """Draw the ratio of the simulated time to the theory with all its terms. The expected ratio is 1."""
     slots = sorted({point.slot_size for point in points})
     for at, ranks in enumerate(sorted({point.ranks for point in points})):
         for slot in slots:
@@ -144,7 +144,7 @@ def _ratio_panel(axes: Axes, points: Sequence[RingPoint]) -> None:
 
 
 def _terms_panel(axes: Axes, points: Sequence[RingPoint]) -> None:
-    """Draw stacked terms. The saving by overlapping steps is subtracted from the first term."""
+    """Draw stacked terms. The time saved by overlapping steps is subtracted from the first term."""
     for at, point in enumerate(points):
         bottom, terms = 0.0, asdict(point.theory)
         for name, _, colour in TERMS:

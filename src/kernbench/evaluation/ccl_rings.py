@@ -1,6 +1,6 @@
 """Simulations of rings, and of messages between the PEs of a cube by memory of their queues.
 
-A ring does reduce-scatter and all-gather on one PE per SIP, beside its theory.
+A ring performs reduce-scatter and all-gather on one PE per SIP. Its time is compared with the theory.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def pass_on(t_ptr: int, n: int, senders: int, dtype: str, *, tl: Any) -> None:
 
 @value(kw_only=True)
 class BufferRun:
-    """One simulation: messages between the PEs of a cube of ``machine``, with ring buffers in one kind of memory."""
+    """One simulation: messages between the PEs of a cube of ``machine``, with ring buffers in one type of memory."""
 
     machine: Document
     ccl: CclConfig
@@ -54,7 +54,7 @@ class BufferRun:
     sizes: tuple[int, ...] = MESSAGE_SIZES
 
     def run(self) -> list[BufferPoint]:
-        """Simulate one sender, then all PEs, with values."""
+        """Simulate one sender, then all PEs as senders. Values are computed."""
         engine = GraphEngine(join_sips(self.machine, ring_of(1)))
         pes = engine.spec.pes_per_cube
         points = []
@@ -96,16 +96,16 @@ MIB = 1 << 20
 LARGE_SLOT = 64 * KIB
 RING_SIZES = (4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, 1 * MIB, 4 * MIB, 16 * MIB)
 SMALL_SLOT_SIZES = tuple(size for size in RING_SIZES if size <= 256 * KIB)
-"""Sizes with default slots: the cost of credits is visible at these sizes"""
+"""Sizes that are also simulated with default slots, where the cost of credits is visible"""
 BULK_BYTES = 4096
-"""Packet size of these simulations: a quarter of the events, with times equal to 0.1 %"""
+"""Packet size of these simulations: it needs a quarter of the events, and changes times by at most 0.1 %"""
 
 LINK_SECTIONS: tuple[Path, ...] = (("system", "links"), ("sip", "links"), ("cube", "links"))
 
 
 @value(kw_only=True)
 class RingRun:
-    """One timing-only simulation: a ring of ``ranks`` SIPs on PE 0 of cube 0 of each, for some sizes."""
+    """One timing-only simulation of a ring for some sizes, on PE 0 of cube 0 of ``ranks`` SIPs."""
 
     machine: Document
     ccl: CclConfig

@@ -53,7 +53,7 @@ class CclStudy:
     """The simulations of the evaluation.
 
     ``sizes``: contributions in bytes. ``own_sizes``: additional sizes on the unchanged machine. ``ring_sizes``: sizes
-    of the ring theory over ``ranks`` SIPs, with large slots. ``ccl``: a file, else ./ccl.yaml, else the packaged file.
+    of the rings over ``ranks`` SIPs with large slots. ``ccl``: a file; None: ./ccl.yaml, else the packaged file.
     ``jobs``: number of processes; 1: this process only.
     """
 
@@ -77,12 +77,12 @@ class CclStudy:
 
     @property
     def own(self) -> Fabric:
-        """The fabric of the machine itself."""
+        """The fabric of the unchanged machine."""
         return fabric_of(self.topology.spec)
 
     @property
     def root_cube(self) -> int:
-        """The cube that exchanges data with other SIPs: the last."""
+        """The cube that exchanges data with other SIPs: the last cube."""
         return self.topology.spec.cubes_per_sip - 1
 
     def run(self) -> CclSweep:
@@ -109,7 +109,7 @@ class CclStudy:
         )
 
     def _runs(self) -> Iterator[StudyRun]:
-        """Yield the runs, the longest first, so that all processes end at about the same time."""
+        """Yield the runs to simulate. The longest are first, so that all processes end at about the same time."""
         machine = document_of(self.topology)
         for ranks in sorted(self.ranks, reverse=True):
             sips = {f"algorithms.{RING}.world_size": ranks}
@@ -123,7 +123,7 @@ class CclStudy:
         yield from (BufferRun(machine=machine, ccl=ccl, buffer_kind=kind, sizes=sizes) for kind in self.kinds)
 
     def collective_runs(self) -> Iterator[CollectiveRun]:
-        """Yield every algorithm on every machine, and the default algorithm with its queues in other memories."""
+        """Yield runs of all algorithms on all machines, and of the default algorithm with queues in other memories."""
         for fabric in sorted(self._list_fabrics(), key=lambda each: -each.sips):
             yield from (self._collective(algorithm, fabric) for algorithm in ALGORITHMS)
         default = find_algorithm(INTERCUBE, None, self._ccl()).config.buffer_kind

@@ -1,6 +1,6 @@
 """Closed forms and bounds of collectives: steps × latency + bytes over the bottleneck, along the longest chain.
 
-With s slots, each free once its credit has returned, the last of n consecutive messages is sent
+A queue has s slots, and a slot is free once its credit has returned. The last of n consecutive messages is sent
 
     behind(n) = (n-1) // s · max(a + credit, s t) + (n-1) mod s · t     t = max(c/B, MATH(c))
 
@@ -33,11 +33,12 @@ from kernbench.topology.spec import sip_neighbours
 
 @value(kw_only=True)
 class RingTime:
-    """The time of a ring all-reduce and its terms, in ns.
+    """The terms of the time of a ring all-reduce, in ns.
 
-    ``oracle_ns``: 2(N-1) (L + m/B). ``ends_ns``: queues, DMA set-up and MATH of 2(N-1) messages. ``overlap_ns``, below
-    0: saving by overlapping steps of several messages. ``stalls_ns``: waits for credits. ``start_ns``: launch and first
-    command. ``load_ns``: time until the first message is loaded, plus delays by later loads. ``store_ns``: all stores.
+    ``oracle_ns``: 2(N-1) (L + m/B). ``ends_ns``: queues, DMA set-up and MATH of 2(N-1) messages. ``overlap_ns``,
+    negative: time saved because steps of several messages overlap. ``stalls_ns``: waits for credits. ``start_ns``:
+    launch and first command. ``load_ns``: time until the first message is loaded, plus delays by later loads.
+    ``store_ns``: all stores.
     """
 
     oracle_ns: float
@@ -50,7 +51,7 @@ class RingTime:
 
     @property
     def ring_ns(self) -> float:
-        """The ring without loads and stores."""
+        """The time of the ring without loads and stores."""
         return self.oracle_ns + self.ends_ns + self.overlap_ns + self.stalls_ns
 
     @property
@@ -60,7 +61,7 @@ class RingTime:
 
 
 class Line(NamedTuple):
-    """``n`` SIPs in a row, each one hop of ``way`` towards ``side`` from the next. ``both``: a ring used both ways."""
+    """A row of ``n`` SIPs with hops ``way`` towards ``side``. ``both``: a ring that is used in both directions."""
 
     side: Side
     n: int
@@ -69,10 +70,10 @@ class Line(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """The use of ``line`` from ``begin`` to ``end`` of a precomputed schedule.
+    """The steps ``begin`` to ``end`` of a precomputed schedule, which use ``line``.
 
-    The phase takes ``ns`` alone, of which the line is busy for ``busy_ns``. ``latency_ns``: time of the steps, each
-    ``one_ns``, with one message per step. ``messages``: number of messages per place.
+    ``ns``: time of the phase alone, of which the line is busy for ``busy_ns``. ``latency_ns``: time of the steps with
+    one message per step, each ``one_ns``. ``messages``: number of messages per place.
     """
 
     line: Line
@@ -92,7 +93,7 @@ class ClosedForms:
         self.ways, self._spec, self._queues = Ways(machine, queues), machine.spec, queues
 
     def ring_ns(self, pes: Sequence[PeCoord], nbytes: int) -> float:
-        """Return ``ring_allreduce``: every piece passes all n-1 hops, at most half the slots per PE at a time."""
+        """Return the time of ``ring_allreduce``: every piece passes all n-1 hops, with half the slots in use."""
         if len(pes) == 1:
             return self.ways.start_ns
         ring = round_of(self.ways.of(self.around(pes)))
@@ -101,10 +102,11 @@ class ClosedForms:
         )
 
     def _ring_pass(self, n: int, nbytes: int, ring: Round) -> float:
-        """Return one pass of pieces round a ring.
+        """Return the time of one pass of all pieces round a ring.
 
-        Full queues in a ring would deadlock, so half the slots are used; a power of two divides most tensors. A
-        forwarded piece frees its slot when it has arrived at the next PE: two hops and a credit.
+        Full queues in a ring would deadlock, so at most half the slots are used. Their number is a power of two, which
+        divides most tensors. A forwarded piece frees its slot once it has arrived at the next PE: after two hops and a
+        credit.
         """
         chunk, slots, way = min(nbytes, self._queues.slot_size), self._queues.n_slots, ring.step
         pieces = ceil(nbytes / chunk)
@@ -119,13 +121,13 @@ class ClosedForms:
         return max(self.ways.load_ns(chunk) + round_ns, loaded) + self._store_ns(nbytes, pieces)
 
     def rs_ag_ns(self, pes: Sequence[PeCoord], nbytes: int) -> float:
-        """Return ``ring_allreduce_rs_ag``: 2(n-1) steps of one part each."""
+        """Return the time of ``ring_allreduce_rs_ag``: 2(n-1) steps of one part each."""
         if len(pes) == 1:
             return self.ways.start_ns
         return whole_ps(self.ring(len(pes), nbytes, round_of(self.ways.of(self.around(pes)))).ns)
 
     def mesh_ns(self, pes: Sequence[PeCoord], grid: Grid, nbytes: int) -> float:
-        """Return ``mesh_allreduce``: rings along the rows, then along the columns, each with all bytes."""
+        """Return the time of ``mesh_allreduce``: rings along the rows, then along the columns, each with all bytes."""
         if len(pes) == 1:
             return self.ways.start_ns
         rows, columns = self._rings_of(pes, grid, "E"), self._rings_of(pes, grid, "S")
@@ -147,13 +149,13 @@ class ClosedForms:
         return begun + self._steps_ns(grid.h, column, chunk, grid.w * messages) + self._store_ns(nbytes, pieces)
 
     def _rings_of(self, pes: Sequence[PeCoord], grid: Grid, side: Side) -> Round:
-        """Return a simultaneous step of all rows (``E``) or of all columns (``S``)."""
+        """Return the routes of a step in which all rows (``E``) or all columns (``S``) send at once."""
         beyond = ((at, grid.neighbour(at, side, wrap=True)) for at in range(len(pes)))
         hops = [self.beside(pes[at], pes[peer], side) for at, peer in beyond if peer not in (None, at)]
         return round_of(self.ways.of(hops))
 
     def tree_ns(self, pes: Sequence[PeCoord], nbytes: int) -> float:
-        """Return ``tree_allreduce``: from the deepest place up to the root and back down, message after message."""
+        """Return the time of ``tree_allreduce``: messages go up from the deepest place to the root, and back."""
         if len(pes) == 1:
             return self.ways.start_ns
         chunk = min(nbytes, self._queues.slot_size)
@@ -178,27 +180,27 @@ class ClosedForms:
         return whole_ps(ways.start_ns + ways.load_ns(chunk) + (messages - 1) * each + last + ways.store_ns(chunk))
 
     def _ahead(self, up: Sequence[PeHop], leaf: int, chunk: int) -> int:
-        """Count the messages that a place sends before it takes a result: those in flight on each hop, and one."""
+        """Count the messages that ``leaf`` sends before a result: one plus those in flight, on each hop to the root."""
         return sum(
             min(self._queues.n_slots, 1 + ceil(self.ways.under_way(up[at - 1]) / chunk)) for at in _to_root(leaf)
         )
 
     def _by_level(self, hops: Sequence[PeHop]) -> list[QueueWay]:
-        """Return the hops of places 1, 2, ... of a binary tree. Hops of one level run at once."""
+        """Return the routes of the hops of places 1, 2, ... of a binary tree. Hops of one level are simultaneous."""
         ends = [(2 << level) - 2 for level in range(len(hops).bit_length() + 1)]
         return [way for first, end in pairwise(ends) for way in self.ways.of(hops[first:end])]
 
     def _result_ns(self, down: Sequence[QueueWay], at: int, chunk: int) -> float:
         """Return the time from a result's departure to place ``at`` until its slot is free again.
 
-        The result is stored and passed on, and the credit returns.
+        Until then, the result is stored and passed on, and the credit returns.
         """
         way = down[at - 1]
         onward = [self.ways.passing_ns(child, chunk) for child in down[2 * at : 2 * at + 2]]
         return self.ways.passing_ns(way, chunk) + max([self.ways.store_ns(chunk), *onward]) + way.credit_ns
 
     def _up_and_down(self, there: QueueWay, back: QueueWay, at: int, n: int, chunk: int) -> float:
-        """Return the time of one tree level. The second of two children is added, and sent to, after the first."""
+        """Return the time of a tree level. The second child is served after the first child."""
         second = at % 2 == 0
         found = self.ways.message_ns(there, chunk) + self.ways.passing_ns(back, chunk)
         if at + 1 < n or second:
@@ -206,7 +208,7 @@ class ClosedForms:
         return found
 
     def sip_ns(self, owners: Sequence[tuple[int, int]], nbytes: int) -> float:
-        """Return ``sip_allreduce`` of a shard of ``nbytes`` on each PE (cube, pe) of ``owners`` of every SIP."""
+        """Return the time of ``sip_allreduce``. Each PE (cube, pe) of ``owners`` per SIP has a shard of ``nbytes``."""
         sips = self._spec.system.sips
         if sips.count == 1:
             return self.ways.start_ns
@@ -224,7 +226,7 @@ class ClosedForms:
         return round_of(self.ways.of(hops))
 
     def ring(self, n: int, nbytes: int, ring: Round) -> RingTime:
-        """Return reduce-scatter and all-gather round a ring of ``n`` with these hops, in pieces that fit a PE."""
+        """Return the time of reduce-scatter and all-gather round a ring of ``n`` places, in pieces that fit a PE."""
         found = [self._ring(n, part, ring) for part in self._split_by_scratch(nbytes)]
         return RingTime(
             oracle_ns=_sum(each.oracle_ns for each in found),
@@ -242,7 +244,7 @@ class ClosedForms:
         messages = ceil(part / chunk)
         way = ring.step
         one, pieces = self.ways.message_ns(way, chunk), n * messages
-        # The last part is added once it is loaded, and then gathered.
+        # The last part is added after its load. The all-gather follows.
         whole = self._steps_ns(n, ring, chunk, messages)
         loaded = self._load_ns(nbytes, pieces, nbytes - part) + self._steps_ns(n, ring, chunk, messages, phases=1)
         oracle = steps * (way.latency_ns + part / way.bw_gbs)
@@ -269,7 +271,7 @@ class ClosedForms:
         return self.ways.store_ns(ceil(nbytes / pieces), pieces)
 
     def _steps_ns(self, n: int, ring: Round, chunk: int, messages: int, phases: int = 2) -> float:
-        """Return n-1 steps round a ring to reduce and n-1 to gather, of ``messages`` messages each."""
+        """Return the time of n-1 steps per phase round a ring, with ``messages`` messages in each step."""
         steps = phases * (n - 1)
         if not steps:
             return 0.0
@@ -278,7 +280,7 @@ class ClosedForms:
         return max(passed_on, self._behind_ns(ring.slowest, chunk, steps * messages) + one)
 
     def _between_ns(self, way: QueueWay, chunk: int) -> float:
-        """Return the interval between messages without waits for credits: the route or the MATH unit behind it."""
+        """Return the interval between messages without waits for credits. The route or the MATH unit limits it."""
         return max(chunk / way.stream_gbs, self.ways.math_ns(chunk))
 
     def _behind_ns(self, way: QueueWay, chunk: int, messages: int) -> float:
@@ -293,11 +295,11 @@ class ClosedForms:
         return sips.two_dimensional and min(sips.grid.w, sips.grid.h) > 1
 
     def _over_grid(self, nbytes: int, lines: Sequence[Line]) -> float:
-        """Return the time of load, exchange along rows and columns, and store.
+        """Return the time of loads, exchange along rows and columns, and stores.
 
-        Half of a large tensor starts on the columns. Both halves follow one precomputed schedule. The piece that is
-        loaded last is needed at the end of a first phase. All messages until then arrive over the PE link that also
-        carries the loads.
+        Half of a large tensor starts on the columns. Both halves follow one precomputed schedule. The end of a first
+        phase needs the piece that is loaded last. All messages until then arrive over the PE link that also carries
+        the loads.
         """
         even = self._spec.num_sips * (2 if lines[0].both and nbytes > 2 * self._queues.slot_size else 1)
         pieces = ceil(nbytes / (self._queues.slot_size * even)) * even
@@ -323,7 +325,7 @@ class ClosedForms:
         return found
 
     def _phases(self, lines: Sequence[Line], chunk: int, count: int) -> list[Phase]:
-        """Return the phases: reduce-scatter along each line, of the parts that earlier lines left, and the way back.
+        """Return the phases: a reduce-scatter per line, of the parts that earlier lines left, then all-gathers back.
 
         Parts consist of whole messages. The all-gather of the last line follows message by message.
 
@@ -349,7 +351,7 @@ class ClosedForms:
         return [*there, *back]
 
     def _split_by_scratch(self, nbytes: int) -> Iterator[int]:
-        """Yield the bytes that a PE processes at a time: tensors get a quarter of its scratch memory."""
+        """Yield the bytes that a PE processes at a time: tensors get a quarter of the PE's scratch memory."""
         most = self._spec.pe.tcm.scratch_bytes // 4
         for at in range(0, nbytes, most):
             yield min(most, nbytes - at)
@@ -359,13 +361,13 @@ class ClosedForms:
         return [self.beside(pe, far, "E") for pe, far in zip(pes, (*pes[1:], *pes[:1]), strict=True)]
 
     def beside(self, src: PeCoord, dst: PeCoord, side: Side | None = None) -> PeHop:
-        """Return the hop from a PE to another; over link ``side`` if that link joins their SIPs."""
+        """Return the hop from one PE to another. It uses link ``side`` if that link joins their SIPs."""
         leads = side is not None and sip_neighbours(self._spec.system.sips, src[0]).get(side) == dst[0] != src[0]
         return PeHop(src, dst, side if leads else None)
 
 
 def _together_ns(halves: Iterable[Sequence[Phase]], begin: int, end: int) -> float:
-    """Return the time of a schedule section on several lines at once. Phases on the same line share its work."""
+    """Return the time of steps ``begin`` to ``end`` of a schedule. Phases on the same line at once share the line."""
     phases = [phase for half in halves for phase in half]
     edges = sorted({begin, end, *(at for phase in phases for at in (phase.begin, phase.end) if begin < at < end)})
     found = 0.0
@@ -382,10 +384,10 @@ def _together_ns(halves: Iterable[Sequence[Phase]], begin: int, end: int) -> flo
 
 
 def _out_of_step_ns(halves: Sequence[Sequence[Phase]]) -> float:
-    """Return the extra length of the message chain when the messages of a queue leave in schedule order.
+    """Return the time by which schedule order in queues extends the longest chain of messages.
 
-    The last message of a phase waits for the first message of a phase of the other half. That phase is on the same line
-    and begins before the first phase ends.
+    The last message of a phase waits for the first message of a phase of the other half. This holds if that phase is on
+    the same line and begins before the first phase ends.
     """
     latest: dict[tuple[int, int], float] = {(half, -1): 0.0 for half in range(len(halves))}
     numbered = [(half, i, phase) for half, phases in enumerate(halves) for i, phase in enumerate(phases)]
@@ -407,7 +409,7 @@ def _to_root(at: int) -> Iterator[int]:
 
 
 def _sum(times_ns: Iterable[float]) -> float:
-    """Add times and round to whole picoseconds: the rounding error of equal sums would look like a time."""
+    """Add times and round to whole picoseconds, so that rounding errors of equal sums do not appear as a difference."""
     return whole_ps(sum(times_ns))
 
 
@@ -416,16 +418,16 @@ class CollectiveBounds:
 
         start + first byte + Σ (L + ends) + bytes / B + the last acknowledgement
 
-    B is the least bandwidth of a hop if all bytes pass all hops of the chain, else that of one hop with its load. Hops
-    count at their fastest, links without contention, memory without row misses. Queues are in TCM. ``nbytes``: bytes
-    per PE, or per block if there are several.
+    B is the least bandwidth of a hop if all bytes pass all hops of the chain, else that of one hop with its load. The
+    bounds assume the fastest hops, no contention on links and no row misses. Queues are in TCM. ``nbytes``: bytes per
+    PE, or per block if there are several.
     """
 
     def __init__(self, machine: Machine, queues: QueueFigures) -> None:
         self._ways, self._spec = Ways(machine, queues), machine.spec
 
     def hierarchical_ns(self, nbytes: int) -> float:
-        """Return the bound: PEs to PE 0 from both sides, cubes to cube 0, SIPs up a binary tree, and back."""
+        """Return the bound for PEs to PE 0 from both sides, cubes to cube 0, SIPs up a binary tree, and back."""
         spec = self._spec
         pes = [self._hop((0, 0, pe), (0, 0, pe + 1)) for pe in range(spec.pes_per_cube // 2)]
         cubes = [self._hop((0, cube, 0), (0, cube + 1, 0)) for cube in range(spec.cubes_per_sip // 2)]
@@ -433,7 +435,7 @@ class CollectiveBounds:
         return self._bound([*pes, *cubes, *[self._next_sip] * levels], nbytes, there_and_back=True)
 
     def intercube_ns(self, nbytes: int, root: int) -> float:
-        """Return the bound: rows east, last column south to the root, the SIPs, and back.
+        """Return the bound for rows to the east, the last column south to the root, the SIPs, and the way back.
 
         ``nbytes``: bytes of a row of the tensor.
         """
@@ -468,7 +470,7 @@ class CollectiveBounds:
         if not ways:
             return self._ways.start_ns
         chain = sum(way.latency_ns + self._ways.ends_ns for way in ways) * (2 if there_and_back else 1)
-        # The last block of an all-gather of several blocks is a single hop from its destination.
+        # With several blocks, the last block of an all-gather passes a single hop.
         first = min(way.latency_ns + self._ways.ends_ns for way in ways)
         carried = max(blocks * nbytes / way.bw_gbs for way in ways)
         found = max(chain + nbytes / max(way.bw_gbs for way in ways), first + carried)
@@ -489,7 +491,7 @@ class CollectiveBounds:
 
     @property
     def _steps_between_sips(self) -> int:
-        """The number of steps until the data of a SIP reach the farthest place, on a grid along both sides."""
+        """The number of steps until the data of a SIP reach the farthest SIP: on a grid, along rows and columns."""
         sips = self._spec.system.sips
         return sips.grid.w + sips.grid.h - 2 if sips.two_dimensional else sips.count - 1
 

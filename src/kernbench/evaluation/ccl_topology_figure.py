@@ -33,7 +33,7 @@ class Wire:
 
 
 def draw_topologies(fabrics: Sequence[Fabric], cubes: Grid, root: int, path: Path) -> None:
-    """Draw the largest fabric of each family and the inside of a SIP. ``root``: the cube that meets other SIPs."""
+    """Draw the largest fabric of each family, and the cubes of a SIP. ``root``: the cube that reaches other SIPs."""
     kinds = dict.fromkeys(fabric.kind for fabric in fabrics)
     largest = [max((f for f in fabrics if f.kind == kind), key=lambda f: f.sips) for kind in kinds]
     title = "Participants of an all-reduce over cubes and SIPs"
@@ -48,7 +48,7 @@ def draw_topologies(fabrics: Sequence[Fabric], cubes: Grid, root: int, path: Pat
 
 
 def wires(fabric: Fabric) -> tuple[Wire, ...]:
-    """Return the link pairs between SIPs: east and south of each SIP, and around where the fabric closes."""
+    """Return the links between SIPs: east and south of each SIP, and those that close a row or column."""
     grid, found = Grid(fabric.w, fabric.h), []
     closes = fabric.kind != "mesh_2d_no_wrap"
     for sip in range(fabric.sips):
@@ -88,7 +88,7 @@ def _fabric_panel(axes: Axes, fabric: Fabric, cubes: Grid, root: int) -> None:
 
 
 def _what(fabric: Fabric) -> str:
-    """Describe the exchange of a fabric."""
+    """Describe in words how the SIPs of a fabric exchange data."""
     if not fabric.two_dimensional:
         return f"{fabric.title}: one ring,\nreduce-scatter and all-gather"
     lines = "lines" if fabric.kind == "mesh_2d_no_wrap" else "rings"
@@ -161,7 +161,7 @@ def _cube_panel(axes: Axes, cubes: Grid, root: int, *, down: bool) -> None:
 
 
 def _steps(cubes: Grid) -> list[tuple[int, int]]:
-    """Return the steps from cube to cube, on the way up."""
+    """Return the hops between cubes of the reduction towards the root cube."""
     east = [(cubes.index(x, y), cubes.index(x + 1, y)) for y in range(cubes.h) for x in range(cubes.w - 1)]
     south = [(cubes.index(cubes.w - 1, y), cubes.index(cubes.w - 1, y + 1)) for y in range(cubes.h - 1)]
     return east + south

@@ -24,7 +24,7 @@ from kernbench.transport import Link, Route
 
 @value
 class QueueFigures:
-    """Number of slots of a queue, bytes of a slot and of a credit. Ring buffers are in TCM."""
+    """The number of slots of a queue, and the bytes of a slot and of a credit. Ring buffers are in TCM."""
 
     n_slots: int = 4
     slot_size: int = 4096
@@ -33,7 +33,7 @@ class QueueFigures:
 
 @value
 class PeHop:
-    """A hop from a PE to another. ``side``: the scale-up link by which the hop leaves the SIP."""
+    """A hop from one PE to another. ``side``: the scale-up link by which the hop leaves the SIP."""
 
     src: PeCoord
     dst: PeCoord
@@ -44,7 +44,8 @@ class PeHop:
 class QueueWay:
     """A route from PE to PE: latency in ns, least bandwidth, and return time of a credit.
 
-    ``stream_gbs``: bandwidth of consecutive messages, which bounded FIFOs may limit: ``window_bytes`` at a time.
+    ``stream_gbs``: bandwidth of consecutive messages. A bounded FIFO on the route may limit it to ``window_bytes`` in
+    flight.
     """
 
     latency_ns: float
@@ -54,7 +55,7 @@ class QueueWay:
     window_bytes: float
 
     def bytes_ns(self, nbytes: float) -> float:
-        """Return the time from the first to the last byte. A FIFO accepts a window as the previous one leaves."""
+        """Return the time from first to last byte. A FIFO accepts a window while the previous window leaves."""
         before = max(0, ceil(nbytes / self.window_bytes) - 1) * self.window_bytes
         held_up = before / self.stream_gbs - before / self.bw_gbs
         return nbytes / self.bw_gbs + max(0.0, held_up)
@@ -64,7 +65,7 @@ NOWHERE = QueueWay(0.0, inf, 0.0, inf, inf)
 
 
 class Ways:
-    """The hops of a machine, and the routes of a PE to its HBM slice."""
+    """The uncontended times of a machine's hops, and of the accesses of a PE to its HBM slice."""
 
     def __init__(self, machine: Machine, queues: QueueFigures) -> None:
         self.spec, self.queues = machine.spec, queues
@@ -84,12 +85,12 @@ class Ways:
         return self._way(hop, Counter())
 
     def under_way(self, hop: PeHop) -> float:
-        """Return the bytes in flight on an uncontended hop, over the round trip."""
+        """Return the bytes that an uncontended hop carries during a round trip."""
         way = self.alone(hop)
         return (2 * way.latency_ns + self.ends_ns + self.spec.pe.math.startup_ns) * way.bw_gbs
 
     def busiest_ns(self, hops: Iterable[PeHop], loads: Iterable[PeCoord], nbytes: float) -> float:
-        """Return the time of the busiest link if each hop carries ``nbytes`` and each PE loads and stores as many."""
+        """Return the time of the busiest link. Each hop carries ``nbytes``, and each PE loads and stores ``nbytes``."""
         carried = Counter(link for hop in hops for link in self._route(hop).links)
         for pe in loads:
             carried.update(link for back in (False, True) for link in self._to_slice(pe, back=back).links)
@@ -117,7 +118,7 @@ class Ways:
         return self.first_byte_ns + self._pieces_ns(nbytes, pieces, back.bottleneck_gbs)
 
     def load_beside_ns(self, nbytes: int, messages: int) -> float:
-        """Return the time of a read of the slice while ``messages`` bytes arrive over the same link of the PE."""
+        """Return the time of a read of ``nbytes`` while ``messages`` bytes arrive over the same link of the PE."""
         return self.first_byte_ns + (nbytes + messages) / self._to_slice(back=True).bottleneck_gbs
 
     def store_ns(self, nbytes: int, pieces: int = 1) -> float:
@@ -153,7 +154,7 @@ class Ways:
 
     @property
     def idle_load_ns(self) -> float:
-        """The least time of a load without its bytes, from an open row."""
+        """The least time of a load from an open row, without its bytes."""
         return self.first_byte_ns - self._opening_ns
 
     @property
@@ -170,13 +171,13 @@ class Ways:
         return self.spec.cube.hbm.banks
 
     def _pieces_ns(self, nbytes: int, pieces: int, way_gbs: float) -> float:
-        """Return the time of consecutive pieces. Each is served on the channels that the previous piece leaves idle."""
+        """Return the time of consecutive pieces. Each piece uses the channels that the previous piece leaves idle."""
         data = self.piece_ns(nbytes, way_gbs)
         between = nbytes / min(way_gbs, self.spec.cube.slice_bw_gbs)
         return (pieces - 1) * max(self._setup_ns, between) + data
 
     def piece_ns(self, nbytes: int, way_gbs: float = inf) -> float:
-        """Return the time of a piece on its route or at the slice: one round over its channels per burst of each."""
+        """Return the time of a piece on its route or at the slice, if that is longer."""
         hbm = self.spec.cube.hbm
         rounds = ceil(nbytes / hbm.round_bytes)
         return max(nbytes / way_gbs, rounds * min(nbytes, hbm.interleave_bytes) / self.spec.cube.pc_bw_gbs)
@@ -184,8 +185,8 @@ class Ways:
     def read_and_write_ns(self, nbytes: int) -> float:
         """Return the time in which a slice reads and writes ``nbytes`` each.
 
-        Its buses turn around twice per write drain. At a turnaround, the rows of the other direction are opened again,
-        which takes longer than the bus turnaround.
+        The buses of the slice turn around twice per write drain. At a turnaround, the rows of the other direction are
+        opened again. The longer of both delays counts.
         """
         banks, hbm = self._banks, self.spec.cube.hbm
         if banks is None:
@@ -218,7 +219,7 @@ class Ways:
 
 @value
 class Round:
-    """The routes round a ring: ``step`` on average, ``slowest``, whose credits limit the others, and ``fastest``."""
+    """The routes of a ring. ``step``: their average. ``slowest``: the route whose credits limit all others."""
 
     step: QueueWay
     slowest: QueueWay
@@ -226,7 +227,7 @@ class Round:
 
 
 def round_of(ways: Sequence[QueueWay]) -> Round:
-    """Return the ring of these routes."""
+    """Return the average, slowest and fastest of the routes of a ring."""
     if not ways:
         return Round(NOWHERE, NOWHERE, NOWHERE)
     step = QueueWay(

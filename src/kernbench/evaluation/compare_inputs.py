@@ -1,6 +1,6 @@
-"""Inputs of a comparison, checked and read as rows of the same columns.
+"""Inputs of a comparison, read as rows with the same columns.
 
-An input is a sweep's table, one of its points, or the JSON document of a run.
+An input is the table of a sweep, a point of a sweep, or the JSON document of a run.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _ReadPart(BaseModel):
 
 
 class PhaseUse(_ReadPart):
-    """The time with requests of a phase in flight."""
+    """The time during which requests of a phase are in flight."""
 
     phase: str
     busy_ns: float
@@ -68,7 +68,7 @@ class LaunchUse(_ReadPart):
 
 
 class StagePart(_ReadPart):
-    """The time of a path in one part on one resource. Without a resource, the part has none."""
+    """The time of a critical path in a part, on a resource; some parts use no resource."""
 
     part: str
     ps: Picoseconds
@@ -76,7 +76,7 @@ class StagePart(_ReadPart):
 
 
 class ResourceTime(_ReadPart):
-    """The time of a path on a resource, or the least time that the resource needs."""
+    """The time of a critical path on a resource, or the least time that the resource needs for its work."""
 
     resource: str
     ps: Picoseconds
@@ -84,7 +84,7 @@ class ResourceTime(_ReadPart):
 
 
 class PathTaken(_ReadPart):
-    """A critical path."""
+    """A critical path, with its time by part and by resource."""
 
     total_ps: Picoseconds
     parts: tuple[StagePart, ...]
@@ -92,13 +92,13 @@ class PathTaken(_ReadPart):
     resources: tuple[ResourceTime, ...] = ()
 
     def causes(self) -> Iterator[tuple[str, int, int]]:
-        """Yield resources, and parts without a resource, with their time and their queueing time."""
+        """Yield each resource, and each part without a resource, with its time and its queueing time."""
         yield from ((each.resource, each.ps, each.queued_ps) for each in self.resources)
         yield from ((each.part, each.ps, 0) for each in self.shares if not each.resource)
 
 
 class Bounds(_ReadPart):
-    """A roofline."""
+    """A roofline: the bounds of resources, and the limiting resource (``binding``)."""
 
     binding: str | None
     bounds: tuple[ResourceTime, ...]
@@ -111,7 +111,7 @@ class Judged(_ReadPart):
     label: str = ""
 
     def row(self, group: str) -> PointRow:
-        """Return the verdict by column, as the verdict on ``group``."""
+        """Return the verdict by column of ``group`` (``run`` or ``launch``)."""
         return {f"{group}.bound": self.label or self.sentence, f"{group}.verdict": self.sentence}
 
 
@@ -125,7 +125,7 @@ class Explained(_ReadPart):
     name: str = ""
 
     def row(self, group: str) -> PointRow:
-        """Return its figures by column, as those of ``group``."""
+        """Return the figures by column of ``group`` (``run`` or ``launch``)."""
         path, roof, said = self.critical_path, self.roofline or Bounds(binding=None, bounds=()), self.verdict
         return tabulate_times(
             group,
@@ -137,13 +137,13 @@ class Explained(_ReadPart):
 
 
 class ReadExplanation(Explained):
-    """The explanations of the run and of its launches. ``main_launch`` has most of the critical path."""
+    """The explanations of the run and of its launches. ``main_launch``: the launch with most of the critical path."""
 
     launches: tuple[Explained, ...] = ()
     main_launch: int | None = None
 
     def rows(self) -> PointRow:
-        """Return the figures of the run and of its main launch, by default the longest launch."""
+        """Return the figures of the run and of its main launch, which is the longest launch by default."""
         main = [each for each in self.launches if each.request_id == self.main_launch]
         longest = max(main or self.launches, key=lambda each: each.critical_path.total_ps, default=None)
         if longest is None:
@@ -153,7 +153,7 @@ class ReadExplanation(Explained):
 
 
 class RunDocument(_ReadPart):
-    """A successful run. Fields that an earlier version did not write are missing."""
+    """A successful run. Fields that an earlier version did not write have defaults."""
 
     bench: str
     sim_ns: float
@@ -168,7 +168,7 @@ class RunDocument(_ReadPart):
     explanation: ReadExplanation | None = None
 
     def row(self) -> PointRow:
-        """Return its figures by column."""
+        """Return the figures of the run by column."""
         row: PointRow = {"status": OK, "sim_ns": self.sim_ns}
         row |= {f"phase.{each.phase}.busy_ns": each.busy_ns for each in self.phases}
         row |= {f"engine.{slug(each.engine)}.busy_ns": each.busy_ns for each in self.engines}
@@ -195,9 +195,9 @@ def read_run(path: Path) -> RunDocument:
 
 
 CCL_PREFIX = f"{CCL}."
-"""Prefixes of collective parameters, which documents of runs lack"""
+"""Prefix of collective parameters, which documents of runs lack"""
 DEFAULT_SETTINGS: Mapping[str, Any] = flat_configuration(FrontendSettings().model_dump(mode="json"))
-"""The settings of front ends by path; results contain only changed ones"""
+"""Default settings of front ends by path, since results contain only changed settings"""
 _ONE_POINT = re.compile(r"(?P<path>.+):(?P<point>\d{1,18})")
 
 
@@ -222,7 +222,7 @@ class ResultFigures:
         return str(self.row.get(column) or "")
 
     def number(self, column: str) -> float:
-        """Return the number of a column; a missing one counts as no time."""
+        """Return the number of a column; 0 if the column is missing."""
         cell = self.row.get(column)
         return float(cell) if isinstance(cell, int | float) else 0.0
 
@@ -232,7 +232,7 @@ ResultPair: TypeAlias = tuple[ResultFigures, ResultFigures]
 
 @value
 class ResultFile:
-    """The results of a file. ``axes``: those of a sweep; empty for a single result."""
+    """The results of a file. ``axes``: axes of the sweep; empty for a single result."""
 
     name: str
     axes: tuple[str, ...]
@@ -300,7 +300,7 @@ def _of_bench(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration with whole numbers as int: 256 in a grid equals 256.0 of the machine."""
+    """Return a configuration with whole numbers as int, so that 256 of a grid equals 256.0 of a machine."""
     return {
         path: int(value) if isinstance(value, float) and value.is_integer() else value
         for path, value in configuration.items()

@@ -1,4 +1,4 @@
-"""Differences between two machines and programs in the words of an architect, and whether the program uses them.
+"""Differences between two machines and programs in an architect's terms, and their use by the program.
 
 Machines of different designs differ in dozens of keys. ``say_machines`` summarises most of them in headlines, in the
 order of a machine summary. The table of ``kernbench compare`` has every key.
@@ -22,12 +22,12 @@ Configuration: TypeAlias = Mapping[str, Any]
 _Headline: TypeAlias = str | Callable[[Configuration], str]
 
 MOST_NAMED = 8
-"""Most parameters that are named individually"""
+"""Maximum number of parameters that are named individually"""
 
 
 @value
 class Differing:
-    """A parameter that differs: its values on both sides over all pairs; empty for a side without the parameter.
+    """A parameter that differs. Each side has its values over all pairs; empty without the parameter.
 
     ``unused``: the component of the parameter if no result uses that component, else empty. It is also empty if the
     results do not record their use.
@@ -70,7 +70,7 @@ def _has_same(path: str, one: ResultFigures, other: ResultFigures) -> bool:
 
 
 def _values(results: Sequence[ResultFigures], path: str) -> tuple[Any, ...]:
-    """Return the distinct values of a parameter; empty if no result has it, as in another version."""
+    """Return the distinct values of a parameter; empty if no result has the parameter, as in another version."""
     if not any(path in each.configuration for each in results):
         return ()
     texts = dict.fromkeys(json.dumps(each.configuration.get(path)) for each in results)
@@ -93,7 +93,7 @@ _COUNTED = {
     "cube.pe_layout.pe_per_corner": ("pes", "PE", ""),
     "cube.hbm.slices": ("slices", "HBM slice", ""),
 }
-"""Counted components by parameter: the count, the name, and the links between several"""
+"""Components that are counted, by prefix of their parameters: name of the count, name of the component, and links"""
 _PART = re.compile(r"(?:system|sip|cube|pe)\.(?:links|components|extra)\.(\w+)\..+")
 _SECTIONS = {
     "cube.hbm": "hbm_ctrl",
@@ -103,7 +103,7 @@ _SECTIONS = {
     "pe.dma": "pe_dma",
 }
 _UNSEEN = ("pe_tcm", "pe_mmu")
-"""Parts whose use leaves no trace in the results"""
+"""Parts whose use the results do not record"""
 _TYPES = tuple(map(str, dtypes.ALL))
 _WORDS = {
     "cube_to_cube": "links between cubes",
@@ -119,10 +119,10 @@ _WORDS = {
 
 @value
 class _Use:
-    """The use that results made of their machines.
+    """The parts of the machines that results used.
 
-    ``parts``: used parts. ``cubes``: cubes that contain all activity, for each result. ``counts``: used counts, if both
-    results of each pair agree.
+    ``parts``: used parts. ``cubes``: cubes that contain all activity, for each result. ``counts``: numbers of used
+    components, if both results of each pair agree.
     """
 
     parts: frozenset[str]
@@ -161,7 +161,7 @@ def _name_unused(path: str, use: _Use, results: Sequence[ResultFigures]) -> str:
 
 
 def _part_of(path: str, results: Sequence[ResultFigures]) -> str:
-    """Return the part kind, link class or type of a parameter, as ``used.parts`` names it."""
+    """Return the name in ``used.parts`` of the part, link class or data type that a parameter configures."""
     found, (section, _, key) = _PART.fullmatch(path), path.rpartition(".")
     if found is not None:
         kind = f"{path[: found.end(1)]}.kind"
@@ -184,7 +184,7 @@ def _headlines(ours: Iterable[Configuration], theirs: Iterable[Configuration]) -
 
 
 def _try_headline(describe: _Headline, configuration: Configuration) -> str:
-    """Return a headline; empty for a result that lacks its keys or values, such as one of another version."""
+    """Return a headline; empty if the result lacks its keys or values, such as a result of another version."""
     try:
         return describe % configuration if isinstance(describe, str) else describe(configuration)
     except (KeyError, TypeError, ValueError):
@@ -204,7 +204,7 @@ def _slice(c: Configuration) -> str:
 
 
 def _between(path: str, *counts: str) -> Callable[[Configuration], str]:
-    """Return the headline of links that exist only between several components."""
+    """Return the headline of links that exist only if one of ``counts`` is above 1."""
     return lambda c: f"{c[path]:g} GB/s" if any(c[count] > 1 for count in counts) else ""
 
 

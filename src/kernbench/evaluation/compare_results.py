@@ -1,7 +1,7 @@
 """Comparison of two results: differences, whether they are used, and changes of latency, verdict and stages.
 
-The critical path adds up to the time, so the changes of its stages add up to the total change. A stage is a resource
-on the path, or a part of the path without a resource. For a result without resources, a stage is a part.
+The parts of a critical path add up to the time, so the changes of its stages add up to the change of the time. A stage
+is a resource on the path, or a part of the path without a resource. For a result without resources, a stage is a part.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ RUN, MAIN = "run", "main launch"
 NOTHING = "nothing"
 """The bottleneck of a result without a roofline"""
 SAME_WAIT = 0.1
-"""Opposite changes of stages are one wait if their sum is at most this share of the largest"""
+"""Opposite changes of stages count as one moved wait if their sum is at most this share of the largest change"""
 SEEN = 0.03
 """Smallest reported change, as a share of the largest"""
 MOST_TOLD, MOST_IN_HEADLINE = 6, 3
 _ONCE = frozenset(
     (of.CONTROL, of.LAUNCH, of.IO_LINKS, of.HOST_LINK, "switch overhead", "PCIe overhead", "IO router overhead")
 ) | {str(part) for part in (PathPart.HOST_TRANSFER, PathPart.HOST_WAIT, PathPart.DOWN, PathPart.UP, PathPart.FILL)}
-"""Stages that overlap with nothing, so they trade places with none"""
+"""Stages that overlap with no other stage, so no wait moves to or from them"""
 
 
 @value
@@ -82,7 +82,7 @@ class Change:
 
 @value
 class Move:
-    """A changed stage, or several stages that only trade places, the largest first."""
+    """A changed stage, or several stages whose changes cancel out, the largest first."""
 
     stages: tuple[Change, ...]
 
@@ -93,7 +93,7 @@ class Move:
 
     @property
     def change(self) -> Change:
-        """The sum of the stages."""
+        """The sum of the changes of the stages."""
         return _sum(join_words([each.name for each in self.stages]) + self._same, self.stages)
 
     @property
@@ -108,8 +108,8 @@ class Move:
 class Pair:
     """The results of both sides at a point: times, main launches, bottlenecks and verdicts.
 
-    ``of``: the subject of the bounds: the main launch, or the run if the main launches differ. ``moves``: changed
-    stages of the critical path; empty without critical paths.
+    ``of``: the subject of the bounds, which is the main launch, or the run if the main launches differ. ``moves``:
+    changed stages of the critical path; empty without critical paths.
     """
 
     where: tuple[tuple[str, Any], ...]
@@ -131,7 +131,7 @@ class Pair:
 
 @value
 class BoundGroup:
-    """The pairs with the same bottlenecks: the sums of their times and of their bounds."""
+    """The pairs with the same bottlenecks, with the sums of their times and of their bounds."""
 
     of: str
     bounds: tuple[str, str]
@@ -150,11 +150,11 @@ class BoundGroup:
 class ResultComparison:
     """The complete comparison of two results.
 
-    ``stages``: sums over all pairs. ``moves``: the same, grouped by stages that trade places. ``busy``: without
-    critical paths, busy times of phases and engines, which overlap. ``unmatched``: results of each side without a
-    partner or without figures; ``left_out``: the reasons. ``unsaid``: sentences about contents that one side lacks, so
-    they are not compared. ``machines``: differences of the machines, if there are many. ``unused``: differences that no
-    result uses.
+    ``stages``: changes of stages, summed over all pairs. ``moves``: the same changes, where stages that cancel out
+    are one move. ``busy``: without critical paths, busy times of phases and engines, which overlap. ``unmatched``:
+    number of results of each side without a partner or without figures. ``left_out``: the reasons. ``unsaid``:
+    sentences about contents that are not compared, because one side lacks them. ``machines``: a summary of the
+    differences of the machines, if there are many. ``unused``: differences that affect no result.
     """
 
     differing: tuple[Differing, ...]
@@ -199,7 +199,7 @@ def compare_results(a: ResultFile, b: ResultFile) -> ResultComparison:
 
 
 def _say_left_out(a: ResultFile, b: ResultFile, compared: int) -> Iterator[str]:
-    """Yield the number of results of each side that are not compared, with the reason."""
+    """Yield texts, each with a number of results of a side that are not compared, and the reason."""
     for name, file in (("A", a), ("B", b)):
         failed = [each for each in file.results if not each.ok]
         why = "the other side has none there, or it failed there"
@@ -214,7 +214,7 @@ def _both_say(pairs: Sequence[ResultPair], begin: str) -> bool:
 
 
 def _unsaid(pairs: Sequence[ResultPair]) -> Iterator[str]:
-    """Yield contents that only one side has, or that this version does not know."""
+    """Yield a sentence for contents that only one side has, or that this version does not know."""
     for begin, what in _SAID.items():
         said = [all(each.says(begin) for each in side) for side in zip(*pairs, strict=True)]
         if said in ([True, False], [False, True]):
@@ -233,7 +233,7 @@ def _names_in(results: Iterable[ResultFigures], begin: str) -> list[str]:
 
 
 def _match(a: ResultFile, b: ResultFile) -> tuple[tuple[str, ...], list[ResultPair]]:
-    """Pair results with the same values on all axes, or, failing that, on the common axes."""
+    """Pair results with the same values on all axes. If the axes differ, pair results by the common axes."""
     every = tuple(dict.fromkeys([*a.axes, *b.axes]))
     common = tuple(axis for axis in a.axes if axis in b.axes)
     for axes in (every, common):
@@ -311,7 +311,7 @@ def _sort_changes(changes: Iterable[Change]) -> tuple[Change, ...]:
 
 
 def _find_moves(stages: Sequence[Change]) -> tuple[Move, ...]:
-    """Return the changed stages, the largest first. Stages that compensate each other are one move."""
+    """Return the changed stages, the largest first. Stages whose changes cancel out are one move."""
     left, found = [each for each in stages if each.ns], []
     least = SEEN * abs(stages[0].ns) if stages else 0.0
     while left:
@@ -344,9 +344,10 @@ def ns_text(ns: float, plus: str = "") -> str:
 
 
 def verdict(compared: ResultComparison) -> tuple[str, ...]:
-    """Return the comparison in sentences: the main change and its cause first.
+    """Return the comparison in sentences.
 
-    Differences, unused differences, and changes of latency, verdict and stages follow.
+    The main change and its cause are first. Differences, unused differences, and changes of latency, verdict and
+    stages follow.
     """
     return (_say_headline(compared), *compared.left_out, *compared.unsaid, *_say_parts(compared))
 

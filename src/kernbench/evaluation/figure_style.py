@@ -1,4 +1,4 @@
-"""Common figure style of evaluations, readable at half a page and in grey, and axes of sizes and times."""
+"""Common figure style of evaluations, readable at half a page and in grey. Also: axes of sizes and times."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ STYLE: dict[Any, Any] = {
 
 
 THEORY: dict[str, Any] = {"linestyle": (0, (4, 2)), "linewidth": 1}
-"""Style of a computed, not measured, curve"""
+"""Style of a curve that is computed from theory, not simulated"""
 
 
 def hollow(colour: str) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def halo() -> list[AbstractPathEffect]:
 
 @contextmanager
 def make_figure(width_in: float, height_in: float, title: str = "") -> Iterator[Figure]:
-    """Yield a figure in the common style, to be filled inside the block."""
+    """Yield a figure in the common style, which the block fills."""
     with rc_context(STYLE):
         figure = Figure(figsize=(width_in, height_in), layout="constrained")
         FigureCanvasAgg(figure)
@@ -84,7 +84,7 @@ def make_figure(width_in: float, height_in: float, title: str = "") -> Iterator[
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure to the PNG ``path`` atomically. Raises InputError if the file cannot be written.
 
-    The same data give the same file.
+    Equal data give identical files.
     """
     with rc_context(STYLE), replacing(path) as temporary:
         figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})
@@ -111,7 +111,7 @@ def category_axis(axes: Axes, at: Sequence[float], labels: Sequence[str], along:
 
 
 def legend_above(figure: Figure, handles: Sequence[Artist], columns: int) -> None:
-    """Draw one legend for all panels, above them on the right; the title is on the left."""
+    """Draw one legend for all panels, above them on the right. The title is on the left."""
     labels = [str(handle.get_label()) for handle in handles]
     figure.legend(handles, labels, loc="outside upper right", ncols=columns, columnspacing=1.4, handletextpad=0.5)
 
@@ -154,7 +154,7 @@ def size_axis(axes: Axes, sizes: Sequence[int], label: str) -> None:
 def time_axis(axes: Axes, label: str = "", unit_ns: float = 1000.0, *, close: bool = False) -> None:
     """Format a logarithmic axis of times in ns, in units of ``unit_ns``.
 
-    ``close``: the values differ by a factor of about ten at most.
+    ``close``: True if the values differ by a factor of at most about ten.
     """
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if close else (1.0, 2.0, 5.0)))

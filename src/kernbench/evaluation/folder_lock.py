@@ -1,7 +1,7 @@
 """Exclusive lock of a sweep folder.
 
-The operating system holds the lock on an open file, so the lock ends with its process. The content of the file only
-names the holder.
+The operating system holds the lock on an open file, so the lock ends with its process. The file's content only
+names the process that holds the lock.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from kernbench.common.errors import InputError
 LOCK_FILE = "sweep.lock"
 LONGEST_OWNER = 300
 MOST_TRIES = 100
-"""Retries, needed when another sweep ends in between or when inode numbers change on the file system"""
+"""Maximum number of tries. A try fails if another sweep ends meanwhile, or if the file system changes inode numbers."""
 _HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Lock ``folder`` inside the block. Raises InputError, which names the holder, if another process has the lock."""
+    """Lock ``folder`` inside the block. Raises InputError, which names the lock's holder, if it is already locked."""
     path = folder / LOCK_FILE
     file = _try_lock(path)
     try:
         yield
     finally:
-        # Remove the file while it is locked: a waiting process then finds that the name is gone.
+        # Remove the file while it is locked: a process that opened it meanwhile then finds that the name is gone.
         path.unlink(missing_ok=True)
         os.close(file)
 
@@ -71,7 +71,7 @@ def _lock_or_close(path: Path) -> int:
 
 
 def _is_at(path: Path, file: int) -> bool:
-    """Return True if ``path`` still names ``file``. The previous sweep may have removed it after it was opened here."""
+    """Return True if ``path`` still names ``file``. The last sweep may have removed it after it was opened."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(file))
     except FileNotFoundError:

@@ -1,6 +1,6 @@
 """Figures of GEMMs over shapes and variants: pipeline stages, utilisation of the matrix unit, and the ideal pipeline.
 
-The largest shape has a separate figure, because it would hide the others.
+The largest shape has a separate figure, because its scale would hide the other shapes.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ CLUSTER = 0.84  # of the distance between two variants
 
 @value
 class StageBar:
-    """A stage of a run, in ns: loads of staged operands first, then tiles.
+    """A bar for a stage of a run, in ns. The load of staged operands comes before the stages of tiles.
 
-    ``work``: the busy time of the unit for these tiles in the ideal pipeline.
+    ``work``: busy time of the stage's unit in the ideal pipeline.
     """
 
     stage: str
@@ -161,13 +161,13 @@ def draw_theory(sweep: GemmSweep, path: Path) -> None:
 
 
 def utilisation_bar(axes: Axes, slot: BarPlace) -> None:
-    """Draw useful efficiency in front of MAC utilisation."""
+    """Draw bars of useful efficiency in front of bars of MAC utilisation."""
     axes.bar(slot.x, slot.run.mac_utilisation, slot.width, color=slot.colour, alpha=PALE)
     axes.bar(slot.x, slot.run.useful_efficiency, slot.width, color=slot.colour)
 
 
 def theory_bars(axes: Axes, slot: BarPlace, ideal: float, measured: float) -> None:
-    """Draw the ideal and the measured value side by side."""
+    """Draw a bar for the ideal and a bar for the measured value, side by side."""
     half = slot.width / 2
     axes.bar(slot.x - half / 2, ideal, half, linewidth=1, **style.hollow(slot.colour))
     axes.bar(slot.x + half / 2, measured, half, color=slot.colour, edgecolor=slot.colour, linewidth=1)
@@ -205,7 +205,7 @@ def slots(sweep: GemmSweep) -> Iterator[BarPlace]:
 
 
 def _shape_axis(axes: Axes, sweep: GemmSweep, marked: str = "under-tile") -> None:
-    """Label the shapes by name. Shapes below the tile size are ``marked`` and have a darker background."""
+    """Label the shapes by name. Shapes below the tile size have a darker background with the text ``marked``."""
     style.category_axis(axes, range(len(sweep.shapes)), [str(shape) for shape in sweep.shapes])
     axes.set_xlabel("shape M×K×N")
     axes.set_xlim(-0.5, len(sweep.shapes) - 0.5)
@@ -260,7 +260,7 @@ def draw_large(runs: Sequence[GemmRun], path: Path) -> None:
 
 
 def _slots(runs: Sequence[GemmRun]) -> Iterator[BarPlace]:
-    """Yield one place per run without a colour: here, colours denote stages and labels denote runs."""
+    """Yield one place per run, without a colour: in this figure, colours stand for stages."""
     for at, run in enumerate(runs):
         yield BarPlace(run, at, CLUSTER, style.SLATE)
 

@@ -40,7 +40,7 @@ class GemmStudy:
     sip: int = 0
 
     def __post_init__(self) -> None:
-        """Raise InputError for operands too large for staging: blocks would be loaded while others are used."""
+        """Raise InputError if operands are too large to be staged: their blocks would be loaded during the pipeline."""
         item, most = dtype_of(self.dtype).itemsize, Matmul(0, 0, 0, self.dtype).stage_bytes
         for shape in self.shapes:
             if max(shape.m, shape.n) * shape.k * item > most:
@@ -73,7 +73,7 @@ class GemmStudy:
 
 @state
 class _Measurement:
-    """Measures a run from its engine: its single launch, on one PE."""
+    """Measures a run, which has a single launch on one PE, from its engine."""
 
     engine: GraphEngine
     result: BenchResult
@@ -89,7 +89,7 @@ class _Measurement:
         self._records = [each for each in self.engine.op_log if each.launch_id == self._launch.request_id]
 
     def run(self, shape: GemmShape, variant: str, pipeline: IdealPipeline) -> GemmRun:
-        """Return all measurements of the run."""
+        """Return the measurements of the run as a GemmRun."""
         gemm, dtype = self.engine.spec.pe.gemm, dtype_of(self.dtype)
         stages = self._usages(_stage)
         matrix_unit = next(use for use in stages if use.name == ENGINE_OF["gemm"])
@@ -116,7 +116,7 @@ class _Measurement:
         )
 
     def _usages(self, name_of: Callable[[OpRecord], str]) -> tuple[Usage, ...]:
-        """Return the usage by stage or engine in pipeline order, without the record of the complete composite."""
+        """Return the usage by stage or engine in pipeline order. The record of the composite does not count."""
         groups: dict[str, list[OpRecord]] = {name: [] for name in STAGES}
         for record in self._records:
             if not _is_whole(record):
@@ -143,7 +143,7 @@ class _Measurement:
 
 
 def _is_whole(record: OpRecord) -> bool:
-    """Return True for the composite record that other records belong to."""
+    """Return True for the record of a complete composite, to which the records of its tiles belong."""
     return record.kind == "gemm" and record.tile is None
 
 
@@ -152,5 +152,5 @@ def _engine(record: OpRecord) -> str:
 
 
 def _stage(record: OpRecord) -> str:
-    """Return the stage of a record. A descriptor without a tile or panel stages an operand."""
+    """Return the stage of a record. A DMA record without a tile or panel stages an operand."""
     return LOAD if record.kind == "dma_read" and record.tile is None else _engine(record)

@@ -8,7 +8,7 @@ from kernbench.evaluation.gemm_theory import Ideal
 from kernbench.evaluation.outputs import TableValue
 
 LOAD = "load"
-"""The stage of operands staged before the pipeline. Its engine is ``DMA in``, as for streamed tiles."""
+"""The stage that loads operands before the pipeline. Its engine is ``DMA in``, as for streamed tiles."""
 STAGES = (LOAD, "DMA in", "fetch", "GEMM", "MATH", "store", "DMA out")
 """The stages in pipeline order"""
 
@@ -30,7 +30,7 @@ class RunWindow:
 class Usage:
     """The usage of a stage or an engine of the PE: its op-log records, busy time, share of the kernel time, and window.
 
-    The busy time is the ns with at least one record in flight.
+    The busy time is the time in ns during which at least one record is in flight.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Usage:
 
 @value(kw_only=True)
 class Verified:
-    """The comparison of the result with the host's product."""
+    """The comparison of a run's result with the product that the host computes."""
 
     passed: bool
     elements: int
@@ -51,13 +51,13 @@ class Verified:
 
 @value(kw_only=True)
 class GemmRun:
-    """One simulation.
+    """The measurements of one simulation.
 
     ``tile``: tile sizes along (m, k, n). ``blocks``: block sizes of a product by blocks, as m×k×n. ``launch_ns``: time
-    with the control path. ``sim_ns``: time with the copies of the operands. ``pe``: the kernel. ``composite``: from the
-    issue of the first tile to the end of the last. ``mac_utilisation``: share of the kernel time with a busy matrix
-    unit. ``useful_efficiency``: MACs of the product over the MACs that the unit could do in the kernel time. Both are
-    measured.
+    with the control path. ``sim_ns``: time with the copies of the operands. ``pe``: window of the kernel.
+    ``composite``: window from the issue of the first tile to the end of the last. ``mac_utilisation``: share of the
+    kernel time with a busy matrix unit. ``useful_efficiency``: MACs of the product over the MACs that the unit could do
+    in the kernel time. Both shares are measured.
     """
 
     shape: GemmShape

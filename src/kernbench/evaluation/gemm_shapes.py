@@ -39,7 +39,7 @@ class GemmShape:
         return self.m * self.k * self.n
 
     def under_tile(self, sizes: TileSizes) -> bool:
-        """Return True if an axis is shorter than the tile, so every tile is partly empty."""
+        """Return True if an axis is shorter than the tile, so that every tile is partly empty."""
         return self.m < sizes[0] or self.k < sizes[1] or self.n < sizes[2]
 
     def tile_count(self, sizes: TileSizes) -> int:
@@ -63,7 +63,7 @@ def _extents(extent: int, size: int) -> Iterator[int]:
 
 
 LARGEST = GemmShape(512, 512, 512)
-"""2,048 tiles; in a separate figure, because it would hide the other shapes"""
+"""A shape of 2,048 tiles. It has a separate figure, because it would hide the other shapes."""
 
 SHAPES = (
     GemmShape(16, 64, 32),  # one tile, M below it
@@ -75,4 +75,4 @@ SHAPES = (
     GemmShape(128, 256, 128),  # 64 whole tiles
     LARGEST,
 )
-"""Shapes below a tile, then in ascending size; a tile of the default machine is 32×64×32"""
+"""Shapes below a tile first, then ascending sizes. A tile of the default machine is 32×64×32."""

@@ -4,27 +4,27 @@ Every constant comes from the topology, and every formula is the closed form of 
 
     (n - 1) · longest stage + Σ stages
 
-where Σ stages is one tile alone, latencies included, and a stage counts for the occupancy of its unit by a tile. Tiles
-at an edge are smaller, and only the last tile along K is stored and written. For such unequal tiles, a stage works for
-the sum of its tiles. The earlier stages of the first tile precede this work, and the later stages of the last tile
-follow it. Reads and writes share the HBM slice, so the slice counts as a stage too. The longest of these times is the
-time of the pipeline.
+where Σ stages is the time of a single tile, latencies included, and a stage is the time that a tile occupies its unit.
+Tiles at an edge are smaller, and only the last tile along K is stored and written. For such unequal tiles, the work of
+a stage is the sum over its tiles. The earlier stages of the first tile precede this work, and the later stages of the
+last tile follow it. Reads and writes share the HBM slice, so the slice counts as a stage too. The longest of these
+times is the time of the pipeline.
 
-With blocks (``blocked``), panels replace tiles, at most two steps ahead. R is the time in which the memory delivers the
-panels of a step. G and F are the times of its tiles in the matrix unit and at the TCM port.
+With blocks (``blocked``), the DMA loads panels instead of tiles, at most two steps ahead. R is the time in which the
+memory delivers the panels of a step. G and F are the times of the step's tiles in the matrix unit and at the TCM port.
 
     given(s) = max(given(s - 1), way there + freed(s - 2)) + R(s)
     there(s) = given(s) + way back
     gemm(s)  = max(gemm(s - 1), there(s) + issue + first fetch) + G(s)      fetch(s) likewise, with F
     freed(s) = when the last tile of s has been fetched: at most ``stage_slots`` tiles before it is multiplied
 
-After gemm of the last step, the last tile is stored and its row of tiles is written. Steps, edges, and data that stay
-in TCM between blocks are those of the plan itself.
+After gemm(s) of the last step, the last tile is stored, and its row of tiles is written. Steps, edges, and data that
+stay in TCM between blocks are those of the plan itself.
 
 With ``refresh: spread``, the memory delivers its sustained bandwidth. With outages (``all-bank``), it delivers its
 peak. Outages during a continuous transfer extend it, whenever it begins. The first period has no outage.
 
-Ideal assumptions: any number of tiles in flight, unbounded buffers, and evenly used memory channels.
+The ideal pipeline assumes any number of tiles in flight, unbounded buffers, and evenly used memory channels.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class TileStep:
 
 @value
 class _Go:
-    """Continuous reads from ``begin`` on: the time of their bytes, and the memory time within it."""
+    """Continuous reads from time ``begin`` on: the time of their bytes, and the memory time within that time."""
 
     begin: int = 0
     busy: int = 0
@@ -87,7 +87,7 @@ StepWork = Callable[[TileStep], int]
 
 @value
 class Floor:
-    """A lower bound of the pipeline time from one stage, which is busy for ``busy_ns`` of it."""
+    """A lower bound of the pipeline time from one stage. The stage is busy for ``busy_ns`` of that time."""
 
     stage: str
     ns: float
@@ -98,8 +98,8 @@ class Floor:
 class Ideal:
     """The ideal time of a kernel and its terms: start and first command, loads of staged operands, pipeline.
 
-    ``floors``: lower bounds by stage, the longest first; the longest is the pipeline time. ``gemm_ns``: all tiles in
-    the matrix unit.
+    ``floors``: lower bounds by stage, the longest first; the longest is the pipeline time. ``gemm_ns``: time of all
+    tiles in the matrix unit.
     """
 
     ns: float
@@ -110,13 +110,13 @@ class Ideal:
 
     @property
     def longest(self) -> str:
-        """The stages that limit the pipeline; several if they tie."""
+        """The stages that limit the pipeline, several in case of a tie."""
         first = self.floors[0]
         return " and ".join(each.stage for each in self.floors if (each.ns, each.busy_ns) == (first.ns, first.busy_ns))
 
     @property
     def utilisation(self) -> float:
-        """The share of the time with a busy matrix unit."""
+        """The share of the ideal time during which the matrix unit is busy."""
         return self.gemm_ns / self.ns
 
 
@@ -228,7 +228,7 @@ class IdealPipeline:
         return found
 
     def _read(self, nbytes: int) -> TileStep:
-        """Return set-up, request and access; then the data, at the rate of memory or route; then the return."""
+        """Return the read of a tile: set-up, request and access, data at the rate of memory or route, return."""
         memory = transfer_ps(nbytes, self._pace.gbs)
         request = self._there_ps + transfer_ps(self._header_bytes, self._there_gbs)
         before = self._pe.dma.setup_ps + request + self._access_ps
@@ -236,7 +236,7 @@ class IdealPipeline:
         return TileStep("DMA in", busy, before, self._back_ps, memory)
 
     def _write(self, nbytes: int) -> TileStep:
-        """Return set-up and route; the data; access and acknowledgement. Banks defer writes: none is waited for."""
+        """Return set-up and route; the data; access and acknowledgement. With banks, no write is waited for."""
         memory = 0 if self._keeps_writes else transfer_ps(nbytes, self._pace.gbs)
         before = self._pe.dma.setup_ps + self._there_ps
         after = self._access_ps + self._back_ps + transfer_ps(self._header_bytes, self._back_gbs)
@@ -244,7 +244,7 @@ class IdealPipeline:
 
 
 def _floors(tiles: Sequence[TileSteps], outages: RefreshClock) -> list[Floor]:
-    """Return lower bounds of the pipeline time from each stage, and from the memory that some stages share."""
+    """Return a lower bound of the pipeline time from each stage, and from the memory that some stages share."""
     stages = [_floor(step.stage, tiles, _work_at(step.stage), outages) for step in tiles[-1]]
     memory = _floor(MEMORY, tiles, lambda step: step.memory, outages)
     return [*stages, memory] if memory.busy_ns else stages
@@ -255,7 +255,7 @@ def _work_at(stage: str) -> StepWork:
 
 
 def _floor(stage: str, tiles: Sequence[TileSteps], work: StepWork, outages: RefreshClock) -> Floor:
-    """Return the time of all ``work``, after its first tile's earlier stages and before its last tile's later stages.
+    """Return the time of all ``work``, plus the earlier stages of its first tile and the later stages of its last tile.
 
     Refresh outages extend the work of the memory.
     """
@@ -266,7 +266,7 @@ def _floor(stage: str, tiles: Sequence[TileSteps], work: StepWork, outages: Refr
 
 
 def _before(tile: TileSteps, work: StepWork) -> int:
-    """Return the time of a tile before its work; the total time for a tile without work."""
+    """Return the time of a tile before its work. For a tile without work, this is the total time."""
     passed = 0
     for step in tile:
         if work(step):

@@ -1,6 +1,7 @@
 """Generated content of docs/machines.md: tables and drawings of the packaged machines.
 
-kernbench generates each section between ``<!-- NAME -->`` and ``<!-- end -->``. The other text is written by hand.
+kernbench generates each section between ``<!-- NAME -->`` and ``<!-- end -->``. The text outside of sections is written
+by hand.
 """
 
 from __future__ import annotations

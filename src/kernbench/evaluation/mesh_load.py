@@ -1,7 +1,7 @@
 """Latency and throughput of a mesh under load: warm up, measure, and run until all measured messages have arrived.
 
 Latency is the time from the creation of a message to the delivery of its last flit, including the source queue.
-Messages created in the measured window count. Accepted throughput counts the flits delivered in that window.
+Messages that are created in the measured window count. Accepted throughput counts the flits delivered in that window.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ SATURATED_AT = 3.0
 
 @value
 class LoadPlan:
-    """The simulated amount: at least ``cycles`` and about ``messages`` messages per seed, after ``warmup_cycles``.
+    """The length of a run per seed: at least ``cycles`` and about ``messages`` messages, after ``warmup_cycles``.
 
-    After ``drain_cycles``, messages in flight count with their age.
+    Messages that are still in flight after ``drain_cycles`` count with their age.
     """
 
     warmup_cycles: int = 2000
@@ -47,7 +47,7 @@ class LoadPlan:
 
 @value
 class LoadPoint:
-    """The result at one load. ``accepted``: flits per node and cycle. ``error_cycles``: standard error over seeds."""
+    """The result at one offered load. ``accepted``: flits per node and cycle. ``error_cycles``: standard error."""
 
     offered: float
     latency_cycles: float
@@ -94,9 +94,9 @@ class MeasuredWindow:
 
 
 def simulate(spec: MeshSpec, traffic: MeshTraffic, plan: LoadPlan, seed: int, *, drain: bool = True) -> MeshRun:
-    """Run ``traffic`` with one seed. Without ``drain``, stop at the end of the window and count arrived messages only.
+    """Run ``traffic`` with one seed. Without ``drain``, stop at the window's end, and count only arrived messages.
 
-    Sources continue to send until all measured messages have arrived, so these see the network under steady load.
+    Sources continue to send until all measured messages have arrived, so that the load stays constant.
     """
     net = build_mesh(spec)
     end = plan.warmup_cycles + plan.window_cycles(spec, traffic)

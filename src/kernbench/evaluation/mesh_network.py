@@ -1,8 +1,9 @@
 """A k x k mesh of routers on the transport, configured as the reference mesh: a cycle is 1 ns, a flit is 1 byte.
 
 Node n is at column n mod k, row n div k, with its own source and destination. The closed form is 7 + 5·H + (P - 1)
-cycles. Each of the H + 1 entered routers costs 5 cycles, which its incoming link carries. Ejection costs 1 cycle, and
-the flits cost P cycles on the narrowest link. All links have the same width.
+cycles. A message with H hops enters H + 1 routers. Each router costs 5 cycles, as overhead of its incoming link.
+Ejection costs 1 cycle, and the P flits of the message cost P cycles on the narrowest link. All links have the same
+width.
 
 Traffic is synthetic: a pattern selects destinations, and Bernoulli sources create messages.
 """
@@ -81,7 +82,7 @@ def _router_link(net: Network, spec: MeshSpec, src: str, dst: str) -> None:
 
 
 def neighbours(k: int, node: int) -> list[int]:
-    """Return the existing nodes next to ``node``: east, west, south, north."""
+    """Return the nodes next to ``node``: east, west, south, north. At an edge, some are missing."""
     x, y = node % k, node // k
     around = ((x + 1, y), (x - 1, y), (x, y + 1), (x, y - 1))
     return [b * k + a for a, b in around if 0 <= a < k and 0 <= b < k]
@@ -102,7 +103,7 @@ def xy_routers(k: int, src: int, dst: int) -> list[int]:
 
 
 def xy_route(k: int, src: int, dst: int) -> tuple[str, ...]:
-    """Return the same route as node names of the network, from the source to the destination."""
+    """Return the route from ``src`` to ``dst`` as node names of the network, source and destination included."""
     return (f"s{src}", *(f"r{n}" for n in xy_routers(k, src, dst)), f"d{dst}")
 
 
@@ -111,7 +112,7 @@ HOTSPOT_SHARE = 0.2
 
 
 def uniform(k: int) -> Matrix:
-    """Return a pattern in which every node, including the sender, is equally likely."""
+    """Return a pattern in which a message goes to every node, the sender included, with equal probability."""
     n = k * k
     return np.full((n, n), 1.0 / n)
 
@@ -202,7 +203,7 @@ class MeshFlow:
 
 
 def flow_traffic(spec: MeshSpec, flows: tuple[MeshFlow, ...]) -> MeshTraffic:
-    """Return traffic of these flows only; their sources are distinct."""
+    """Return the traffic of these flows only. Their sources must be distinct."""
     rates, matrix = np.zeros(spec.nodes), np.zeros((spec.nodes, spec.nodes))
     for flow in flows:
         rates[flow.src], matrix[flow.src, flow.dst] = flow.offered, 1.0
@@ -212,7 +213,7 @@ def flow_traffic(spec: MeshSpec, flows: tuple[MeshFlow, ...]) -> MeshTraffic:
 def messages(
     spec: MeshSpec, traffic: MeshTraffic, seed: int, chunk_cycles: int = 1000
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield (cycle, source, destination) of message after message, without end: every node draws in every cycle.
+    """Yield (cycle, source, destination) of each message, without end. Every node draws in every cycle.
 
     Nothing is yielded if no node offers traffic.
     """

@@ -1,4 +1,4 @@
-"""Comparison of the transport with a cycle-accurate mesh: reference values, ours for the same mesh, and the gates.
+"""Comparison of the transport with a cycle-accurate mesh: reference values, values of the transport, and the gates.
 
 The comparison is available as Markdown tables and as a figure.
 """
@@ -28,7 +28,7 @@ from kernbench.evaluation.mesh_network import MeshFlow, MeshSpec
 
 SHARE_TOLERANCE = 0.02
 LOW_LOAD, LOW_LOAD_TOLERANCE = 0.5, 0.05
-# The specification demands 0.8; 0.85 includes the next point of every curve.
+# The specification demands 0.8. With 0.85, the next point of every curve is compared, too.
 HIGH_LOAD, HIGH_LOAD_TOLERANCE = 0.85, 0.20
 SATURATION_TOLERANCE = {"transpose": 0.05, "uniform": 0.10}
 
@@ -44,7 +44,7 @@ class ReferencePoint:
 
 @value
 class ReferenceCurve:
-    """Latency over load. ``saturation``: two loads between which latency exceeds 3 times the zero-load latency."""
+    """Latency over load. ``saturation``: two loads. Between them, latency exceeds 3 times the zero-load latency."""
 
     k: int
     packet_flits: int
@@ -66,7 +66,7 @@ class ReferenceCurve:
 
 @value
 class ReferenceFlows:
-    """Flows that share a link, and the delivered flits per cycle of each in the reference."""
+    """Flows that share a link, and the delivered flits per cycle of each flow in the reference."""
 
     name: str
     packet_flits: int
@@ -113,7 +113,7 @@ def _flows(data: dict[str, Any]) -> ReferenceFlows:
 
 @value
 class FigureCheck:
-    """A reference value and ours. They may differ by ``tolerance`` of the reference (None: not a gate)."""
+    """A reference value and the simulated value. ``tolerance``: share by which they may differ; None: no gate."""
 
     what: str
     reference: float
@@ -142,7 +142,7 @@ def latency_tolerance(curve: ReferenceCurve, offered: float) -> float | None:
 
 @value
 class CurveComparison:
-    """A reference curve and ours at the same loads. Saturation values are None if they were not measured."""
+    """A reference curve and the simulated curve at the same loads. Saturation values are None if not measured."""
 
     curve: ReferenceCurve
     points: tuple[LoadPoint, ...]
@@ -178,7 +178,7 @@ def compare_latency(curve: ReferenceCurve, plan: LoadPlan, highest_load: float =
 def compare_curve(
     curve: ReferenceCurve, plan: LoadPlan, resolution: float, unit_flits: int | None = None
 ) -> CurveComparison:
-    """Compare everything about ``curve``. ``unit_flits``: as in MeshSpec."""
+    """Compare latencies, saturation and accepted throughput with ``curve``. ``unit_flits``: as in MeshSpec."""
     spec = curve.spec(unit_flits)
     return CurveComparison(
         curve,
@@ -212,7 +212,7 @@ def title(comparison: CurveComparison) -> str:
 
 
 def gate_table(gates: Iterable[FigureCheck]) -> str:
-    """Return a Markdown table. A line without a tolerance is for information and no gate."""
+    """Return a Markdown table. A row without a tolerance is for information only."""
     lines = ["| figure | reference | kernbench | difference | gate |", "| --- | ---: | ---: | ---: | --- |"]
     return "\n".join(lines + [_row(gate) for gate in gates])
 

@@ -47,7 +47,7 @@ def write_json(path: Path, document: object) -> None:
 
 
 def read_json(path: Path, made_by: str) -> Any:
-    """Read a document that ``write_json`` wrote. Raises InputError, which names the command ``made_by``, otherwise."""
+    """Read a document of ``write_json``. Raises InputError, which names the command ``made_by``, for other files."""
     try:
         return parse_json(read_input(path))
     except UnreadableFileError as error:
@@ -65,7 +65,7 @@ def write_csv(path: Path, rows: Sequence[TableRow]) -> None:
 
 
 def write_parquet(path: Path, rows: Sequence[TableRow]) -> None:
-    """Write the same rows as Parquet, with the types of the values."""
+    """Write rows with equal columns as Parquet, with the types of the values."""
     with replacing(path) as temporary:
         pq.write_table(pa.Table.from_pylist(list(rows)), temporary, compression="zstd")
 
@@ -105,7 +105,7 @@ class Provenance:
 
 
 def provenance_of(topology: Topology, made_by: str, parameters: Mapping[str, Any]) -> Provenance:
-    """Return the provenance of a result made now on this computer. ``made_by``: a bench or a command."""
+    """Return the provenance of a result that this computer makes now. ``made_by``: a bench or a command."""
     return Provenance(
         made_by=made_by, topology=topology.source, topology_hash=topology.digest, parameters=dict(parameters)
     )

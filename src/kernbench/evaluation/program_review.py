@@ -1,6 +1,6 @@
 """Review of a program's use of its machine: suggested changes, evidence, and the upper bound of each gain.
 
-Nothing here is simulated. The real gain depends on the changed program.
+The bounds are computed without a simulation. The real gain depends on the changed program.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from kernbench.topology import resources as of
 from kernbench.topology.hbm_spec import HbmCtrlAttrs
 
 SMALLEST_SHARE = 0.02
-"""Smallest share of the launch's time that is reported as a gain"""
+"""Smallest gain that is reported, as a share of the launch's time"""
 _ROUND_TRIP = frozenset((PathPart.REQUEST, PathPart.ACCESS, PathPart.RESPONSE))
 _BETWEEN = frozenset((PathPart.REQUEST, PathPart.RESPONSE, PathPart.NETWORK_QUEUE))
 
 
 @value(kw_only=True)
 class ProgramAdvice:
-    """A change of the program with its evidence. It saves at most ``share`` of the launch's time."""
+    """A suggested change of the program, with its evidence. The change saves at most ``share`` of the launch's time."""
 
     what: str
     evidence: str
@@ -50,7 +50,7 @@ def review_program(log: TraceLog, launch: LaunchExplanation) -> tuple[ProgramAdv
 
 
 class _Review:
-    """Examines the rows and transfers of a launch."""
+    """Finds suggestions for a launch in the rows and transfers of its log."""
 
     def __init__(self, log: TraceLog, launch: LaunchExplanation) -> None:
         self._spec = log.machine.spec
@@ -66,7 +66,7 @@ class _Review:
         return ps / self._launch.path.ps
 
     def tiles(self) -> Iterator[ProgramAdvice]:
-        """Yield more tiles in flight if streamed tiles wait for the round trip to the memory."""
+        """Yield advice to use more tiles in flight if streamed tiles wait for the round trip to the memory."""
         in_flight = self._spec.pe.components.pe_scheduler.attrs.tiles_in_flight
         if len(self._reads) > 2 * in_flight:
             share = self._share(sum(self._parts[part] for part in _ROUND_TRIP))
@@ -77,7 +77,7 @@ class _Review:
             )
 
     def repeats(self) -> Iterator[ProgramAdvice]:
-        """Yield blocks, or resident operands, if tiles of products are read repeatedly."""
+        """Yield advice to use blocks, or resident operands, if a kernel reads tiles of products repeatedly."""
         columns, tiles = self._seen.columns, self._seen.machine.log.tiles
         whole = distinct = 0
         for parent in np.unique(columns.parent[self._reads]).tolist():
@@ -96,7 +96,7 @@ class _Review:
             )
 
     def distance(self) -> Iterator[ProgramAdvice]:
-        """Yield placement beside the data if bytes come from slices of other PEs."""
+        """Yield advice to place PEs beside their data if bytes come from slices of other PEs."""
         seen, transfers = self._seen, self._seen.transfers
         asks = seen.asks[np.isin(transfers.of[seen.asks], np.flatnonzero(self._mine))]
         near = far = 0
@@ -122,7 +122,7 @@ class _Review:
             )
 
     def descriptors(self) -> Iterator[ProgramAdvice]:
-        """Yield fewer, larger descriptors if their set-up delays work."""
+        """Yield advice to use fewer, larger descriptors if the set-up of descriptors delays work."""
         path = next((each.ps for each in sum_resources(self._launch.shares) if each.resources == (of.DMA_SETUP,)), 0)
         bound = next((each for each in self._launch.roofline.bounds if each.resource == of.DMA_SETUP), None)
         if bound is not None and bound.amount > 1:
@@ -133,7 +133,7 @@ class _Review:
             )
 
     def slots(self) -> Iterator[ProgramAdvice]:
-        """Yield more slots if senders wait for them."""
+        """Yield advice to add queue slots if senders wait for a free slot."""
         waits = [hop for hop in self._launch.path.hops if hop.waited_for == "slot"]
         if waits:
             yield ProgramAdvice(
@@ -143,7 +143,7 @@ class _Review:
             )
 
     def idle(self) -> Iterator[ProgramAdvice]:
-        """Yield more PEs if some PEs of the active cubes are idle."""
+        """Yield advice to use more PEs if some PEs of the active cubes are idle."""
         parts = np.unique(self._seen.columns.part[self._mine & (self._seen.columns.kind == Kind.LAUNCH)]).tolist()
         nodes = [self._graph.node(self._seen.columns.parts[part]) for part in parts]
         there = len({node.cube_coord for node in nodes}) * self._spec.pes_per_cube

@@ -27,15 +27,15 @@ from kernbench.observe.roofline_chart import ChartPoint, RooflineChart
 from kernbench.topology import resources as of
 
 COLOURS = {of.HBM: BLUE, of.SRAM: GREEN, of.FETCH: ORANGE}
-"""One marker per memory"""
+"""Colour of the markers for each memory"""
 SIZES = (11.0, 5.5, 3.0)
-"""Marker sizes in points: both markers of a launch with equal bytes from two memories are visible"""
+"""Marker sizes in points. They differ, so coinciding markers of a launch for two memories are both visible."""
 PANEL_IN = (6.4, 4.2)
 LETTERS = 52
-"""Characters of a title that fit the width of a panel"""
+"""Number of characters of a title that fit the width of a panel"""
 MOST_NAMES = 12
 NAME_DECADES = 0.12
-"""Distance on the axes below which names overlap"""
+"""Distance in decades below which names of launches overlap"""
 
 
 def draw_roofline(charts: Sequence[RooflineChart], title: str, path: Path) -> None:
@@ -85,7 +85,7 @@ def _draw_chart(axes: Axes, chart: RooflineChart) -> None:
 
 
 def _draw_launches(axes: Axes, points: Sequence[ChartPoint], marker: str) -> None:
-    """Draw the launches of a name: one marker per used memory, joined by a line for each launch."""
+    """Draw the launches of a name: a marker per memory that a launch uses. A line joins a launch's markers."""
     across: list[float] = []
     up: list[float] = []
     for before, point in zip([None, *points], points, strict=False):
@@ -103,7 +103,7 @@ def _draw_launches(axes: Axes, points: Sequence[ChartPoint], marker: str) -> Non
 
 
 def _name_launches(axes: Axes, points: Sequence[ChartPoint]) -> None:
-    """Write launch names beside their rightmost markers. Overlapping names share a place."""
+    """Write launch names beside their rightmost markers. Names that would overlap are written at one place."""
     rightmost: dict[str, ChartPoint] = {}
     for point in points:
         best = rightmost.get(point.launch)

@@ -1,6 +1,6 @@
 """Evaluations: simulate a study, write its results as files and figures, and summarise them.
 
-The results of a study consist of cells. A report holds the parts that are specific to an evaluation: tables of cells,
+The results of a study consist of cells. A report defines the parts that are specific to an evaluation: tables of cells,
 figures, and a summary.
 """
 
@@ -59,10 +59,10 @@ class Study(Protocol[R_co]):
 
     @property
     def topology(self) -> Topology:
-        """The machine."""
+        """The simulated machine, without the changes of variants."""
 
     def run(self) -> R_co:
-        """Run all simulations."""
+        """Run all simulations, and return the results."""
 
 
 @value
@@ -75,7 +75,7 @@ class TableColumn:
 
 @value(kw_only=True)
 class Summary:
-    """The result of an evaluation bench. Rows have one text per column.
+    """The result of an evaluation bench. Each row has one text per column.
 
     ``notes``: lines below the table. ``results``: all results as plain data. ``files``: file names in ``folder``.
     """
@@ -91,12 +91,12 @@ class Summary:
 
 @value(kw_only=True)
 class StudyReport(Generic[R]):
-    """The report of one evaluation type with results ``R``. Fields are specific to it, methods are common to all.
+    """The report of an evaluation type with results ``R``. Fields are specific to the type, methods are common to all.
 
     ``data_file``: the JSON file of the results, in the form ``form``. ``tables``: the cells of each CSV file. The first
     table has the main cells and is also written as Parquet. ``comparisons``: the rows of each CSV file that compares
-    with external data. ``find_gap``: the data that figures need and the results lack, as text; empty if none. ``rows``,
-    ``notes``: contents of the summary. ``words``: columns with text instead of numbers.
+    results with external data. ``find_gap``: text that names data for figures that the results lack; empty if none.
+    ``rows``, ``notes``: contents of the summary. ``words``: columns with text instead of numbers.
     """
 
     title: str
@@ -170,7 +170,7 @@ class StudyReport(Generic[R]):
         return tuple(drawings)
 
     def verify(self, results: R) -> None:
-        """Raise VerificationError, which names the cells, if values of some cells are wrong."""
+        """Raise VerificationError if values of cells are wrong. The error names these cells."""
         cells = [cell for found in self.tables(results).values() for cell in found if cell.passed is not None]
         wrong = [cell.title for cell in cells if not cell.passed]
         if wrong:

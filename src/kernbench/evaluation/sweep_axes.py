@@ -19,7 +19,7 @@ from kernbench.evaluation.sweep_spec import AxisValue, is_numeric, short_name
 from kernbench.evaluation.sweep_table import SweepTable
 
 ValueGrid: TypeAlias = "np.ndarray[tuple[int, int], np.dtype[np.float64]]"
-# Beyond this ratio of largest to smallest, a linear scale hides the small values.
+# Beyond this ratio of largest to smallest value, a linear scale hides the small values.
 WIDE = 8.0
 MOST_NUMBERS = 120
 PLAIN = FuncFormatter(lambda value, _: f"{value:,.6g}")
@@ -37,7 +37,7 @@ class TableSlice:
 
 
 def slice_of(table: SweepTable, drawn: Sequence[str | None], value: str) -> TableSlice:
-    """Return the rows with ``value`` whose other axes equal those of the first such row, which must exist."""
+    """Return the rows with a cell in ``value`` that equal the first such row on all axes that are not ``drawn``."""
     good = [row for row in table.rows if has_values(row, [value])]
     others = [name for name, values in table.grid.items() if name not in drawn and len(values) > 1]
     first = {name: good[0][name] for name in others}
@@ -59,7 +59,7 @@ def number_of(row: PointRow, column: str) -> float:
 
 
 def places_along(table: SweepTable, x: str, rows: Sequence[PointRow]) -> list[float]:
-    """Return the positions of rows along ``x``: their numbers, or consecutive positions."""
+    """Return the positions of rows along axis ``x``: its numbers, or consecutive positions for other values."""
     values = table.grid[x]
     if is_numeric(values):
         return [number_of(row, x) for row in rows]
@@ -109,7 +109,7 @@ def scale_y(panel: Axes, values: Sequence[float]) -> None:
 
 
 def decades() -> LogLocator:
-    """Return the marks of a logarithmic scale: 1, 2, 5, 10, 20 …"""
+    """Return the marks of a logarithmic scale: 1, 2, 5, 10, 20, …"""
     return LogLocator(subs=(1.0, 2.0, 5.0))
 
 

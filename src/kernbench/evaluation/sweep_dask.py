@@ -17,7 +17,7 @@ CHUNKS_PER_THREAD = 2
 
 
 class DaskWorkers:
-    """The workers of the scheduler at ``address``, or ``jobs`` workers of a temporary cluster if that is None."""
+    """The workers of the scheduler at ``address``, or ``jobs`` workers of a temporary cluster without an address."""
 
     def __init__(self, address: str | None, jobs: int) -> None:
         # A simulation uses one thread.
@@ -32,7 +32,7 @@ class DaskWorkers:
         return CHUNKS_PER_THREAD * max(1, threads)
 
     def submit(self, chunk: PointChunk) -> Chunked:
-        """Start a chunk. Dask runs it again on another worker if its worker is lost."""
+        """Start a chunk. Dask runs the chunk again on another worker if its worker is lost."""
         future: Chunked = self._executor.submit(run_chunk, chunk)
         return future
 

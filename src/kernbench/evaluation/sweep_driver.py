@@ -1,7 +1,7 @@
 """Run the missing points of a sweep on workers and write their outcomes to the journal.
 
-A chunk has as many points as run in about ``CHUNK_S``, so its transfer costs almost nothing beside its run. Points of
-one machine are adjacent, so the machine is compiled once.
+A chunk contains points for a run time of about ``CHUNK_S``, so its transfer costs almost nothing in comparison. Points
+of one machine are adjacent, so the machine is compiled once.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class ChunkWorkers(Protocol):
 
     @property
     def slots(self) -> int:
-        """The number of chunks to have in flight."""
+        """The number of chunks that should be in flight."""
 
     def submit(self, chunk: PointChunk) -> Chunked:
-        """Start a chunk; this also works after workers have died."""
+        """Start a chunk, also after workers have died."""
 
     def is_loss(self, error: BaseException) -> bool:
         """Return True if ``error`` of a chunk means that its worker died."""
@@ -52,7 +52,7 @@ class ChunkWorkers(Protocol):
 
 @value
 class SweepProgress:
-    """The progress of a sweep. ``found``: finished points of earlier runs, if the sweep is resumed."""
+    """The progress of a sweep. ``found``: number of points that earlier runs of a resumed sweep finished."""
 
     points: int
     finished: int
@@ -85,7 +85,7 @@ def run_sweep(
 
 @state
 class _SweepRun:
-    """A running sweep. ``waiting``: points to run, by machine. ``suspects``: points of dead workers, run one by one."""
+    """A running sweep. ``waiting``: points to run, by machine. ``suspects``: points of dead workers, run alone."""
 
     plan: SweepPlan
     journal: Journal
@@ -148,7 +148,7 @@ class _SweepRun:
         return PointChunk(job, tuple(self.waiting.popleft() for _ in range(self._size())))
 
     def _size(self) -> int:
-        """Return the number of points for a chunk: one before the first timing, fewer near the end of the sweep."""
+        """Return the number of points of the next chunk: one before the first timing, few near the end of the sweep."""
         worth = int(min(CHUNK_S / max(self.cpu_s_per_point, 1e-6), MOST_IN_CHUNK))
         return max(1, min(worth, len(self.waiting) // (2 * self.workers.slots)))
 
@@ -192,12 +192,12 @@ def _singles(chunk: PointChunk) -> Iterator[PointChunk]:
     return (PointChunk(chunk.job, (point,)) for point in chunk.points)
 
 
-# One running chunk and one queued, so a worker never waits.
+# One chunk runs and one is queued per worker, so a worker never waits.
 CHUNKS_PER_WORKER = 2
 
 
 class LocalWorkers:
-    """``jobs`` processes that end with this process. A context manager; it does not wait for them after an error."""
+    """``jobs`` processes that end with this process. A context manager that does not wait for them after an error."""
 
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs
@@ -246,19 +246,19 @@ class InlineWorker:
         """Do nothing: no worker has to be stopped."""
 
     def submit(self, chunk: PointChunk) -> Chunked:
-        """Run a chunk now."""
+        """Run a chunk in this process, and return when it is finished."""
         future: Chunked = Future()
         future.set_result(run_chunk(chunk))
         return future
 
     def is_loss(self, error: BaseException) -> bool:
-        """Return False: this worker cannot die alone."""
+        """Return False: this worker is the process itself, so its death ends the sweep."""
         return False
 
 
 @contextmanager
 def worker_pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Yield ``jobs`` processes that end with this process. After an error or Ctrl-C, do not wait for them.
+    """Yield a pool of ``jobs`` processes that end with this process. After an error or Ctrl-C, do not wait for them.
 
     Raises RunError if a process dies.
     """

@@ -38,7 +38,7 @@ def open_journal(
 ) -> Journal:
     """Open the journal of the sweep ``identity`` in ``folder``; with ``resume``, continue an existing one.
 
-    Raises InputError if results or finished points would be overwritten without ``force``, and if ``resume`` meets the
+    Raises InputError if results or finished points would be overwritten without ``force``, and if ``resume`` finds the
     journal of another sweep.
     """
     path = folder / JOURNAL_FILE

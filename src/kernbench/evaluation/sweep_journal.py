@@ -1,7 +1,8 @@
 """The journal of a sweep: a header, then a line per finished point, flushed to disk before the next wait.
 
-A kill loses only the points in flight. It may tear the last line; this line is dropped and its point runs again. A
-sweep continues only from a journal of the identical sweep. Differences are listed by axis and by parameter.
+If the process is killed, only the points in flight are lost. The last line may be incomplete: it is dropped, and its
+point runs again. A sweep continues only from a journal of the identical sweep. Differences are listed by axis and by
+parameter.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _by_parameter(identity: Mapping[str, Any], by_path: Set[str]) -> dict[str, Any]:
-    """Return an identity without its grid, with the sections ``by_path`` split into parameters."""
+    """Return an identity without its grid. Its sections ``by_path`` are split into parameters."""
     plain: dict[str, Any] = {}
     for key, content in identity.items():
         if key in by_path:
@@ -57,7 +58,7 @@ def _by_parameter(identity: Mapping[str, Any], by_path: Set[str]) -> dict[str, A
 
 
 def _axes(before: Any, now: Any) -> Iterator[str]:
-    """Yield the differences between the axes of two grids. The order of axes is the order of points."""
+    """Yield the differences between the axes of two grids. Their order counts: it is the order of points."""
     was = before if isinstance(before, dict) else {}
     is_now = now if isinstance(now, dict) else {}
     for axis in {**was, **is_now}:
@@ -89,7 +90,7 @@ def _join_listed(texts: Sequence[str]) -> str:
 
 
 def _text(value: object) -> str:
-    """Return a value as YAML text. 1, 1.0 and true are equal in Python but have three different texts."""
+    """Return a value as YAML text, which differs for 1, 1.0 and true, although these are equal in Python."""
     return json.dumps(value)
 
 
@@ -115,7 +116,7 @@ class Journal:
         self._file = file
 
     def append(self, outcomes: Iterable[PointOutcome]) -> None:
-        """Add points, which are on disk when this method returns. An existing point stays unchanged."""
+        """Add points. They are on disk when this method returns. An existing point stays unchanged."""
         new = [outcome for outcome in outcomes if outcome.index not in self.finished]
         lines = [_line(_entry(outcome)) for outcome in new]
         with _refusing(self.path):
@@ -131,7 +132,7 @@ class Journal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # The remaining data could not be written, and the error has been reported.
+        # Buffered data could not be written. The error has been reported already.
         with suppress(OSError):
             self._file.close()
 
@@ -150,9 +151,9 @@ def begin_journal(path: Path, identity: Mapping[str, Any], n_points: int, *, for
 
 
 def resume_journal(path: Path, identity: Mapping[str, Any], n_points: int) -> Journal:
-    """Return the journal at ``path`` for continuation, or a new one if there is none.
+    """Return the journal at ``path``, to continue it, or a new one if there is none.
 
-    Raises InputError for a file that is no journal, and for the journal of another sweep: its rows are not comparable.
+    Raises InputError for a file that is no journal, and for the journal of another sweep: its rows differ.
     """
     found = _lines(path) if path.exists() else []
     if not found:
@@ -175,7 +176,7 @@ class JournalState:
         return self.finished == self.points
 
     def is_of(self, identity: Mapping[str, Any]) -> bool:
-        """Return True for the journal of the sweep ``identity``, which can then continue."""
+        """Return True if the journal belongs to the sweep ``identity``, which can then continue."""
         return not _differences_to(self.identity, identity)
 
     def __str__(self) -> str:
@@ -221,7 +222,7 @@ def _open(path: Path, finished: dict[int, PointOutcome]) -> Journal:
 
 @contextmanager
 def _refusing(path: Path) -> Iterator[None]:
-    """Raise InputError if the system refuses an operation, for lack of space or permission."""
+    """Inside the block, raise InputError if the system refuses an operation, for lack of space or permission."""
     try:
         yield
     except OSError as error:
@@ -294,7 +295,7 @@ def _entry(outcome: PointOutcome) -> dict[str, Any]:
 
 
 def _is_odd(cell: Cell) -> bool:
-    """Return True for infinities and NaN. JSON lacks them, so they are texts, which ``float`` reads."""
+    """Return True for infinities and NaN. JSON lacks these numbers, so the journal stores them as texts."""
     return isinstance(cell, float) and not math.isfinite(cell)
 
 

@@ -1,7 +1,7 @@
 """Load a sweep file into a plan. All errors of the file, the command line and the named files are reported at once.
 
-Errors that would affect every point are reported with their place. An error of some points only becomes the result of
-these points, for example a number of slices that one machine does not allow.
+Errors that would affect every point are reported with their place. An error that concerns only some points becomes
+the result of these points, for example a number of slices that one machine does not allow.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from kernbench.topology.spec import TopologySpec
 
 
 def plan_complaints(draft: SweepDraft, bench: Bench | None, base: Document | None) -> Iterator[Complaint]:
-    """Yield all errors of entries that can be read. ``bench``, ``base``: None if missing."""
+    """Yield all errors of the readable entries. ``bench``, ``base``: None if they could not be loaded."""
     yield from _device_complaints(draft)
     for at, plot in enumerate(draft.plots):
         if plot is not None:
@@ -87,7 +87,7 @@ def families_of(columns: Iterable[str]) -> list[str]:
 
 @value
 class _Checker:
-    """Finds values that no point can use. Each axis is checked alone, with the others at either end."""
+    """Finds values that no point can use. Each axis is checked with the other axes at either end."""
 
     draft: SweepDraft
     bench: Bench | None
@@ -105,7 +105,7 @@ class _Checker:
                 yield Complaint(("grid", path), message)
 
     def _trouble(self, path: str, values: Iterable[AxisValue]) -> str:
-        """Describe an error of ``path`` that all values share; return an empty text if some value is valid."""
+        """Describe the error of ``path`` if all values are invalid. Return an empty text if a value is valid."""
         ends = [{other: values[at] for other, values in self.draft.axes.items()} for at in (0, -1)]
         first = ""
         for each in values:
@@ -173,7 +173,7 @@ class SweepAsked:
 
 
 def plan_document(document: Document, path: Path, choices: SweepAsked, wrong: Sequence[Problem] = ()) -> SweepPlan:
-    """Plan the sweep of a document. ``path`` gives its name and folder; otherwise like ``plan_sweep``."""
+    """Plan the sweep of a document. ``path``: its name and folder. Other arguments are as in ``plan_sweep``."""
     checked = check(document, SweepSpec)
     draft = read_draft(document, checked.complaints)
     loading = _Loading(document, path.parent, list(checked.complaints), list(wrong))
@@ -218,7 +218,7 @@ class _Loading:
             raise ConfigError(found)
 
     def attempt(self, source: str, action: Callable[[], T]) -> T | None:
-        """Run ``action`` on the file ``source``. Store its errors and return None if it fails."""
+        """Return the result of ``action`` on the file ``source``. If it fails, store its errors and return None."""
         try:
             return action()
         except ConfigError as error:
@@ -245,7 +245,7 @@ class _Loading:
         return replace(draft, fixed=fixed)
 
     def bench(self, text: str | None) -> tuple[str, Bench | None]:
-        """Return the bench of the file, with the name by which workers load it."""
+        """Return the bench of the file, and the name by which workers load the bench."""
         name = "" if text is None else _bench_name(text, self.beside)
         if text is None:
             return name, None
@@ -258,7 +258,7 @@ class _Loading:
         return name, bench
 
     def machine(self, named: str | None, chosen: str | None) -> Document | None:
-        """Load the machine of the command line, else that of the sweep file: packaged, or a file beside it."""
+        """Load the machine of the command line, else of the sweep file: a packaged machine, or a file beside it."""
         if chosen is None and named is not None and is_machine_name(named, self.beside):
             try:
                 chosen = machine_file(named, self.beside)
@@ -304,7 +304,7 @@ def _load_ccl(file: str | None) -> CclConfig:
 
 
 def _bench_name(text: str, beside: Path) -> str:
-    """Return a bench file as an absolute path, because workers may have another folder; return a name unchanged."""
+    """Return a bench file as an absolute path, because workers may have another folder. Return a name unchanged."""
     return os.fspath((beside / text).resolve()) if ".py" in text else text
 
 

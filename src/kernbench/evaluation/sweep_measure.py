@@ -1,8 +1,8 @@
 """A run as one flat row: times by phase, engine, resource and part of the critical path.
 
 Columns are named ``group.what_unit``. ``run`` is the complete program. ``launch`` is the launch with most of the
-critical path, or the longest launch without a critical path. ``bound`` is its verdict in short, ``verdict`` the same
-in a sentence.
+critical path, or the longest launch without a critical path. Its ``bound`` is the verdict in short, and its ``verdict``
+is the verdict in a sentence.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ STATUSES = OK, FAILED, INVALID, LOST = "ok", "failed", "invalid", "lost"
 BOUNDS = ("launch.bound", "run.bound")
 """Columns with a bottleneck as text"""
 OWN_PARTS = "own parts"
-"""Common column name of all resources that only this machine has"""
+"""Common column name of all resources that are not built in"""
 CAUSES = tuple(dict.fromkeys([*PathPart, *BUILTIN_RESOURCES, OWN_PARTS]))
 """Categories of a path's time: resources, and parts without a resource"""
 COUNTS = ("sips", "cubes", "pes", "slices")
-"""Counted components of the used machine"""
+"""Components of the machine whose used number is counted"""
 
 
 def slug(text: str) -> str:
@@ -96,7 +96,7 @@ def _columns() -> Iterator[tuple[str, type]]:
 
 
 COLUMNS: Mapping[str, type] = dict(_columns())
-"""Every column besides the axes of a grid, in order, with the type of its values"""
+"""All columns except the axes of a grid, in order, with the type of their values"""
 
 
 def is_whole(value: object) -> bool:
@@ -163,7 +163,7 @@ def _why(result: BenchResult) -> str:
 
 
 def _worst(errors: list[float]) -> float | None:
-    """Return the largest error; NaN if one is NaN."""
+    """Return the largest error; NaN if an error is NaN."""
     return None if not errors else math.nan if any(map(math.isnan, errors)) else max(errors)
 
 
@@ -209,7 +209,7 @@ def _tabulate_explanation(found: RunExplanation) -> PointRow:
 
 
 def _tabulate_times(group: str, found: RunExplanation | LaunchExplanation, verdict: RunVerdict | Verdict) -> PointRow:
-    """Return the row of an explanation. Resources that only this machine has share a column."""
+    """Return the row of an explanation. Resources that are not built in share a column."""
     roofline, causes = found.roofline, divide_ties(sum_causes(found.shares))
     own = [each for each in causes if each.resource not in CAUSES]
     row = tabulate_times(

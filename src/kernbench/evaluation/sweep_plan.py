@@ -39,7 +39,7 @@ class Point:
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """A sweep that is ready to run, with all its inputs. Files that change later have no effect.
+    """A sweep that is ready to run, with all its inputs. Later changes of files have no effect.
 
     ``base``: the machine's file as read. ``machine``: the compiled base machine. ``bench_name``: the name for workers,
     empty for a function, which runs in this process only. ``data``: the recorded values of each run.
@@ -78,7 +78,7 @@ class SweepPlan:
         return flat_configuration(self.machine.configuration)
 
     def identity(self) -> dict[str, Any]:
-        """Return all inputs of a row. Rows of equal identities are comparable and may share a table.
+        """Return the identity of the sweep: all inputs. Rows of equal identities are comparable and may share a table.
 
         ``configuration`` is the resolved base machine by path; ``machine`` is its digest.
         """
@@ -99,7 +99,7 @@ class SweepPlan:
 
 
 def _settings(ccl: CclConfig) -> dict[str, Any]:
-    """Return the content of a ``ccl.yaml``, independent of its place: the default algorithm and all settings."""
+    """Return the content of a ``ccl.yaml`` without its path: the default algorithm and all settings."""
     elsewhere = {"name", "passthrough", "folder", "place", "passed_at"}
     algorithms = {each.name: to_jsonable_python(each, exclude=elsewhere) for each in ccl.algorithms}
     for each in ccl.algorithms:

@@ -1,4 +1,4 @@
-"""Run points of a grid on one machine in a worker. Each point becomes a row; its inputs are the arguments only.
+"""Run points of a grid on one machine in a worker. Each point becomes a row, which depends on the arguments only.
 
 Workers import this module, so it imports only the modules of a run.
 """
@@ -67,7 +67,7 @@ class PointJob:
 
 @value
 class PointChunk:
-    """Points that are sent together. A machine is compiled once for consecutive points that share it."""
+    """Points that are sent together. A worker compiles a machine once for consecutive points that share it."""
 
     job: SweepJob
     points: tuple[PointJob, ...]
@@ -77,8 +77,8 @@ class PointChunk:
 class PointOutcome:
     """A finished point: its row without its grid values, its run time in seconds, and its processor time.
 
-    The processor time is the work of the point regardless of other load, including the compilation of its machine. It
-    is not stored.
+    The processor time includes the compilation of the point's machine, and does not depend on other load. It is not
+    stored.
     """
 
     index: int
@@ -88,7 +88,7 @@ class PointOutcome:
 
 
 def run_chunk(chunk: PointChunk) -> list[PointOutcome]:
-    """Run all points of a chunk. The error of a point is in its row.
+    """Run all points of a chunk. The row of a point contains its error, if any.
 
     Raises RunError on a worker of another version, because its rows are not comparable.
     """
@@ -96,7 +96,7 @@ def run_chunk(chunk: PointChunk) -> list[PointOutcome]:
         raise RunError(f"a worker has kernbench {__version__}, the sweep was started by {chunk.job.version}")
     named = chunk.job.bench
     bench = load_bench(named) if isinstance(named, str) else named
-    # Programs may print, but the document of --json must be the only output on stdout.
+    # A program may print, but only the document of --json may appear on stdout.
     with redirect_stdout(io.StringIO()):
         return [
             outcome
@@ -137,7 +137,7 @@ def _row(job: SweepJob, machine: Topology, bench: Bench, point: PointJob) -> Poi
 
 
 def _row_without_figures(error: BaseException) -> PointRow:
-    """Return the row of a point that could not be built or whose run has no results."""
+    """Return the row of a point without results: ``invalid`` after an InputError, else ``failed``."""
     if isinstance(error, InputError):
         return {"status": INVALID, "error": str(error)}
     return {"status": FAILED, "error": error_text(error)}
@@ -160,7 +160,7 @@ def _run(job: SweepJob, machine: Topology, bench: Bench, point: PointJob) -> Poi
 
 
 def _machine(job: SweepJob, machine: Topology) -> PointRow:
-    """Return the digest of the machine and its differences from the base."""
+    """Return the digest of a point's machine, and its differences from the base machine."""
     configuration = flat_configuration(machine.configuration)
     base = job.configuration
     changed = {

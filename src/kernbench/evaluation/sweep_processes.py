@@ -28,7 +28,7 @@ def worker_context() -> BaseContext:
 def begin_server() -> None:
     """Start the server process from which workers are forked. It imports modules while this process imports others.
 
-    Call this function in the main thread. This process alone handles Ctrl-C, which a terminal sends to all.
+    Call this function in the main thread. A terminal sends Ctrl-C to all processes, but only this process handles it.
     """
     if worker_context().get_start_method() != METHOD:
         return
@@ -42,7 +42,7 @@ def begin_server() -> None:
 
 @contextmanager
 def hidden_main() -> Iterator[None]:
-    """Inside the block, new processes do not run the main program again: it may itself start a sweep."""
+    """Inside the block, new processes do not run the main program again, because it might start a sweep."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:

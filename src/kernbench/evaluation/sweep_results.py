@@ -55,7 +55,7 @@ MOST_NAMED = 12
 def draw_plots(folder: Path, plan: SweepPlan, table: SweepTable) -> tuple[Path, ...]:
     """Draw the requested pictures, by default lines and a heat map if the axes allow; return the files.
 
-    A picture is omitted if no point has its numbers.
+    A picture is omitted if no point has the numbers that it needs.
     """
     drawn = []
     for at, plot in enumerate(plan.spec.plots if plan.spec.plots is not None else _usual(plan)):
@@ -67,13 +67,13 @@ def draw_plots(folder: Path, plan: SweepPlan, table: SweepTable) -> tuple[Path, 
 
 
 def can_draw(table: SweepTable, plot: Plot) -> bool:
-    """Return True if some point has the numbers of a picture."""
+    """Return True if at least one point has the numbers that a picture needs."""
     columns = [name for name in (plot.value, plot.cost) if name is not None]
     return any(has_values(row, columns) for row in table.rows)
 
 
 def draw_plot(table: SweepTable, plot: Plot) -> Figure:
-    """Draw a picture of a table that has its numbers."""
+    """Draw a picture from a table that has the required numbers."""
     return _DRAW[plot.kind](table, plot)
 
 
@@ -96,7 +96,7 @@ def _draw_lines(table: SweepTable, plot: Plot) -> Figure:
         for at, (label, rows) in enumerate(_curves(chosen.rows, by)):
             places, values = places_along(table, x, rows), [number_of(row, plot.value) for row in rows]
             colour, marker = PALETTE[at % MOST_CURVES], MARKERS[at % MOST_CURVES]
-            # Curves often coincide: larger markers keep the lower curves visible.
+            # Curves often coincide: larger markers of lower curves stay visible.
             panel.plot(places, values, color=colour, marker=marker, markersize=max(3, 8 - at), label=label)
         mark_x(panel, grid[x])
         label_axes(panel, table, x, plot.value, chosen.note)
@@ -180,7 +180,8 @@ def _draw_pareto(table: SweepTable, plot: Plot) -> Figure:
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
     """Return the numbers of the (cost, value) points that no other point dominates, by ascending cost.
 
-    A point dominates another if it is at most equal in both and less in one. Of equal points, the first counts.
+    A point dominates another if it is nowhere greater, and less in at least one number. Of equal points, only the
+    first is returned.
     """
     front: list[int] = []
     for at in sorted(range(len(points)), key=lambda at: (*points[at], at)):
@@ -212,6 +213,6 @@ def write_results(folder: Path, plan: SweepPlan, journal: Journal) -> tuple[Swee
 
 
 def _remove_others(folder: Path, pictures: Sequence[Path]) -> None:
-    """Remove other pictures of an earlier sweep from ``folder``."""
+    """Remove the pictures of an earlier sweep from ``folder``, except those that were just written."""
     for path in pictures_in(folder) - set(pictures):
         path.unlink()

@@ -6,7 +6,7 @@ grid:
   cube.components.hbm_ctrl.attrs.efficiency: [0.6, 0.7, 0.8, 0.9]
   bench.m: { start: 32, stop: 512, factor: 2 }
 
-A draft holds the readable entries of a file with errors, so that every error is reported at once.
+A draft contains the readable entries of a file, so that all errors of the file are reported at once.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ValueRange(ConfigModel):
 
     @property
     def count(self) -> int:
-        """The number of values, computed without the values: they may exceed any memory."""
+        """The number of values. It is computed without the values, which may exceed any memory."""
         start, stop = _decimal(self.start), _decimal(self.stop)
         if self.step is not None:
             return int((Fraction(stop) - Fraction(start)) // Fraction(_decimal(self.step))) + 1
@@ -80,7 +80,7 @@ class ValueRange(ConfigModel):
     def values(self) -> tuple[AxisValue, ...]:
         """Return the values; none if there are more than a sweep may have points.
 
-        The arithmetic is decimal, so steps of 0.1 end exactly. Whole numbers stay whole.
+        The arithmetic is decimal, so steps of 0.1 reach ``stop`` exactly. Whole numbers stay whole.
         """
         if self.count > MOST_POINTS:
             return ()
@@ -94,7 +94,7 @@ class ValueRange(ConfigModel):
 
     def _by_factor(self, factor: float) -> Iterator[Decimal]:
         at, stop = _decimal(self.start), _decimal(self.stop)
-        while at <= stop:  # a factor above 1 has fewer digits than the decimal precision, so each value is greater
+        while at <= stop:  # a factor has fewer digits than the decimal precision, so each value exceeds the last
             yield at
             at *= _decimal(factor)
 
@@ -181,7 +181,7 @@ class SweepSpec(ConfigModel):
     """A sweep. Paths of files are relative to the sweep file. ``topology`` and ``ccl`` default to the command line's.
 
     ``sweep_draft`` has the rules between entries. ``explain``: record the critical path and the roofline of every
-    point, for about a third more run time.
+    point, which adds about a third to the run time.
     """
 
     bench: str
@@ -201,7 +201,7 @@ def is_numeric(values: Iterable[AxisValue]) -> bool:
 
 
 def short_name(path: str) -> str:
-    """Return a path without redundant levels: ``hbm_ctrl.efficiency``."""
+    """Return a path without redundant levels, such as ``hbm_ctrl.efficiency``."""
     parts = [part for part in path.split(".") if part not in ("components", "attrs", "links")]
     return ".".join(parts[-2:])
 
@@ -214,7 +214,7 @@ DEFAULT_DEVICE = SweepSpec.model_fields["device"].default
 class SweepDraft:
     """The readable entries of a sweep file. An unreadable axis has no values; an unreadable plot is None.
 
-    ``n_points``: the number of points of the readable axes, also if an axis is too long to have values.
+    ``n_points``: the number of points of the readable axes, including axes that are too long to have values.
     """
 
     bench: str | None
@@ -232,7 +232,7 @@ class SweepDraft:
         return {path: values for path, values in self.grid.items() if values}
 
     def without(self, wrong: Set[Path]) -> SweepDraft:
-        """Return the draft without these entries of ``set``, and with these axes, or the complete grid, as unknown."""
+        """Return the draft without some entries of ``set``, and with some axes, or the complete grid, as unreadable."""
         return replace(
             self,
             fixed={path: value for path, value in self.fixed.items() if ("set", path) not in wrong},
@@ -270,7 +270,7 @@ def _items(found: Any) -> Iterable[tuple[str, Any]]:
 
 
 def draft_complaints(draft: SweepDraft) -> Iterator[Complaint]:
-    """Yield errors between entries, of paths, and of fixed values, which types do not express."""
+    """Yield errors that types do not express: between entries, of paths, and of fixed values."""
     for section, path in [*(("set", path) for path in draft.fixed), *(("grid", path) for path in draft.grid)]:
         why = _no_path(path)
         if why:
@@ -300,7 +300,7 @@ def _plot_complaints(at: int, plot: Plot, axes: tuple[str, ...]) -> Iterator[Com
 
 
 def _no_path(text: str) -> str:
-    """Return the reason why ``text`` is no path; empty for a path."""
+    """Return the reason why ``text`` is not a valid path; empty for a valid path."""
     try:
         path_of(text)
     except ValueError as error:

@@ -1,7 +1,7 @@
 """The results of a sweep as a table, in memory and as one Parquet file: one row per point, in grid order.
 
-The file depends on the sweep only, not on the user, the time, or the number of interrupts. Its metadata has the inputs:
-bench, grid, and the resolved base machine.
+The file depends on the sweep only, not on the user, the time, or the number of interrupts. Its metadata contains the
+inputs: bench, grid, and the resolved base machine.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SweepTable:
     about: Mapping[str, Any]
 
     def numbers(self, column: str) -> list[float | None]:
-        """Return a column as numbers, with None for other cells."""
+        """Return a column as numbers, with None for cells without a number."""
         cells = (row.get(column) for row in self.rows)
         return [float(cell) if isinstance(cell, int | float) else None for cell in cells]
 
@@ -49,7 +49,7 @@ class SweepTable:
 
     @property
     def grid(self) -> Mapping[str, tuple[AxisValue, ...]]:
-        """The values of each axis. Without a stored grid, they come from the rows."""
+        """The values of each axis. If the table stores no grid, they are collected from the rows."""
         given = self.about.get("grid", {})
         seen = ((axis, dict.fromkeys(row[axis] for row in self.rows)) for axis in self.axes)
         return {axis: tuple(given.get(axis, values)) for axis, values in seen}
@@ -61,7 +61,7 @@ class SweepTable:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that some row has."""
+        """The columns in which at least one row has a value."""
         return tuple(dict.fromkeys(name for row in self.rows for name, cell in row.items() if cell is not None))
 
 
@@ -116,7 +116,7 @@ def failure_groups(rows: Iterable[PointRow]) -> tuple[FailureGroup, ...]:
 _METADATA = b"kernbench.sweep"
 _TYPES: dict[type, pa.DataType] = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 
-# Metadata that readers need.
+# Entries of the metadata that readers require.
 _ABOUT: dict[str, type] = {"axes": list, "bench": str, "configuration": dict}
 _KINDS: dict[type, str] = {list: "list", str: "text", dict: "mapping"}
 JSON_COLUMNS = ("params", "changed")
@@ -138,7 +138,7 @@ def read_sweep_table(path: Path) -> SweepTable:
     """Read a table that ``write_sweep_table`` wrote. Raises InputError for other files."""
     try:
         check_input(path, most=None)
-        # Pass an open file: from a name, Arrow would read all files of a folder, and columns from a '=' in it.
+        # Pass an open file. From a name, Arrow would read all files of a folder, and columns from a '=' in it.
         with path.open("rb") as file:
             found = pq.ParquetFile(file).read()
         about = _about(found.schema)
@@ -187,7 +187,7 @@ def _check_columns(schema: pa.Schema, about: Mapping[str, Any]) -> None:
 
 
 def _check_rows(rows: Sequence[PointRow], about: Mapping[str, Any]) -> None:
-    """Raise ValueError for rows that no sweep writes."""
+    """Raise ValueError for rows that a sweep cannot have written."""
     if not rows or [row[POINT] for row in rows] != list(range(len(rows))):
         raise ValueError(f"column {POINT!r} must be 0, 1, 2 …, a row for each point of the grid")
     for row in rows:

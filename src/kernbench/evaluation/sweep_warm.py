@@ -1,4 +1,4 @@
-"""Import everything that a worker needs: parts and benches are otherwise imported on first use."""
+"""Import everything that a worker needs: without this, parts and benches are imported on first use."""
 
 import gc
 

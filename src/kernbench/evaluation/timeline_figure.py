@@ -15,13 +15,13 @@ from matplotlib.figure import Figure
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
 
-# Okabe-Ito palette, light enough for black text. One colour per tile shows its path from row to row.
+# Okabe-Ito palette, light enough for black text. The colour of a tile shows its path from row to row.
 TILE_COLOURS = ("#56B4E9", "#E69F00", "#35B58A", "#CC79A7", "#F0E442", "#D55E00", "#6C8EBF")
 PLAIN = "#B0B0B0"
 MOST_LANES = 4
-"""Lanes above which an engine has a single row with overlapping work"""
+"""Maximum number of lanes of an engine. With more, it has a single row, in which work overlaps."""
 LETTER = 0.0088
-"""Width of a character, as a share of the picture"""
+"""Width of a character as a share of the picture's width"""
 _TILE = re.compile(r"(?P<what>.*) (?P<tile>\d+(?:,\d+)+)")
 
 

@@ -11,9 +11,9 @@ from kernbench.runtime_api.context import RuntimeContext
 DEVICE = "ahbm"
 WARP_SIZE = 32
 THREADS = 1024
-"""Threads of a program, for programs that query the figure: a PE runs one program at a time."""
+"""Number of threads that a PE reports as its maximum. The machine has no threads: a PE runs one program at a time."""
 REGISTERS = 65536
-"""Registers of a PE, for programs that compute their occupancy: a warmed-up kernel uses all of them."""
+"""Number of registers that a PE reports. A warmed-up kernel reports using all: its occupancy is one program."""
 CLOCK_KHZ = 1_000_000
 MEMORY_BUS_BITS = 8192
 
@@ -44,7 +44,7 @@ class DeviceProperties:
 
     @property
     def shared_memory_per_block_optin(self) -> int:
-        """Return the bytes of TCM of a PE: a kernel may use all of it without opting in."""
+        """Return the bytes of TCM of a PE. A kernel may use all of them without opting in."""
         return self.shared_memory_per_block
 
     @property
@@ -54,7 +54,7 @@ class DeviceProperties:
 
     @property
     def gcnArchName(self) -> str:  # noqa: N802 - PyTorch's name
-        """Return the name of the device, as PyTorch does for a GPU that is not AMD's."""
+        """Return the device name, which PyTorch returns for every GPU but those of AMD."""
         return self.name
 
     @property

@@ -21,7 +21,7 @@ class Placed:
 def whole_grid(context: RuntimeContext[Any]) -> tuple[int, int]:
     """Return the number of cubes, and of PEs in each, that host-library tensors are sharded over on a SIP.
 
-    Raises InputError if the settings ask for more than the machine has.
+    Raises InputError if the settings name more cubes or PEs than the machine has.
     """
     settings, spec = context.frontends.torch, context.topology
     pes = spec.pes_per_cube if settings.pes is None else settings.pes
@@ -32,6 +32,6 @@ def whole_grid(context: RuntimeContext[Any]) -> tuple[int, int]:
 
 
 def pes_of_tensors(context: RuntimeContext[Any], sip: int) -> tuple[PeCoord, ...]:
-    """Return the PEs of a SIP that host-library tensors are sharded over. Each of them reaches every such tensor."""
+    """Return the PEs of a SIP that host-library tensors are sharded over. Each PE can access every such tensor."""
     cubes, pes = whole_grid(context)
     return tuple([(sip, cube, pe) for cube in range(cubes) for pe in range(pes)])

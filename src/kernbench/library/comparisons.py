@@ -18,13 +18,13 @@ from kernbench.library.sweeps import Sweep
 from kernbench.library.tables import LINE, Table, make_table, text_html
 
 Comparable: TypeAlias = "Run | Sweep | str | os.PathLike[str]"
-"""A run, a sweep, or a path: the JSON of a run, or the folder, the Parquet file or one point of a sweep"""
+"""A run, a sweep, or a path. A path names the JSON of a run, or the folder, the Parquet file or a point of a sweep."""
 MOST_LINES = 8
 
 
 @value(repr=False, eq=False)
 class SideBySide:
-    """Two results side by side: their differences, and the causes of these."""
+    """Two compared results: the differences of their inputs, and the changes of their times with causes."""
 
     a: ResultFile
     b: ResultFile
@@ -37,12 +37,12 @@ class SideBySide:
 
     @property
     def verdict(self) -> str:
-        """The main change, in a sentence."""
+        """A sentence about the main change."""
         return self.sentences[0]
 
     @property
     def pairs(self) -> Table[Pair]:
-        """The results at the same points."""
+        """The pairs of results at the same points."""
         return make_table("pairs", self.found.pairs, _PAIRS)
 
     @property

@@ -1,4 +1,4 @@
-"""Evaluations: benches that run simulations of their own and write data and figures."""
+"""Evaluations: benches that run several simulations, and write data and figures."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ class Evaluation:
 def evaluate(
     program: str, machine: MachineLike = None, *, params: Mapping[str, object] | None = None, **keywords: object
 ) -> Evaluation:
-    """Run an evaluation, such as ``milestone-1h-gemm``. Its parameter ``out`` is the folder of its files.
+    """Run an evaluation, such as ``milestone-1h-gemm``. Its parameter ``out`` names the folder for its files.
 
-    Raises InputError for a bench that is no evaluation.
+    Raises InputError if the bench is not an evaluation.
     """
     bench = load_bench(program)
     if not bench.evaluation:

@@ -1,4 +1,4 @@
-"""Explanation of a run's time by cause, as plain data in the document of an observed run, and as tables."""
+"""Explanation of a run's time by cause: plain data in the document of an observed run, and tables."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOT_SAID = "no verdict: an earlier version wrote this file"
 
 @value
 class PartTime:
-    """The time of a critical path in one part."""
+    """The time that a critical path spends in one part."""
 
     part: str
     ns: float
@@ -40,7 +40,7 @@ class PartTime:
 
 @value
 class ResourceRow:
-    """The time of a path on a resource, and in its queues."""
+    """The time that a critical path spends on a resource and in its queues."""
 
     resource: str
     ns: float
@@ -62,7 +62,7 @@ class BoundRow:
 
 @value
 class BeyondRow:
-    """A part of the time beyond the largest bound."""
+    """A part of the time that exceeds the largest bound."""
 
     what: str
     ns: float
@@ -70,7 +70,7 @@ class BeyondRow:
 
 @value
 class LineRow:
-    """A line of a kernel, or a step of a schedule."""
+    """The use of time by a line of a kernel, or by a step of a schedule."""
 
     line: int
     source: str
@@ -81,7 +81,7 @@ class LineRow:
 
 @value
 class WaitRow:
-    """A line on the path that waited for another line."""
+    """A line on the critical path that waited for another line."""
 
     waiting: str
     waited_for: str
@@ -122,7 +122,7 @@ class ExplainedTime:
 
     @property
     def resources(self) -> Table[ResourceRow]:
-        """The resources on the path with their queues. A faster resource saves at most its share."""
+        """The resources on the critical path with their queues. A faster resource saves at most its share."""
         rows = [
             ResourceRow(each["resource"], ps_to_ns(each["ps"]), ps_to_ns(each["queued_ps"]))
             for each in self._document["critical_path"].get("resources", ())
@@ -142,7 +142,7 @@ class ExplainedTime:
 
     @property
     def beyond(self) -> Table[BeyondRow]:
-        """The uses of the time beyond the largest bound."""
+        """The parts of the time that exceeds the largest bound."""
         rows = [BeyondRow(each["what"], ps_to_ns(each["ps"])) for each in self._document["roofline"]["differences"]]
         return make_table("time beyond the bound", rows, {"what": "what it was spent on", "ns": "how long, in ns"})
 
@@ -181,7 +181,7 @@ class ExplainedLaunch(ExplainedTime):
 
     @property
     def lines(self) -> Table[LineRow]:
-        """The lines of the kernel that issued commands or that are on the path."""
+        """The lines of the kernel that issued commands or that are on the critical path."""
         return make_table("lines", [self._line(each) for each in self._document["lines"]], _LINES)
 
     def _line(self, each: Mapping[str, Any]) -> LineRow:
@@ -191,7 +191,7 @@ class ExplainedLaunch(ExplainedTime):
 
     @property
     def waits(self) -> Table[WaitRow]:
-        """The lines on the path that waited for other lines, the longest wait first."""
+        """The lines on the critical path that waited for other lines, the longest wait first."""
         rows = [
             WaitRow(
                 _place(each["waiting"]),
@@ -206,7 +206,7 @@ class ExplainedLaunch(ExplainedTime):
 
     @property
     def kernels(self) -> Table[KernelRow]:
-        """The kernels on the path, the longest first."""
+        """The kernels on the critical path, the longest first."""
         rows = [KernelRow(pe_name(tuple(each["pe"])), each["kernel"], each["ns"]) for each in self._document["kernels"]]
         return make_table("kernels", rows, _KERNELS)
 
@@ -338,12 +338,12 @@ def _share_of(each: KernelShare) -> dict[str, Any]:
 
 
 def run_verdict_document(verdict: RunVerdict) -> dict[str, Any]:
-    """Return the verdict on a run as a part of the run's document."""
+    """Return a verdict as plain data for the document of the run."""
     return {"sentence": verdict.sentence, "label": verdict.label, **asdict(verdict)}
 
 
 def advice_document(advice: Advice) -> dict[str, Any]:
-    """Return advice as a part of the run's document."""
+    """Return advice as plain data for the document of the run."""
     return {
         "launch": advice.launch,
         "run_ns": ps_to_ns(advice.timing.run_ps),

@@ -35,7 +35,7 @@ class Named:
 
 @value
 class PartEntry:
-    """An implementation of a part kind."""
+    """An implementation of a kind of part."""
 
     kind: str
     impl: str
@@ -54,7 +54,7 @@ class Catalogue:
 
     @property
     def verdict(self) -> str:
-        """The number of entries of each list."""
+        """The number of entries of each list, as text."""
         tables = (self.benches, self.machines, self.algorithms, self.parts, self.probe_cases)
         return ", ".join(f"{len(each)} {each.kind}" for each in tables)
 
@@ -160,7 +160,7 @@ class TimingDescription:
 
     @property
     def title(self) -> str:
-        """The name, with a mark if some of its values are assumed."""
+        """The name, with a mark if some values of the timing are assumed."""
         return mark_assumed(self.name, assumed=self.preset.assumed)
 
     @property

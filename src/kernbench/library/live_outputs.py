@@ -1,4 +1,4 @@
-"""Files, figures and tables of a run that need its engine."""
+"""Files, figures and tables that need the engine of a run."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ MOST_LAUNCHES = 4
 
 
 def write_timeline(live: LiveRun, path: Path, keep: TraceFilter | None = None) -> None:
-    """Write a timeline for Perfetto."""
+    """Write the timeline of a run for Perfetto."""
     assert live.log is not None, "an observed run has a log"
     write_trace(make_trace(live.log, live.engine.handles, keep or EVERYTHING), path)
 
 
 def draw_run(live: LiveRun, launches: Sequence[LaunchSplit]) -> Figure:
-    """Draw the engines of the PE with the longest kernel. Raises InputError for a run without kernels."""
+    """Draw a timeline of the engines of the PE with the longest kernel. Raises InputError for a run without kernels."""
     if not launches:
         raise InputError("timeline: the run has no kernel")
     longest = max(launches, key=lambda each: each.total_ns)

@@ -46,7 +46,7 @@ _LATER: Mapping[str, Any] = {
 def load(path: str | os.PathLike[str]) -> Run | Sweep:
     """Read a file that a command wrote: the JSON of a run, or the folder or Parquet file of a sweep.
 
-    Raises InputError, with the command that writes such a file, for anything else.
+    Raises InputError for anything else, with the command that writes such a file.
     """
     place = Path(path)
     if place.is_dir() or place.suffix == PARQUET:
@@ -56,7 +56,7 @@ def load(path: str | os.PathLike[str]) -> Run | Sweep:
 
 
 def load_run(path: Path) -> Run:
-    """Read a run from a file. Raises InputError, with the command that writes such a file, for other files."""
+    """Read a run from a file. Raises InputError for other files, with the command that writes such a file."""
     try:
         document = parse_json(read_input(path))
     except ValueError as error:
@@ -72,7 +72,7 @@ def load_run(path: Path) -> Run:
 
 
 def run_of(document: Mapping[str, Any]) -> Run:
-    """Return the run of a document. Fields that an earlier version did not write are empty.
+    """Return the run that a document describes. Fields that an earlier version did not write are empty.
 
     Raises KeyError, TypeError or ValueError for other documents.
     """

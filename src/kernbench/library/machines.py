@@ -44,7 +44,7 @@ Overrides: TypeAlias = Mapping[str, object]
 
 @dataclass(frozen=True, repr=False)
 class CompiledMachine:
-    """A compiled machine. It is pickled as its document and compiled again on first use.
+    """A compiled machine. A pickled machine contains its document only, and is compiled again on first use.
 
     ``changes``: the number of values changed since the machine was read.
     """
@@ -100,12 +100,12 @@ class CompiledMachine:
     def with_(self, overrides: Overrides) -> CompiledMachine:
         """Return the machine with changed values: ``machine.with_({"cube.hbm.num_pcs": 16})``.
 
-        Raises ConfigError for paths that do not exist and for values that are not allowed.
+        Raises ConfigError if a path does not exist or a value is not allowed.
         """
         return load_machine(self, overrides=overrides)
 
     def to_yaml(self) -> str:
-        """Return the complete configuration as YAML, which compiles to the same machine."""
+        """Return the complete configuration as YAML. The YAML compiles to the same machine."""
         return self.topology.resolved_yaml()
 
     @property
@@ -120,12 +120,12 @@ class CompiledMachine:
 
     @property
     def parts(self) -> Table[PartRow]:
-        """The parts by place and kind."""
+        """The parts of the machine by place and kind."""
         return make_table("parts", part_rows(self.topology.topology_obj), _PARTS)
 
     @property
     def links(self) -> Table[LinkRow]:
-        """The links by class. Links are directed; a hop is the node entered, the wire and the link's overhead."""
+        """The links by class. Links are directed. A hop is the entered node, the wire and the overhead of the link."""
         return make_table("links", link_rows(self.topology.topology_obj), _LINKS)
 
     @property
@@ -142,17 +142,17 @@ class CompiledMachine:
         return to_dot(self.topology)
 
     def to_svg(self) -> str:
-        """Return the drawing as SVG."""
+        """Return the drawing of the machine as SVG."""
         drawing: str = late(PICTURES, "to_svg")(self.topology)
         return drawing
 
     def to_png(self) -> bytes:
-        """Return the drawing as PNG."""
+        """Return the drawing of the machine as PNG."""
         drawing: bytes = late(PICTURES, "to_png")(self.topology)
         return drawing
 
     def page(self, path: str | os.PathLike[str]) -> None:
-        """Write the machine as a page for the browser, with its configuration beside it."""
+        """Write a page for the browser to ``path``, and the configuration of the machine to a file beside it."""
         late(PAGE, "make_page")(self.topology).write(os.fspath(path))
 
     def draw(self) -> Figure:
@@ -222,17 +222,17 @@ MachineLike: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | CompiledM
 def load_machine(source: MachineLike = None, *, overrides: Overrides | None = None) -> CompiledMachine:
     """Compile a machine from the name of a packaged machine, a file, a mapping, or another machine.
 
-    ``overrides``: values by path, as for ``--set``. None: ./topology.yaml, else ``default``. Raises ConfigError with
-    every problem, and UnknownNameError, with the nearest name, for an unknown machine.
+    ``source`` None: ./topology.yaml, else ``default``. ``overrides``: values by path, as for ``--set``. Raises
+    ConfigError with every problem, and UnknownNameError, with the nearest name, for an unknown machine.
     """
     return compile_machine(source, override_texts(overrides or {}))
 
 
 def compile_machine(source: MachineLike, texts: Sequence[str]) -> CompiledMachine:
-    """Compile a machine with changes as texts: ``path=value``, as for ``--set``."""
+    """Compile a machine with changes. ``texts``: ``path=value``, as for ``--set``."""
     document, changed = _document_of(source)
     made = CompiledMachine(apply_overrides(document, texts) if texts else document, changed + len(texts))
-    _ = made.topology  # report errors of the machine now
+    _ = made.topology  # compile now, to report errors of the machine
     return made
 
 
@@ -253,7 +253,7 @@ def _refuse(given: object) -> object:
 
 
 def override_texts(overrides: Overrides) -> list[str]:
-    """Return values by path as texts for ``--set``. Raises InputError for anything but a mapping of paths."""
+    """Return overrides as texts for ``--set``. Raises InputError for anything but a mapping of paths."""
     if not isinstance(overrides, Mapping):
         raise InputError(f"found {show(overrides)}, must be a mapping of paths such as cube.hbm.num_pcs to values")
     return [f"{path}={json.dumps(given, default=_refuse)}" for path, given in overrides.items()]

@@ -67,7 +67,7 @@ class MadePage:
 
 @value(kw_only=True)
 class PageRequest:
-    """A machine, and a bench or a script that runs on it.
+    """The request for a page: a machine, and a bench or a script that runs on it.
 
     ``arguments``: arguments of the script. ``overrides``: ``path=value`` texts, as for ``--set``. ``ccl``: the file
     that configures collectives; None: ./ccl.yaml, else the packaged file. ``values``: options for recorded values.
@@ -87,7 +87,7 @@ class PageRequest:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The topology, and the files of the program and of collectives if the user named them."""
+        """The file of the machine, and the files of the program and of collectives if the user named them."""
         before, python, _ = (self.bench or "").rpartition(_PYTHON)
         named = [before + python] if python else []
         named += [each for each in (self.script, self.ccl) if each is not None]
@@ -135,14 +135,14 @@ class PageRequest:
         return bench
 
     def content(self) -> str:
-        """Run the program and return the page. Raises KeyboardInterrupt for an interrupted run."""
+        """Run the program, and return the page as text. Raises KeyboardInterrupt for an interrupted run."""
         made = self.make()
         if made.run is not None and made.run.status == "INTERRUPTED":
             raise KeyboardInterrupt
         return made.page.content
 
     def _refuse_options(self, changes: tuple[str, ...]) -> None:
-        """Raise InputError for options of a run without a program. ``changes``: changed parameters and settings."""
+        """Raise InputError for run options without a program. ``changes``: changed parameters and settings."""
         given = [f"--set {text}" for text in changes]
         given += [] if self.ccl is None else [f"--ccl {os.fspath(self.ccl)}"]
         given += [] if self.limits.sim_ns is None else [f"--max-sim-ns {self.limits.sim_ns:g}"]
@@ -166,7 +166,7 @@ def page_of(run: Run) -> Page:
 
 
 def observed_run(run: Run) -> ObservedRun:
-    """Return the data of a run that its page shows. Raises the errors of ``page_of``."""
+    """Return the data that the page of a run shows. Raises the errors of ``page_of``."""
     live = run.live
     if run.unexplained is not None:
         raise run.unexplained.as_error()

@@ -1,4 +1,4 @@
-"""Contract checks of a user's part: it is checked on a small machine under standard traffic."""
+"""Contract checks of a user's part, on a small machine under standard traffic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernbench.probe.part_suite import check_part as make_checks
 
 @value(repr=False, eq=False)
 class PartReport:
-    """The checks of a part, in order."""
+    """The results of the checks of a part, in order."""
 
     part: str
     checks: tuple[PartCheck, ...]
@@ -25,7 +25,7 @@ class PartReport:
 
     @property
     def verdict(self) -> str:
-        """The number of checks that pass."""
+        """The number of passed checks, as text."""
         return f"{self.part}: {sum(each.ok for each in self.checks)} of {len(self.checks)} checks hold"
 
     @property
@@ -55,10 +55,10 @@ _CHECKS: dict[str, Any] = {
 
 
 def check_part(part: str, kinds: Sequence[str] = (), on_check: Callable[[PartCheck], None] | None = None) -> PartReport:
-    """Check a part at every kind of place in ``kinds``, by default at every kind that the part declares.
+    """Check a part as each of ``kinds``, by default as each kind that the part declares.
 
     ``part``: a registered name, ``my_pkg.parts:Part`` or ``file.py:Part``. ``on_check`` is called after each check.
-    Raises InputError for an input that is no part, and for unknown kinds.
+    Raises InputError if ``part`` does not name a part, and for unknown kinds.
     """
     found = []
     for checked in make_checks(part, kinds):

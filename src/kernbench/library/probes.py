@@ -28,7 +28,7 @@ DEFAULT_SIZE = "4KiB"
 class Probe:
     """The results of a probe.
 
-    ``memory``: reports of the case memory, if requested. ``complete``: False after Ctrl-C.
+    ``memory``: reports of case ``memory``, if requested. ``complete``: False after Ctrl-C.
     """
 
     machine: CompiledMachine
@@ -54,7 +54,7 @@ class Probe:
 
     @property
     def sizes(self) -> Table[Transaction]:
-        """One transaction by size, for each case requested by name."""
+        """The latency of one transaction by size, for each case requested by name."""
         return make_table("transactions", [step for report in self.measurements for step in report.sweep], _SIZES)
 
     @property
@@ -133,11 +133,11 @@ def probe_case(
     size: int | str = DEFAULT_SIZE,
     on_progress: OnSteps | None = None,
 ) -> Probe:
-    """Probe a machine with one case, several cases, or (None) with all but memory.
+    """Probe a machine with one case or several cases. None: with all cases but ``memory``.
 
-    Cases requested by name have their hops and their latency by size. ``size``: bytes of the single transaction. After
-    Ctrl-C, the result has the finished cases. Raises UnknownNameError, with the nearest name, for an unknown case, and
-    InputError for an invalid size.
+    For cases requested by name, the result includes hops, and latency by size. ``size``: bytes of the single
+    transaction. After Ctrl-C, the result has the finished cases. Raises UnknownNameError, with the nearest name, for an
+    unknown case, and InputError for an invalid size.
     """
     made = load_machine(machine)
     names = (case,) if isinstance(case, str) else None if case is None else tuple(case)
@@ -158,7 +158,7 @@ def bytes_of(size: int | str, name: str = "size") -> int:
 def probe_machine(
     machine: CompiledMachine, names: Sequence[str] | None, nbytes: int, on_progress: OnSteps | None = None
 ) -> Probe:
-    """Probe cases one after another. ``names``: None stands for all but memory."""
+    """Probe cases one after another. ``names`` None: all cases but ``memory``."""
     if names is not None and not all(isinstance(each, str) for each in names):
         raise InputError(f"case: found {show(list(names))}, must be names of cases")
     known = cases_of(machine.topology.topology_obj)
@@ -276,7 +276,7 @@ def _hop(row: TraceRow) -> dict[str, Any]:
 
 
 def memory_document(reports: Sequence[SliceReport]) -> list[dict[str, Any]]:
-    """Return all reports: rows as in the reference, latencies over load, and latencies at the reference's loads."""
+    """Return all reports as plain data: rows as in the reference, latencies over load, and those at its loads."""
     return [
         {
             "memory": report.timing,

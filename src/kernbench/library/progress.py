@@ -73,7 +73,7 @@ class RunProgress:
 
 @value
 class StepProgress:
-    """The progress of work in steps. Step ``at``, counted from 0, runs now and is called ``name``."""
+    """The progress of work in steps. Step number ``at``, counted from 0, runs now. Its name is ``name``."""
 
     name: str
     at: int
@@ -92,7 +92,7 @@ OnProgress: TypeAlias = Callable[[RunProgress], None]
 
 
 class ProgressWatch:
-    """A watcher that polls an engine from a separate thread, so that the run pays nothing. A context manager.
+    """A context manager that polls an engine from a separate thread, so that it does not slow down the run.
 
     An error of ``on_progress`` ends the watcher and is raised at the end of the run.
     """
@@ -147,13 +147,13 @@ class ProgressWatch:
 
 
 BAR_WIDTH, BESIDE_TEXT = 40, 14
-"""Characters of the bar, and of the other columns beside the text: spinner, time, blanks"""
+"""Width in characters of the bar, and of the other columns beside the text: spinner, time, blanks"""
 
 
 class ProgressDisplay:
     """A progress display: a bar in a terminal and in a notebook, a line every 5 s elsewhere. A context manager.
 
-    Call the display with a state, such as the argument of ``on_progress``. ``say`` prints a line.
+    Call the display with a state, such as the argument of ``on_progress``. ``say``: function that prints a line.
     """
 
     def __init__(self, say: Callable[[str], None] | None = None, console: Any = None) -> None:

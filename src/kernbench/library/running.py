@@ -60,11 +60,12 @@ Program: TypeAlias = "str | os.PathLike[str] | Bench | Callable[[Any], object]"
 
 @value(kw_only=True)
 class RunRequest:
-    """A program to run, and its options.
+    """A program to run, its machine, and its options.
 
     ``params``: changes of bench parameters as texts, ``bench.m=512``. ``observe``: record the causes of the time.
-    ``links``, ``queues``: record their loads too, which pages and timelines show. ``sanitize``: report races and reads
-    of unwritten bytes. ``trace_ccl``: print every message of queues. ``advise``: simulate the gain of machine changes.
+    ``links``, ``queues``: record also the loads of links and queues, which pages and timelines show. ``sanitize``:
+    report races and reads of unwritten bytes. ``trace_ccl``: print every message of queues. ``advise``: simulate the
+    gain of machine changes.
     """
 
     bench: Bench
@@ -105,15 +106,15 @@ def run(
 
     ``program``: a bench name, ``file.py[:function]``, ``module:function``, a function of one argument, or a bench.
     ``params`` or keywords: its parameters. ``machine``: as for ``load_machine``. ``verify``: compute values and check
-    them. ``data``: record values for reading, by default as the bench declares. ``settings``: settings of the PyTorch
-    and Triton front ends, as for ``--set``: ``{"torch.cubes": 4}``. ``device``: ``all``, or one SIP as ``sip:0``.
-    ``ccl``: the file that configures collectives. ``observe``: record the causes of the time. ``advise``: simulate the
-    gain of machine changes on copies of the machine. ``max_sim_ns``, ``max_wall_s``: limits in simulated ns and in
-    seconds of real time. ``on_progress`` is called with a RunProgress twice a second, from a separate thread;
-    ``kb.ProgressDisplay()`` shows a bar.
+    them. ``data``: record values, so that the program can read them; by default as the bench declares. ``settings``:
+    settings of the PyTorch and Triton front ends, as for ``--set``: ``{"torch.cubes": 4}``. ``device``: ``all``, or one
+    SIP as ``sip:0``. ``ccl``: the file that configures collectives. ``observe``: record the causes of the time.
+    ``advise``: simulate the gain of machine changes on copies of the machine. ``max_sim_ns``, ``max_wall_s``: limits in
+    simulated ns and in seconds of real time. ``on_progress`` is called with a RunProgress twice a second, from a
+    separate thread; ``kb.ProgressDisplay()`` shows a bar.
 
-    A failing program does not raise: the result has the error, and its ``raise_for_status`` raises it. Ctrl-C ends the
-    run, and the result has the finished work. Raises InputError for an invalid program, machine or parameter.
+    An error of the program is not raised: it is in the result, whose ``raise_for_status`` raises it. Ctrl-C ends the
+    run, and the result contains the finished work. Raises InputError for an invalid program, machine or parameter.
     """
     bench = find_program(program)
     policy = DataOptions(data).policy(verify=verify, bench=bench.data)
@@ -146,7 +147,7 @@ def find_program(program: Program) -> Bench:
 
 
 def param_texts(params: Mapping[str, object], keywords: Mapping[str, object]) -> list[str]:
-    """Return parameters as texts. Raises InputError for a duplicate name and for values that YAML cannot store."""
+    """Return ``bench.NAME=VALUE`` texts. Raises InputError for a duplicate name or a value that YAML cannot store."""
     if not isinstance(params, Mapping):
         raise InputError(f"params: found {show(params)}, must be a mapping of names to values")
     twice = [name for name in keywords if name in params]
@@ -184,7 +185,7 @@ def _limit(name: str, given: float | None) -> float | None:
 
 
 def simulate(request: RunRequest, on_progress: OnProgress | None = None) -> Run:
-    """Run a request until it ends or the user interrupts it. Raises InputError for invalid inputs."""
+    """Run the program of a request until it ends or the user interrupts it. Raises InputError for invalid inputs."""
     machine = request.machine.topology
     device = DeviceSelector(request.device)
     resolve_device(device, machine.spec)
@@ -197,7 +198,7 @@ def simulate(request: RunRequest, on_progress: OnProgress | None = None) -> Run:
 
 @state(eq=False)
 class _Simulation:
-    """A running simulation. Its state allows a result even after an interrupt."""
+    """A running simulation. It stores all that a result needs, even after an interrupt."""
 
     request: RunRequest
     device: DeviceSelector
@@ -247,7 +248,7 @@ class _Simulation:
         return self._with_advice(found) if request.advise and result is not None and result.error is None else found
 
     def _with_advice(self, found: Run) -> Run:
-        """Run the program again, on the machine with ``refresh: spread`` and on faster machines, until interrupted."""
+        """Return the run with advice: run the program again with ``refresh: spread``, and on faster machines."""
         request = self.request
         program = late(ADVICE, "RepeatedProgram")(
             bench=request.bench,
@@ -269,7 +270,7 @@ class _Simulation:
         return replace(found, advised=document, live=replace(found.live, advice=advice))
 
     def _note_context(self) -> Callable[[RuntimeContext[Any]], object]:
-        """Return the bench's function with a wrapper that stores its context."""
+        """Return the bench's function, wrapped so that it stores its context here."""
         bench = self.request.bench
 
         @wraps(bench.function)
@@ -297,7 +298,7 @@ class _Simulation:
         return LimitReached("stopped by --max-wall-s") if self.engine is None else self.engine.out_of_time()
 
     def _collect(self, engine: GraphEngine, result: BenchResult | None, *, explains: bool = True) -> Run:
-        """Return the result of the run. ``explains``: also compute the slow parts, explanation and findings."""
+        """Return the result of the run. ``explains``: also compute the explanation and the findings, which are slow."""
         request, context, log = self.request, self.context, self.log
         load = None if context is None else context.operators.load
         zero_ns = 0.0 if load is None else load.left_out_ns
@@ -339,7 +340,7 @@ class _Simulation:
         return found if result is None else _with_result(found, result)
 
     def _explain(self, engine: GraphEngine, begin_ns: float, end_ns: float) -> RunExplanation | RunFailure | None:
-        """Return the explanation with its verdict, or its failure, or None without observation."""
+        """Return the explanation with its verdict, the failure of the explanation, or None without observation."""
         if self.log is None:
             return None
         try:
@@ -350,7 +351,7 @@ class _Simulation:
             return failure_of(error)
 
     def _sanitize(self, engine: GraphEngine) -> tuple[Finding, ...] | RunFailure | None:
-        """Return the findings of the sanitizer, or its failure, or None if it was off."""
+        """Return the findings of the sanitizer, its failure, or None if the sanitizer was off."""
         if self.sanitizer is None:
             return None
         try:
@@ -362,7 +363,7 @@ class _Simulation:
 
 @contextmanager
 def _return_to_folder() -> Iterator[None]:
-    """Restore the current folder at the end: relative output paths start there, wherever the program moved."""
+    """Restore the current folder at the end. A program may change it, but output paths are relative to the first."""
     here = os.curdir
     with suppress(OSError):  # the folder was deleted
         here = os.getcwd()
@@ -374,7 +375,7 @@ def _return_to_folder() -> Iterator[None]:
 
 
 def _with_result(found: Run, result: BenchResult) -> Run:
-    """Return the run with the result of its program."""
+    """Return ``found`` with the fields that the result of the program determines."""
     wrong = [each for each in found.findings or () if each.kind in WRONG]
     failure = result.completion.error or (RunError(f"the sanitizer found: {wrong[0]}") if wrong else None)
     assert found.live is not None, "a run that has just ended has its engine"
@@ -405,7 +406,7 @@ def _status(result: BenchResult, failure: Exception | None) -> RunStatus:
 def _say_verdict(
     explained: RunExplanation | RunFailure | None, report: RunReport, why_not: str
 ) -> RunVerdict | StatedVerdict:
-    """Return the verdict on a run. Without a critical path: ``why_not`` and the busiest resources."""
+    """Return the verdict on a run. Without a critical path, it consists of ``why_not`` and the busiest resources."""
     if isinstance(explained, RunFailure):
         return StatedVerdict(explained.text)
     if explained is not None:

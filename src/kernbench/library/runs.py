@@ -1,4 +1,4 @@
-"""The result of a run: plain data, and the engine of the run until the result is pickled."""
+"""The result of a run: plain data. Until it is pickled, the result also has the engine of the run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ GUARD = "kernbench.observe.guard"
 LIVE = "kernbench.library.live_outputs"
 PAGES = "kernbench.library.pages"
 HTML_ROWS = 8
-"""Rows of each table of a run in a notebook"""
+"""Number of rows of each table that a notebook shows for a run"""
 INTERRUPTED = 130
 """The exit code of a run that Ctrl-C ended"""
 UNEXPLAINED = "not explained: the explanation was interrupted"
@@ -57,7 +57,7 @@ RUN_AGAIN = "it needs the engine, which files and pickles do not contain: run ag
 
 @value
 class RunFailure:
-    """The error that ended a run: its type, its text, and its text with all details."""
+    """The error that ended a run: its type, a short text, and a text with all details."""
 
     kind: str
     text: str
@@ -75,7 +75,7 @@ class RunFailure:
 
 
 def failure_of(error: Exception) -> RunFailure:
-    """Return the stored form of an error."""
+    """Return the type and the texts of an error, to store them."""
     text = text_of(error)
     full = error.full if isinstance(error, errors.SimulationDeadlock) else text
     return RunFailure(type(error).__name__, text, full)
@@ -83,14 +83,14 @@ def failure_of(error: Exception) -> RunFailure:
 
 @value
 class StatedVerdict:
-    """The verdict on a run without a critical path."""
+    """The verdict on a run without a critical path: a sentence."""
 
     sentence: str
 
 
 @state(eq=False)
 class LiveRun:
-    """The objects of a run beside its data, available in its process only. ``error``: the error of the program."""
+    """The objects of a run that exist in its process only, such as its engine. ``error``: the program's error."""
 
     engine: GraphEngine
     machine: CompiledMachine
@@ -108,14 +108,14 @@ class Run:
     """A run of a program on a machine, as plain data.
 
     ``verdict`` names the bottleneck, also in a ``sentence``. ``params``: the program's parameters. ``error``: None
-    after success, else the error at ``place``. ``said``: a summary line of the program. ``skipped``: number of
-    comparisons that were not evaluated. ``leaked``, ``left``: memory and work that the program left behind.
-    ``unmodelled``: operators that the host computed, with counts. ``operators``: operators of a host library by time,
-    the longest first. ``remarks``: remarks of a front end, and the reason for missing advice. ``load``: initialisation
-    time of the program. ``frontends``: front-end settings that differ from their defaults. ``findings``: findings of
-    the sanitizer, if it ran. ``advised``: the predicted gain of each machine change, as a part of the document, if
-    requested. ``unexplained``: the failure of the explanation. ``explained_before``: the explanation as a part of the
-    document, for a run without its engine.
+    after success, else the error at ``place``. ``said``: a line in which the program summarises its result.
+    ``skipped``: number of comparisons that were not evaluated. ``leaked``, ``left``: memory and work that the program
+    left behind. ``unmodelled``: operators that the host computed, with counts. ``operators``: operators of a host
+    library by time, the longest first. ``remarks``: remarks of a front end, and the reason for missing advice.
+    ``load``: initialisation time of the program. ``frontends``: front-end settings that differ from their defaults.
+    ``findings``: findings of the sanitizer, if it ran. ``advised``: the predicted gain of each machine change, as a
+    part of the document, if requested. ``unexplained``: the failure of the explanation. ``explained_before``: the
+    explanation as a part of the document, for a run without its engine.
     """
 
     bench: str
@@ -162,11 +162,11 @@ class Run:
 
     @property
     def verified(self) -> bool:
-        """True if values were compared and all were right."""
+        """True if values were compared and all comparisons passed."""
         return bool(self.checks) and all(each.passed for each in self.checks)
 
     def without_explanation(self) -> Run:
-        """Return the run without its explanation, for an interrupted explanation."""
+        """Return the run without its explanation. Used if the explanation was interrupted."""
         live = None if self.live is None else replace(self.live, explanation=None)
         remarks = (*self.remarks, UNEXPLAINED)
         return replace(self, status="INTERRUPTED", exit_code=INTERRUPTED, remarks=remarks, live=live)
@@ -195,7 +195,7 @@ class Run:
 
     @property
     def phases(self) -> Table[PhaseSummary]:
-        """Requests by phase."""
+        """The requests by phase."""
         return make_table("phases", self.summary.phases, _PHASES)
 
     @property
@@ -225,7 +225,7 @@ class Run:
 
     @property
     def explained(self) -> Mapping[str, Any] | RunFailure | None:
-        """The time by cause, as a part of the document, or its failure; None without observation."""
+        """The explanation as a part of the document, or its failure; None without observation."""
         if self.unexplained is not None:
             return self.unexplained
         if self.live is None or self.live.explanation is None:
@@ -263,14 +263,14 @@ class Run:
         late(PAGES, "page_of")(self).write(os.fspath(path))
 
     def timeline(self) -> Figure:
-        """Draw the engines of the PE that ran longest, over the time of its kernel."""
+        """Draw a timeline of the engines of the PE that ran longest, during its kernel."""
         live = self._require_log("timeline")
         with late(GUARD, "guarded")("timeline"):
             figure: Figure = late(LIVE, "draw_run")(live, self.report.launches)
         return figure
 
     def roofline(self) -> Figure:
-        """Draw the launches in a roofline plot. Without its engine, draw the bounds beside the measured time."""
+        """Draw the launches in a roofline plot. Without the engine, draw the bounds beside the measured time."""
         if self.live is None or self.live.explanation is None:
             return self.explain().roofline_figure()
         with late(GUARD, "guarded")("roofline"):
@@ -311,7 +311,7 @@ class Run:
 
     @property
     def status_line(self) -> str:
-        """The status of the run, in a line."""
+        """The status of the run, as a line of text."""
         simulated = f"{format_ns(self.latency_ns)} simulated, {self.report.events:,} events"
         return f"{self.status}  {self.bench}: {simulated}"
 

@@ -80,7 +80,7 @@ class Sweep:
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The columns that a report shows. Initialisation time is one of them if a point reports it."""
+        """The columns that a report shows. They include the initialisation time if a point reports it."""
         return (TIME, *([LOAD] if LOAD in self.found.columns else []), *SHOWN)
 
     @property
@@ -102,9 +102,9 @@ class Sweep:
         return make_table(kind, rows, about)
 
     def best(self, value: str = TIME) -> PointRow:
-        """Return the row with the smallest value in a column.
+        """Return the row with the smallest number in column ``value``.
 
-        Raises InputError if the column does not exist or no point has a number in it.
+        Raises InputError if the column does not exist, or if no point has a number there.
         """
         rows = [row for row in self.found.rows if row["status"] == OK and _number(row.get(value)) is not None]
         if not rows:
@@ -174,14 +174,14 @@ class Sweep:
 
     @property
     def status_line(self) -> str:
-        """The status of the sweep, in a line."""
+        """The status of the sweep, as a line of text."""
         n_bad = len(self.failed)
         failed = f", {n_bad} failed" if n_bad else ""
         return f"{self.name}: {len(self.found.rows) - n_bad} of {len(self.found.rows)} points ok{failed}"
 
     @property
     def verdict(self) -> str:
-        """The fastest point and what bound it, in a sentence."""
+        """A sentence that names the fastest point and its bottleneck."""
         good = [row for row in self.found.rows if row["status"] == OK]
         if not good:
             return "no point succeeded"
@@ -202,7 +202,7 @@ class Sweep:
 
 
 def _say_column(name: str) -> str:
-    """Describe a column by its name."""
+    """Return a description of a column, derived from its name."""
     group, _, rest = name.rpartition(".")
     words = rest.replace("_", " ")
     return f"{words} of {group}" if group else words
@@ -240,11 +240,12 @@ def sweep(
     ``grid``: the values of each path, as for ``--set``: ``{"bench.m": [64, 128], "cube.hbm.num_pcs": [4, 8]}``, or a
     range, ``{"start": 32, "stop": 512, "factor": 2}``. ``overrides`` and frontend ``settings``, ``{"torch.cubes": 4}``,
     are the same at all points. ``workers``: number of processes, by default one per core; 1: this process. ``folder``:
-    the folder of results and of a journal. An interrupted sweep, also one of ``kernbench sweep``, continues there.
-    ``observe``: record the causes of the time of each point.
+    the folder of results and of a journal. A second call continues an interrupted sweep from there, also one of
+    ``kernbench sweep``. ``observe``: record the causes of the time of each point.
 
     A bench name, a file and ``module:function`` run on workers. A function object runs in this process, without a
-    folder. An error of some points only is in their results: ``failed``. Raises ConfigError with every other error.
+    folder. An error that concerns only some points is in their results, see ``failed``. Raises ConfigError with every
+    other error.
     """
     named = isinstance(program, str | os.PathLike)
     if not named and folder is not None:
@@ -271,7 +272,7 @@ def sweep(
 
 
 def _fixed(overrides: Overrides, settings: Mapping[str, object]) -> Overrides:
-    """Return the values that are the same at all points. Raises InputError for duplicate names and unknown settings."""
+    """Return overrides and settings by path. Raises InputError for duplicate names and unknown settings."""
     setting_texts(settings)
     twice = [name for name in settings if name in overrides]
     if twice:
@@ -353,7 +354,7 @@ def _run(
 
 
 def workers_named(executor: str, jobs: int) -> MakeWorkers:
-    """Return the workers for ``--executor``. Raises InputError for an unknown value and if dask is not installed."""
+    """Return the workers that ``--executor`` names. Raises InputError for an unknown name, or if dask is missing."""
     if executor == "local":
         return partial(LocalWorkers, jobs)
     match = _ADDRESS.fullmatch(executor)

@@ -20,14 +20,14 @@ R = TypeVar("R")
 TableCell: TypeAlias = "str | int | float | bool | None"
 
 SHOWN_ROWS = 6
-"""Rows of a ``repr``, which has at most ten lines including its head"""
+"""Number of rows that a ``repr`` shows. With its head, it has at most ten lines."""
 HTML_ROWS = 60
 LONGEST_CELL = 48
 
 
 @value
 class NamedColumn(Generic[R]):
-    """A column: its name, which ends with its unit if it has one, its description, and a reader of its cells."""
+    """A column: its name, its description, and a reader of its cells. The name ends with the unit, if any."""
 
     name: str
     about: str
@@ -77,11 +77,11 @@ class Table(Generic[R]):
         return [{each.name: cell_of(each.read(row)) for each in self.headings} for row in self.rows]
 
     def to_arrow(self) -> pyarrow.Table:
-        """Return the table for Arrow. Field metadata has the column descriptions under ``about``."""
+        """Return the table as an Arrow table. Field metadata ``about`` is the description of a column."""
         return arrow_table({each.name: self.column(each.name) for each in self.headings}, self.columns)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return the table for pandas. Raises InputError, with the install command, if pandas is not installed."""
+        """Return the table as a pandas table. Raises InputError, with the install command, if pandas is missing."""
         return to_pandas(self.to_arrow())
 
     def __repr__(self) -> str:
@@ -102,7 +102,7 @@ class Table(Generic[R]):
 
 
 LINE = 120
-"""Most characters of a ``repr`` line"""
+"""Maximum number of characters in a line of a ``repr``"""
 
 
 def make_table(kind: str, rows: Sequence[R], about: Mapping[str, str | tuple[str, Callable[[R], object]]]) -> Table[R]:

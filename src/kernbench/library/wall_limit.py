@@ -1,4 +1,4 @@
-"""A limit in seconds for Python code without stop points: a kernel or a host program that loops."""
+"""A limit of the real time of Python code that cannot be stopped otherwise, such as an endless loop in a kernel."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 from kernbench.common.errors import RunError, RunStopped
 from kernbench.common.program_line import is_program
 
-# If simulated time passes, the engine stops between two events, which is cleaner: give it this head start.
+# While simulated time passes, the engine can stop between two events, which is cleaner. It gets this head start.
 GRACE_S = 0.25
-# A program that catches the first stop gets another after this time.
+# A program that catches the first stop is stopped again after this time.
 REPEAT_S = 1.0
 # A limit beyond the range of timers counts as none.
 FOREVER_S = 1e8
@@ -44,7 +44,7 @@ def wall_limit(seconds: float | None, why: Callable[[], RunError]) -> Iterator[N
 
 
 class _Stopper:
-    """Stops the program. A program that catches the stop and continues is stopped again, also in ``except`` clauses."""
+    """Stops a program. If it catches the stop and continues, it is stopped again, also in ``except`` clauses."""
 
     def __init__(self, why: Callable[[], RunError]) -> None:
         self._why = why
@@ -65,7 +65,7 @@ class _Stopper:
         raise RunStopped(self._why())
 
     def _stop_at_line(self, _: FrameType, event: str, __: object) -> Any:
-        """Stop at the next line of a program that caught the first stop: that line is outside the ``try``."""
+        """Stop a program that caught the first stop at its next line, which is outside of the ``try``."""
         if event == "line":
             raise RunStopped(self._why())
         return self._stop_at_line

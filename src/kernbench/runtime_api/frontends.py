@@ -65,9 +65,9 @@ _EXTRAS = MappingProxyType({"triton": "triton", "pandas": "triton", "torch": "to
 
 
 def frontend_settings(overrides: Iterable[str]) -> FrontendSettings:
-    """Return the settings that overrides such as ``triton.order=blocked`` select.
+    """Return the front-end settings after ``overrides``, such as ``triton.order=blocked``.
 
-    Raises ConfigError, which lists all errors in them.
+    Raises ConfigError, which lists all errors of the overrides.
     """
     document = apply_overrides(Document("front ends", {name: {} for name in FRONTENDS}, {}), overrides)
     checked = check(document, FrontendSettings)

@@ -139,7 +139,7 @@ def _casting(operator: Any, type_of: Callable[[Any], Any]) -> Callable[..., Any]
 
 
 def _scale_in_f32() -> None:
-    """Make gradient scalers on the machine compute the reciprocal of their scale in f32, as it has no f64."""
+    """Make gradient scalers compute the reciprocal of their scale in f32, because the machine lacks f64."""
     begin = GradScaler._lazy_init_scale_growth_tracker  # noqa: SLF001 - it creates the scale
 
     @wraps(begin)
@@ -153,7 +153,10 @@ def _scale_in_f32() -> None:
 
 
 def install() -> tuple[Any, Any]:
-    """Register the device's autocast with PyTorch. Keep the returned libraries alive, else it is undone."""
+    """Register the device's autocast with PyTorch, and return the registered libraries.
+
+    Keep a reference to them: PyTorch undoes the registration when they are deleted.
+    """
     others = torch.library.Library("_", "IMPL")
     others.fallback(torch.library.fallthrough_kernel, _KEY)
     library = torch.library.Library("aten", "IMPL")

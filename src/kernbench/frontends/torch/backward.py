@@ -1,8 +1,8 @@
 """Exceptions inside PyTorch's backward: raise them from the call of backward.
 
-PyTorch's engine holds a device guard while it runs a node or a hook of the program. When the guard ends, it asks Python
-for its device type. With an exception pending, Python returns nothing, and the process would end. The guard therefore
-takes the exception, and the call of backward raises it.
+PyTorch's engine holds a device guard while it runs a node or a hook of the program. At the end, the engine calls the
+guard's Python method for the device type. If an exception were pending then, the call would return nothing, and the
+process would end. The method therefore stores the exception, and the call of backward raises it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _raise_pending = ctypes.pythonapi.Py_IsInitialized
 
 
 class AhbmGuard(torch._C._acc.DeviceGuard):  # noqa: SLF001 - the documented base
-    """The guard of device ``ahbm``. It switches nothing, as threads have no device of their own."""
+    """The guard of device ``ahbm``. It switches no device, because no thread has a current device of its own."""
 
     __slots__ = ("_taken",)  # a lookup in a dictionary would fail while an exception is pending
 
@@ -29,7 +29,7 @@ class AhbmGuard(torch._C._acc.DeviceGuard):  # noqa: SLF001 - the documented bas
         self._taken: BaseException | None = None
 
     def type_(self) -> Any:
-        """Return the type of the device, and take a pending exception."""
+        """Return the type of the device. Store a pending exception for `raise_taken`."""
         try:
             _raise_pending()
         except BaseException as error:
@@ -37,14 +37,14 @@ class AhbmGuard(torch._C._acc.DeviceGuard):  # noqa: SLF001 - the documented bas
         return torch._C._autograd.DeviceType.PrivateUse1  # noqa: SLF001 - its only name
 
     def raise_taken(self) -> None:
-        """Raise the exception that was taken, if any."""
+        """Raise the stored exception, if there is one, and forget it."""
         taken, self._taken = self._taken, None
         if taken is not None:
             raise taken
 
 
 def install(guard: AhbmGuard) -> None:
-    """Raise exceptions that ``guard`` takes when PyTorch's engine returns. "cuda" is the machine there, too."""
+    """Make backward raise the exception that ``guard`` stored. In hooks of the program, "cuda" means the machine."""
     run_backward = torch.autograd._engine_run_backward  # noqa: SLF001
 
     @wraps(run_backward)
@@ -52,10 +52,10 @@ def install(guard: AhbmGuard) -> None:
         guard.raise_taken()
         found, failed = None, None
         try:
-            # One thread, as always; leaving inference mode would allow several again.
+            # The simulation needs one thread. Leaving inference mode would let the engine use several.
             with see_as_program(), torch.autograd.set_multithreading_enabled(False):
                 found = run_backward(*args, **kwargs)
-        except SystemError as error:  # from the engine, as the guard has taken the exception
+        except SystemError as error:  # from the engine, since the guard has stored the exception
             failed = error
         guard.raise_taken()
         if failed is not None:

@@ -1,6 +1,6 @@
 """PyTorch's collectives: those of a group of one rank are copies; groups of more ranks are refused.
 
-The schemas of c10d's operators do not declare their outputs, so the host cannot compute one for the machine.
+The schemas of c10d's operators do not declare outputs, so the host cannot compute such an operator for the machine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ONE_RANK = "programs of PyTorch with more ranks than one do not run on the mach
 
 
 def refuse(operator: TorchOperator, *_: Any, **__: Any) -> Any:
-    """Raise InputError for an exchange between ranks that has no lowering."""
+    """Raise InputError for an operator that exchanges data between ranks and has no lowering."""
     raise InputError(
         f"{program_place()}: operator {operator.name()} of a tensor of the machine: its schema does not say what it "
         "writes, so the host cannot compute it; move its tensors to the host, .cpu(), and the results back"
@@ -38,7 +38,7 @@ def refuse(operator: TorchOperator, *_: Any, **__: Any) -> Any:
 
 
 def _check_group(group: Any) -> None:
-    """Raise InputError for a group of several ranks, given by name, as object, or as an operator's operand."""
+    """Raise InputError if ``group`` has several ranks. It is a name, a group, or the boxed operand of an operator."""
     if isinstance(group, str):
         ranks = distributed_c10d._resolve_process_group(group)  # noqa: SLF001 - as PyTorch resolves it
     else:
@@ -52,7 +52,7 @@ def _check_root(root: int) -> None:
 
 
 def _put(target: Any, source: Any) -> None:
-    """Copy the tensor that the only rank sends. Raises InputError if the target has another size or dtype."""
+    """Copy the only rank's tensor to ``target``. Raises InputError if the target has another size or dtype."""
     if (target.numel(), target.dtype) != (source.numel(), source.dtype):
         raise InputError(
             f"{program_place()}: a collective of one rank: its result has {target.numel()} elements of {target.dtype}, "
@@ -62,7 +62,7 @@ def _put(target: Any, source: Any) -> None:
 
 
 def _done(results: Any) -> Any:
-    """Return completed work, as operators return it."""
+    """Return a boxed ``Work`` that is complete, with ``results`` as its result."""
     future: Any = torch.futures.Future()
     future.set_result(results if isinstance(results, list) else [results])
     return Work.boxed(_create_work_from_future(future))
@@ -73,7 +73,7 @@ Pairs = Callable[[Any, Any], Iterable[tuple[Any, Any]]]
 
 
 def _firsts(lists: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return the tensor of the only rank from each list."""
+    """Return the first tensor of each list: that of the only rank."""
     return [tensors[0] for tensors in lists]
 
 
@@ -94,7 +94,7 @@ def _from_firsts(results: Any, sources: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def _copying(pairs: Pairs, *, only_work: bool = False, has_root: bool = False) -> Callable[..., Any]:
-    """Return a collective whose results are copies of its sources. ``only_work``: it returns no tensors."""
+    """Return a collective whose results are copies of its sources. ``only_work``: it returns no tensors, only work."""
 
     def carry_out(results: Any, sources: Any, group: Any, *options: Any) -> Any:
         _check_group(group)
@@ -108,7 +108,7 @@ def _copying(pairs: Pairs, *, only_work: bool = False, has_root: bool = False) -
 
 
 def _leaving(*, only_work: bool = False, root_at: int | None = None) -> Callable[..., Any]:
-    """Return a collective that leaves its tensors unchanged, as the tensors of one rank are the result."""
+    """Return a collective that changes no tensor: with one rank, the tensors already are the result."""
 
     def carry_out(tensors: Any, group: Any, *options: Any) -> Any:
         _check_group(group)
@@ -120,7 +120,7 @@ def _leaving(*, only_work: bool = False, root_at: int | None = None) -> Callable
 
 
 def _copy_of(x: Any, *options: Any) -> Any:
-    """Return the result of a functional collective; its last operand is the group."""
+    """Return a copy of ``x`` as the result of a functional collective, whose last operand is the group."""
     _check_group(options[-1])
     return [tensor.clone() for tensor in x] if isinstance(x, list | tuple) else x.clone()
 
@@ -190,7 +190,7 @@ def _check_size(n_ranks: int) -> None:
 
 
 def _on_machine(function: Callable[..., Any], check: Callable[..., None]) -> Callable[..., Any]:
-    """Return ``function`` with ``check`` called first, when a program runs on the machine."""
+    """Return ``function``, changed to call ``check`` first while a program runs on the machine."""
 
     @wraps(function)
     def call(*args: Any, **options: Any) -> Any:
@@ -202,7 +202,7 @@ def _on_machine(function: Callable[..., Any], check: Callable[..., None]) -> Cal
 
 
 def _check_rendezvous(url: str, rank: int = -1, world_size: int = -1, **_: object) -> None:  # noqa: ARG001
-    """Refuse several ranks before PyTorch waits for them."""
+    """Refuse several ranks before PyTorch waits for the others to join."""
     _check_size(world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1")))
 
 

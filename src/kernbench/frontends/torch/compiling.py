@@ -1,4 +1,4 @@
-"""PyTorch's compilers on the machine: functions run operator by operator, and the report remarks it."""
+"""PyTorch's compilers on the machine: functions run operator by operator, and the report has a remark about this."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FLEX_NOTE = "flex_attention: ran operator by operator, with all scores in memory
 
 
 def install() -> None:
-    """Replace what PyTorch compiles while a program runs on the machine."""
+    """Replace PyTorch's compiling functions while a program runs on the machine."""
     _install_compile()
     _install_trace()
     _install_flex_attention()
@@ -67,7 +67,7 @@ def _install_trace() -> None:
 
 
 def _install_flex_attention() -> None:
-    """Run ``flex_attention`` and its backward as the operators that PyTorch has for processors without a kernel."""
+    """Run ``flex_attention`` and its backward by the operators that PyTorch uses for devices without a fused kernel."""
     flex_attention.py_impl(AhbmTensor)(_note_flex(sdpa_dense))
     flex_attention_backward.py_impl(AhbmTensor)(sdpa_dense_backward)
     validate, warn = flex._validate_device, flex._warn_once  # noqa: SLF001
@@ -77,7 +77,7 @@ def _install_flex_attention() -> None:
             validate(query, *others)
 
     def warn_elsewhere(warning_id: str, *args: Any, **options: Any) -> None:
-        if warning_id != "flex_attention_performance" or current_context() is None:  # the remark replaces it
+        if warning_id != "flex_attention_performance" or current_context() is None:  # the remark replaces the warning
             warn(warning_id, *args, **options)
 
     flex._validate_device = validate_elsewhere  # noqa: SLF001

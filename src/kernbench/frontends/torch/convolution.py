@@ -16,7 +16,7 @@ Ints = Sequence[int]
 
 
 def _windows(x: AhbmTensor, kernel: Ints, stride: Ints, dilation: Ints) -> Any:
-    """Return a view of padded ``x`` (n, c, …) as (n, places…, c, kernel…)."""
+    """Return a view of padded ``x``, (n, c, …), as windows, (n, places…, c, kernel…), and the numbers of places."""
     places = [
         (size - d * (k - 1) - 1) // s + 1 for size, k, s, d in zip(x.shape[2:], kernel, stride, dilation, strict=True)
     ]
@@ -38,7 +38,7 @@ def _pad_around(x: AhbmTensor, padding: Ints) -> Any:
 
 
 def _columns(x: AhbmTensor, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, groups: int) -> Any:
-    """Return the windows as a matrix for each group, (groups, n places, c kernel), and the numbers of places."""
+    """Return one matrix per group, (groups, n · places, c · kernel), and the number of places along each axis."""
     seen, places = _windows(_pad_around(x, padding), kernel, stride, dilation)
     rows, depth = x.shape[0] * prod(places), x.shape[1] // groups * prod(kernel)
     flat = seen.reshape(rows, groups, depth)
@@ -108,9 +108,9 @@ def _by_input(
 
 
 def _put_back(windows: Any, shape: Ints, stride: Ints, padding: Ints, dilation: Ints) -> Any:
-    """Add windows (groups, n, places…, channels, kernel…) at their places in a tensor of ``shape``.
+    """Return a tensor of ``shape`` with windows (groups, n, places…, channels, kernel…) added at their places.
 
-    Each step adds one offset of the kernel, for all windows.
+    Each step adds the elements at one kernel offset, for all windows.
     """
     axes = len(shape) - 2
     groups, n, places = windows.shape[0], windows.shape[1], windows.shape[2 : 2 + axes]
@@ -152,7 +152,7 @@ def _convolution_backward(
     axes = x.dim() - 2
     by_bias = grad.sum([0, *range(2, grad.dim())]) if output_mask[2] else None
     stride, padding, dilation = (_each(v, axes) for v in (stride, padding, dilation))
-    if transposed:  # the same with gradient and input exchanged
+    if transposed:  # computed as for a convolution, with gradient and input exchanged
         by_x = None
         if output_mask[0]:
             by_x = _convolution(grad, weight, None, stride, padding, dilation, False, [0] * axes, groups)
@@ -166,7 +166,7 @@ def _convolution_backward(
 def _by_weight(
     grad: AhbmTensor, x: AhbmTensor, weight: AhbmTensor, stride: Ints, padding: Ints, dilation: Ints, groups: int
 ) -> Any:
-    """Multiply the gradients of all places by their windows."""
+    """Compute the gradient of the weights: multiply the gradients of all places by their windows."""
     columns, places = _columns(x, tuple(weight.shape[2:]), stride, padding, dilation, groups)
     channels = weight.shape[0] // groups
     rows = grad.reshape(grad.shape[0], groups, channels, prod(places)).permute(1, 2, 0, 3)

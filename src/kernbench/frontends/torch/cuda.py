@@ -1,4 +1,4 @@
-"""Programs that name the device "cuda": within ``as_cuda`` it means ``ahbm``, and ``torch.cuda`` describes it."""
+"""Programs that call the device "cuda": within ``as_cuda``, the name means ``ahbm``, which ``torch.cuda`` describes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TOOLKIT = "13.0"
 
 
 _DEVICE, _IS_CUDA = torch.Tensor.device, torch.Tensor.is_cuda
-"""PyTorch's own properties, for tensors of any class; ``AhbmTensor`` reports "cuda" by itself."""
+"""PyTorch's own properties, for tensors of any other class; ``AhbmTensor`` has its own ones, which report "cuda"."""
 
 
 class _AsCuda(SaysCuda):
@@ -49,14 +49,14 @@ class _AsCuda(SaysCuda):
 
 
 def see_as_program() -> AbstractContextManager[Any]:
-    """Let "cuda" mean the machine in a program's function that PyTorch calls: in PyTorch's own code it does not."""
+    """Let "cuda" mean the machine while PyTorch calls a function of the program. In PyTorch's own code it does not."""
     context = current_context()
     is_cuda = context is not None and context.frontends.torch.as_cuda
     return _AsCuda() if is_cuda and not is_called_cuda() else nullcontext()
 
 
 def _of_program(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``function``, a function of the program, in which "cuda" means the machine, whoever calls it."""
+    """Return ``function`` of the program, changed so that "cuda" means the machine in it, also if PyTorch calls it."""
 
     @wraps(function)
     def call(*args: Any, **named: Any) -> Any:
@@ -75,7 +75,7 @@ def _meant(x: Any) -> Any:
 
 
 def _is_size(x: Any) -> bool:
-    """Return whether ``x`` is a size, which must stay a size: ``x.new(tuple)`` would take it for elements."""
+    """Return whether ``x`` is a size. It must stay a size: ``x.new`` would treat a plain tuple as elements."""
     return isinstance(x, torch.Size)
 
 
@@ -122,21 +122,21 @@ class _Context(NumberingContext):
 
 
 class _Library(torch.library.Library):
-    """A library of operators, whose functions for GPUs serve the machine."""
+    """A library of operators. Functions that a program registers for GPUs are registered for the machine."""
 
     def __init__(self, ns: str, kind: str, dispatch_key: str = "") -> None:
         super().__init__(ns, kind, _key(ns, dispatch_key))
 
     def impl(self, op_name: Any, fn: Any, dispatch_key: str = "", **options: Any) -> Any:
-        """Register a function of an operator."""
+        """Register ``fn`` for an operator, under the machine's dispatch key if the key is one of a GPU."""
         mine = fn if fn is fallthrough_kernel else _of_program(fn)
         return super().impl(op_name, mine, _key(self.ns, dispatch_key), **options)
 
 
 def _key(namespace: str, name: str) -> str:
-    """Return the dispatch key of the machine for one of a GPU: ``AutogradCUDA`` is ``AutogradPrivateUse1``.
+    """Return the machine's dispatch key in place of a GPU's: ``AutogradCUDA`` is ``AutogradPrivateUse1``.
 
-    PyTorch's own operators for FSDP have functions for both keys.
+    Keys of PyTorch's FSDP operators stay unchanged, because PyTorch registers functions for both keys.
     """
     return name if namespace == "fsdp" else name.replace("CUDA", "PrivateUse1")
 
@@ -150,7 +150,7 @@ _NVTX = MappingProxyType({"range_push": _nothing, "range_pop": _nothing, "mark":
 
 
 def _raw_stream(index: int) -> int:  # noqa: ARG001
-    """Return the number of a SIP's only stream, for code that launches by itself."""
+    """Return the number of a SIP's only stream, for code that launches kernels without PyTorch."""
     return device.Stream.cuda_stream
 
 
@@ -160,12 +160,12 @@ def _empty_strided(size: Any, stride: Any, dtype: Any) -> Any:
 
 
 def _accelerator(check_available: bool = False) -> Any:  # noqa: ARG001 - it is available
-    """Return the device, for programs that ask for the current accelerator."""
+    """Return the machine as the current accelerator."""
     return torch.device(_CUDA)
 
 
 def _make_wrapper(cls: Any, *args: Any, **named: Any) -> Any:
-    """Create a tensor of the program's own wrapper class, which PyTorch's backward takes for one of the machine."""
+    """Create a tensor of a wrapper class of the program, so that PyTorch's backward treats it as one of the machine."""
     return _MAKE_WRAPPER(cls, *map(_meant, args), **{name: _meant(x) for name, x in named.items()})
 
 
@@ -173,7 +173,7 @@ _MAKE_WRAPPER = torch.Tensor._make_wrapper_subclass  # noqa: SLF001 - the docume
 
 
 def _push_saving(pack: Callable[..., Any], unpack: Callable[..., Any]) -> None:
-    """Let functions of the program pack and unpack the tensors that are saved for backward."""
+    """Let functions of the program pack and unpack the tensors saved for backward; "cuda" means the machine in them."""
     _PUSH_SAVING(_of_program(pack), _of_program(unpack))
 
 
@@ -181,7 +181,7 @@ _PUSH_SAVING = torch._C._autograd._push_saved_tensors_default_hooks  # noqa: SLF
 
 
 def _refusing(name: str) -> Callable[..., Any]:
-    """Return a replacement, which refuses, of a ``torch.cuda`` function that the machine does not support."""
+    """Return a function that refuses. It replaces a ``torch.cuda`` function that the machine does not support."""
 
     def refuse(*_: object, **__: object) -> Any:
         raise InputError(
@@ -201,7 +201,7 @@ def _answers() -> dict[str, Any]:
 
 
 def _replacements() -> dict[str, Any]:
-    """Return a replacement of every function and class of ``torch.cuda``: the machine's, or one that refuses.
+    """Return a replacement for every function and class of ``torch.cuda``: the machine's, or one that refuses.
 
     Tensor types and submodules are not replaced.
     """
@@ -234,7 +234,7 @@ def _replace_names(owner: Any, names: Mapping[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def as_cuda() -> Iterator[None]:
-    """Make "cuda" mean ``ahbm`` inside the ``with`` block; ``torch.cuda`` describes it and is available."""
+    """Make "cuda" mean ``ahbm`` inside the ``with`` block; ``torch.cuda`` then describes the machine."""
     context = current()
     settings = context.frontends
     context.frontends = settings.with_cuda
@@ -253,7 +253,7 @@ def as_cuda() -> Iterator[None]:
             around.enter_context(_replace_names(torch.library, {"Library": _Library}))
             saving = {"_push_saved_tensors_default_hooks": _push_saving}
             around.enter_context(_replace_names(torch._C._autograd, saving))  # noqa: SLF001
-            # All host memory is pinned. Threads that load data call this, too.
+            # All host memory is pinned. Threads that load data call this function, too.
             around.enter_context(_replace_names(torch.Tensor, {"pin_memory": _same}))
             wrapping = {"_make_wrapper_subclass": staticmethod(_make_wrapper)}
             around.enter_context(_replace_names(torch.Tensor, wrapping))

@@ -1,7 +1,7 @@
-"""Device without an index: let it mean the current SIP, as in ``x.to("ahbm")``, ``torch.tensor(1, device="ahbm")``.
+"""Devices without an index mean the current SIP, as in ``x.to("ahbm")``, ``torch.tensor(1, device="ahbm")``.
 
-PyTorch's C++ code asks a device's guard for the index. A guard in Python cannot answer, so PyTorch takes 0. The
-functions that ask are therefore called with the index.
+PyTorch's C++ code asks a device's guard for the index. A guard in Python cannot answer, so PyTorch uses 0. The
+functions that ask the guard are therefore called with an explicit index.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kernbench.runtime_api.context import current_context
 
 
 def with_number(x: Any) -> Any:
-    """Return the current SIP for a device of the machine without an index, also for its name; else ``x``."""
+    """Return the device of the current SIP if ``x`` is the machine without an index, as device or name; else ``x``."""
     is_device = isinstance(x, torch.device) and x.type == DEVICE and x.index is None
     if not is_device and not (isinstance(x, str) and x == DEVICE):
         return x
@@ -41,7 +41,7 @@ def _numbered(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _numbered_like(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method like `_numbered`, whose default device is that of its tensor."""
+    """Return a tensor method like `_numbered`; without a device among its arguments, it uses that of the tensor."""
     call_numbered = _numbered(function)
 
     @wraps(function)
@@ -97,14 +97,14 @@ _ACCELERATOR: Mapping[str, Any] = MappingProxyType(
         "synchronize": device.synchronize,
     }
 )
-"""Functions of ``torch.accelerator`` that ask the guard, too."""
+"""Replacements of the functions of ``torch.accelerator`` that ask the guard."""
 
 
 class NumberingContext(_device.DeviceContext):
-    """``with torch.device("ahbm"):`` and ``torch.set_default_device``: each call uses the SIP that is then current."""
+    """``with torch.device("ahbm"):`` and ``torch.set_default_device``. Each call uses the SIP that is current then."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call ``func``; a factory that names no device gets this one."""
+        """Call ``func``; a factory without a device argument gets this device."""
         named = dict(kwargs or {})
         if func in _CONSTRUCTORS and named.get("device") is None:
             named["device"] = with_number(self.device)
@@ -112,7 +112,7 @@ class NumberingContext(_device.DeviceContext):
 
 
 def install() -> None:
-    """Replace the functions that take 0 for the current SIP."""
+    """Replace the functions that would use SIP 0 instead of the current SIP."""
     for make, numbered in NUMBERED.items():
         setattr(torch, make.__name__, numbered)
         _builtins._register_builtin(numbered, f"aten::{make.__name__}")  # noqa: SLF001 - so TorchScript accepts it

@@ -46,7 +46,7 @@ def set_device(device: Any) -> None:
 
 
 def _index(device: Any = None) -> int:
-    """Return the SIP of a number, a name or a device; the current one for anything else."""
+    """Return the SIP that a number, a name or a device stands for; the current SIP for anything else."""
     named = torch.device(device) if isinstance(device, str) else device
     if isinstance(named, torch.device):
         named = named.index
@@ -54,7 +54,7 @@ def _index(device: Any = None) -> int:
 
 
 class device:  # noqa: N801 - as in torch.cuda
-    """A context manager, as in ``with torch.cuda.device(1):``, inside which that SIP is the current one."""
+    """A context manager, as in ``with torch.cuda.device(1):``, inside which the SIP is the current one."""
 
     def __init__(self, device: Any) -> None:
         self.idx, self.prev_idx = _index(device), -1
@@ -68,13 +68,13 @@ class device:  # noqa: N801 - as in torch.cuda
 
 
 class device_of(device):  # noqa: N801 - as in torch.cuda
-    """A context manager for the SIP of a tensor; a host tensor changes nothing."""
+    """A context manager that makes the SIP of a tensor the current one. A host tensor changes nothing."""
 
     def __init__(self, obj: Any) -> None:
         super().__init__(obj.get_device())
 
 
-# figures
+# properties
 
 
 def get_device_properties(device: Any = None) -> DeviceProperties:
@@ -83,7 +83,7 @@ def get_device_properties(device: Any = None) -> DeviceProperties:
 
 
 def get_device_capability(device: Any = None) -> tuple[int, int]:
-    """Return the compute capability of ``--set triton.capability``."""
+    """Return the compute capability (major, minor) that ``--set triton.capability`` configures."""
     found = get_device_properties(device)
     return found.major, found.minor
 
@@ -94,7 +94,7 @@ def get_device_name(device: Any = None) -> str:
 
 
 def get_arch_list() -> list[str]:
-    """Return the only architecture."""
+    """Return a list with the only architecture, that of the compute capability."""
     major, minor = get_device_capability()
     return [f"sm_{major}{minor}"]
 
@@ -121,16 +121,16 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
 
 
 def memory_reserved(device: Any = None) -> int:
-    """Return the bytes of HBM that tensors use, or that are retained for reuse."""
+    """Return the bytes of HBM that tensors use, plus those retained for reuse."""
     return current().bytes_in_use(_index(device))
 
 
 max_memory_reserved = memory_reserved
-"""Peak of ``memory_reserved``, which equals its current value: memory is retained, not returned."""
+"""Peak of ``memory_reserved``. It equals the current value, because reserved memory is retained."""
 
 
 def memory_allocated(device: Any = None) -> int:
-    """Return the bytes that tensors use, in the block size of PyTorch's allocators."""
+    """Return the bytes that tensors use, each rounded up to the block size of PyTorch's allocators."""
     return pool_of(current()).allocated.get(_index(device), 0)
 
 
@@ -146,11 +146,11 @@ def reset_peak_memory_stats(device: Any = None) -> None:
 
 
 def empty_cache() -> None:
-    """Do nothing: dropped memory is reused, and freed if there is no room."""
+    """Do nothing: memory of dropped tensors is reused, and freed when an allocation would not fit."""
 
 
 def ipc_collect() -> None:
-    """Do nothing: there is one process."""
+    """Do nothing: the program is a single process."""
 
 
 # Streams and events: launches of a program run in one order.
@@ -181,7 +181,7 @@ class Stream:
     def __exit__(self, *_: object) -> None: ...
 
     def synchronize(self) -> None:
-        """Wait for all work that has been started."""
+        """Wait for all work that this rank has started."""
         synchronize()
 
     def query(self) -> bool:
@@ -193,10 +193,10 @@ class Stream:
         return False
 
     def wait_stream(self, stream: Stream) -> None:
-        """Do nothing: earlier launches run earlier."""
+        """Do nothing: launches run in the order of their calls."""
 
     def wait_event(self, event: Event) -> None:
-        """Do nothing: earlier launches run earlier."""
+        """Do nothing: launches run in the order of their calls."""
 
     def record_event(self, event: Event | None = None) -> Event:
         """Record the current time in an event and return it."""
@@ -206,14 +206,14 @@ class Stream:
 
 
 class Event:
-    """A point of simulated time."""
+    """A recorded time of the simulation."""
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
         self._at_ns: float | None = None
 
     @property
     def is_recorded(self) -> bool:
-        """Return whether the event has a time."""
+        """Return whether a time is recorded in the event."""
         return self._at_ns is not None
 
     def record(self, stream: object = None) -> None:
@@ -222,7 +222,7 @@ class Event:
         self._at_ns = current().engine.now
 
     def elapsed_time(self, end_event: Event) -> float:
-        """Return the simulated milliseconds from this event to another. Raises InputError if one is not recorded."""
+        """Return the simulated ms from this event to ``end_event``. Raises InputError if one is not recorded."""
         if self._at_ns is None or end_event._at_ns is None:
             raise InputError("elapsed_time: both events have to be recorded first")
         return (end_event._at_ns - self._at_ns) * 1e-6
@@ -244,7 +244,7 @@ def synchronize(device: object = None) -> None:  # noqa: ARG001 - it waits for a
 
 
 def current_stream(device: object = None) -> Stream:
-    """Return the only stream of a SIP."""
+    """Return a SIP's only stream."""
     return Stream(device)
 
 
@@ -252,13 +252,13 @@ default_stream = current_stream
 
 
 def set_stream(stream: Stream) -> None:
-    """Make the SIP of a stream the current one, as it has no other stream."""
+    """Make the SIP of a stream the current one. A SIP has only one stream."""
     set_device(stream.device_index)
 
 
 @contextmanager
 def stream(stream: Stream | None) -> Iterator[None]:
-    """Make the SIP of ``stream`` the current one inside the ``with`` block, as it has no other stream."""
+    """Make the SIP of ``stream`` the current one inside the ``with`` block. A SIP has only one stream."""
     if stream is None:
         yield
         return
@@ -278,7 +278,7 @@ def is_current_stream_capturing() -> bool:
 
 
 def manual_seed(seed: int) -> None:
-    """Seed the generator."""
+    """Seed the generator of random numbers that all devices share."""
     DEFAULT.manual_seed(int(seed))
 
 
@@ -301,12 +301,12 @@ def set_rng_state(new_state: Any, device: object = None) -> None:  # noqa: ARG00
 
 
 def get_rng_state_all() -> list[Any]:
-    """Return the state for each device; all devices share one generator."""
+    """Return one state per device. All are equal, because all devices share one generator."""
     return [get_rng_state() for _ in range(device_count())]
 
 
 def set_rng_state_all(new_states: Iterable[Any]) -> None:
-    """Set the state of the generator to each of ``new_states``, so that the last one stays."""
+    """Set the state of the generator to each of ``new_states``, so the last state remains."""
     for each in new_states:
         set_rng_state(each)
 
@@ -320,5 +320,5 @@ def get_amp_supported_dtype() -> list[Any]:
 
 
 def _is_in_bad_fork() -> bool:
-    """Return False, so that PyTorch may seed."""
+    """Return False, so that PyTorch seeds the device's generator."""
     return False

@@ -1,4 +1,4 @@
-"""Generators of random numbers with a GPU's interface, a seed and an offset; the host draws."""
+"""Generators of random numbers with the interface of a GPU's: a seed and an offset. The host draws the numbers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ _LAST = 64  # states for which copies are recognised
 class Generator(torch.Generator):
     """A generator of the machine. Its state is that of a GPU generator: 16 bytes, a seed and an offset.
 
-    Kernels that draw by themselves read both, and then advance the offset. PyTorch draws from ``host``, a generator of
-    the host. If it has drawn since the last query, the next query reports an offset that is 4 larger.
+    Kernels that generate random numbers read seed and offset, and then advance the offset. PyTorch draws from
+    ``host``, a generator of the host. If PyTorch has drawn since the last state query, the next query reports an
+    offset that is 4 larger.
     """
 
     def __new__(cls, device: Any = "cpu", host: Any = None) -> Any:  # noqa: ARG004
-        """Create an object that PyTorch accepts as a host generator; with another ``host``, it delegates to that."""
+        """Create an object that PyTorch accepts as a host generator. ``host``: another generator to draw from."""
         return super().__new__(cls, "cpu")
 
     def __init__(self, device: Any = "cpu", host: Any = None) -> None:
@@ -31,8 +32,8 @@ class Generator(torch.Generator):
         self._device = torch.device(device)
         self._offset = 0
         self._seen = _Host.get_state(self.host)
-        # Host states that belong to reported states, for as long as these live. The latest ones are also stored by seed
-        # and offset, for copies of the reported states.
+        # The host state of each reported state, as long as the reported state lives. The latest host states are also
+        # stored by seed and offset, to restore copies of reported states.
         self._reported: Any = WeakTensorKeyDictionary()
         self._last: dict[tuple[int, int], TorchTensor] = {}
 
@@ -52,7 +53,7 @@ class Generator(torch.Generator):
         return self
 
     def initial_seed(self) -> int:
-        """Return the seed of the last start."""
+        """Return the seed with which the generator last restarted."""
         return int(_Host.initial_seed(self.host))
 
     def seed(self) -> int:
@@ -62,7 +63,7 @@ class Generator(torch.Generator):
         return chosen
 
     def get_state(self) -> TorchTensor:
-        """Return the seed and the offset; for a host generator, its full state."""
+        """Return the seed and the offset as bytes; for a host generator, return its full state."""
         drawn = _Host.get_state(self.host)
         if not self._has_offset:
             return drawn
@@ -78,7 +79,7 @@ class Generator(torch.Generator):
         return state
 
     def set_state(self, new_state: TorchTensor) -> Any:
-        """Restore a reported state or its copy. From any other state, take the offset, and the seed if it differs."""
+        """Restore a reported state or its copy. Any other state sets the offset, and the seed if that differs."""
         if not self._has_offset:
             return _Host.set_state(self.host, new_state)
         if new_state.dtype is not torch.uint8 or new_state.numel() != _BYTES:
@@ -110,4 +111,4 @@ def _numbers_of(state: TorchTensor) -> tuple[int, int]:
 
 
 DEFAULT = Generator("cuda", torch.default_generator)
-"""The default generator, the host's."""
+"""The default generator of the machine, which draws from that of the host."""

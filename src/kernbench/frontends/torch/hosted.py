@@ -40,17 +40,17 @@ WINDOWS: Sequence[TorchOperator] = tuple(
         if not overload.endswith("out")
     ]
 )
-"""Window functions. PyTorch would compose them, partly from kernels of the host."""
+"""Window functions. The host computes them; PyTorch would compose them, in part from operators of the host."""
 SOURCES = frozenset(
     ["randperm", "random_", "normal_", "uniform_", "rand_like", "randint_like", "tril_indices", "triu_indices"]
 ) | {operator.overloadpacket.__name__ for operator in WINDOWS}
-"""Operators that create numbers. The host computes and transfers them, as a program expects."""
+"""Operators that create numbers. The host computes and transfers the numbers, as a program expects."""
 _NARROW = (torch.float16, torch.bfloat16)
-"""Types in which the host would accumulate sums; GPUs accumulate them in f32 and round once."""
+"""Types in which the host accumulates sums, unlike GPUs, which accumulate in f32 and round once."""
 _IN_OWN_TYPE = frozenset(["nextafter"])
-"""Operators whose result would differ in a wider type."""
+"""Operators that the host must not compute in f32, because the result would differ."""
 _OF_VALUES = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
-"""Tags of operators whose result depends on values in its shape, or is a number."""
+"""Tags of operators whose result is a number for the program, or has a shape that depends on values."""
 
 
 def _note(name: str) -> None:
@@ -68,7 +68,7 @@ def on_host(operator: TorchOperator, args: Any, kwargs: Any, *, in_order: bool =
     """Copy an operator's operands to the host, compute there, and copy the results back. Note it as unmodelled.
 
     ``in_order``: the operator writes to elements that share memory, so operands keep their layout and dtypes. Raises
-    InputError for an operator that writes operands that its schema does not declare as written.
+    InputError if the operator writes an operand that its schema does not declare as written.
     """
     name = operator.overloadpacket.__name__
     here = [each for each in leaves(args, kwargs) if isinstance(each, AhbmTensor)]
@@ -108,23 +108,23 @@ def on_host(operator: TorchOperator, args: Any, kwargs: Any, *, in_order: bool =
 
 @value
 class _UnwrittenOperands:
-    """Copies of operands that an operator must not write, by its schema, with their values before the call.
+    """Operands that an operator does not write according to its schema, with their values before the call.
 
-    PyTorch's own schemas are correct. Those of other libraries often omit what is written.
+    PyTorch's own schemas are correct. Schemas of other libraries often omit a written operand.
     """
 
     pairs: tuple[tuple[TorchTensor, TorchTensor], ...] = ()
 
     @staticmethod
     def of(operator: TorchOperator, args: Any, kwargs: Any, copies: Mapping[int, TorchTensor]) -> _UnwrittenOperands:
-        """Return the copies of a call; none for PyTorch's own operators."""
+        """Return the unwritten operands of a call; none for PyTorch's own operators."""
         if operator.namespace == "aten":
             return _UnwrittenOperands()
         targets = {id(x) for x in written_by(operator, args, kwargs)}
         return _UnwrittenOperands(tuple([(x, x.clone()) for key, x in copies.items() if key not in targets]))
 
     def check(self, operator: TorchOperator) -> None:
-        """Raise InputError if the operator has written one of the copies."""
+        """Raise InputError if the operator has written one of these operands."""
         if not all(x.shape == before.shape and torch.equal(_bits(x), _bits(before)) for x, before in self.pairs):
             raise InputError(
                 f"{program_place()}: operator {operator.name()}, which the host computes, writes an operand that its "
@@ -139,10 +139,10 @@ def _bits(x: TorchTensor) -> TorchTensor:
 def _fetched(
     operator: TorchOperator, operands: list[AhbmTensor], results: set[int], *, blank: bool
 ) -> tuple[dict[int, Any], bool]:
-    """Return host copies of operands by ``id``, and whether all values are real; else they are zeros, without data.
+    """Return host copies of operands by ``id``, and whether all their values are real. Unknown values become zeros.
 
-    ``results``: operands that only receive results; ``blank``: all operands do. Raises NoDataError if the shape of the
-    result, or a number for the program, depends on values that the run lacks.
+    ``results``: ids of operands that only receive results. ``blank``: no operand is read. Raises NoDataError if the
+    shape of the result, or a number for the program, depends on values that the run lacks.
     """
     if blank:
         return {id(each): _blank(each) for each in operands}, True
@@ -159,7 +159,7 @@ def _fetched(
 
 
 def _asks_for_values(operator: TorchOperator) -> Callable[[AhbmTensor], bool]:
-    """Return a predicate of operands whose values must be known to get the result of a run with data."""
+    """Return a function that tells if an operand's values determine the shape of the result, or a number."""
     if not _OF_VALUES & set(operator.tags):
         return lambda _: False
     if operator is aten.index.Tensor:  # the mask determines the number of results
@@ -168,12 +168,12 @@ def _asks_for_values(operator: TorchOperator) -> Callable[[AhbmTensor], bool]:
 
 
 def _blank(x: AhbmTensor) -> Any:
-    """Return a host tensor in place of one that is written, or whose shape is needed, but that is not read."""
+    """Return an uninitialised host tensor with the layout of ``x``, whose values are not read."""
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
 
 
 def _result_types(operator: TorchOperator, args: Any, kwargs: Any) -> list[Any] | None:
-    """Return the types of an operator's results; None if PyTorch cannot tell without computing them."""
+    """Return the types of an operator's results; None if PyTorch must compute the results to find out."""
     try:
         form = operator(*tree_map(without_elements, args), **tree_map(without_elements, kwargs))
     except (NotImplementedError, RuntimeError):
@@ -182,7 +182,7 @@ def _result_types(operator: TorchOperator, args: Any, kwargs: Any) -> list[Any] 
 
 
 def _rounded(found: Any, types: list[Any], written: set[int]) -> Any:
-    """Convert results computed in f32, as on GPUs, to the types that they should have."""
+    """Convert results, which were computed in f32 as on GPUs, to the operator's result ``types``."""
     wanted = iter(types)
 
     def rounded(x: Any) -> Any:
@@ -213,7 +213,7 @@ def written_by(operator: TorchOperator, args: Any, kwargs: Any) -> list[Any]:
 
 
 def _results(operator: TorchOperator, args: Any, kwargs: Any) -> set[int]:
-    """Return the ids of objects that only receive results (``out=``), which the operator does not read."""
+    """Return the ids of operands that the operator only writes (``out=``)."""
     names = {each.name for each in operator._schema.arguments if each.is_out}  # noqa: SLF001 - as subclasses use it
     operands = {id(each) for each in leaves(args, {name: x for name, x in kwargs.items() if name not in names})}
     return {id(each) for each in leaves((), {name: x for name, x in kwargs.items() if name in names})} - operands

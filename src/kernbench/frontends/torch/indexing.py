@@ -1,8 +1,7 @@
 """PyTorch operators with indices: the DMA gathers and scatters the selected elements.
 
-A program loads its share of the indices and waits for them; then it knows the addresses. A run without data uses known
-indices: integer tensors of at most 1 MiB that the host wrote or that follow from such tensors. Unknown indices count as
-0, 1, 2, …
+Each PE loads its share of the indices, waits for them, and computes the addresses. A run without data knows integer
+tensors of at most 1 MiB that the host wrote, or that follow from such tensors. Other indices count as 0, 1, 2, …
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ RunChange: TypeAlias = Literal["set", "add", "max", "min"]
 _ATOMIC = (torch.float32, torch.float16, torch.bfloat16, torch.int32)
 """Types with atomic updates in memory."""
 _NOT_ATOMIC = (torch.bool, torch.uint8, torch.int8, torch.int16)
-"""Types without atomic updates in memory: they are updated in copies of 32 bits, which then wrap."""
+"""Types without atomic updates in memory. A 32-bit copy is updated, and its values wrap when they are copied back."""
 _RUNS = 1024
-"""Maximum number of runs in a command."""
+"""Maximum number of runs in one DMA command."""
 
 
 @value
 class RunSelection:
-    """Places of runs of ``inner`` elements in a tensor. The offset of run i comes from ``lead`` and its indices.
+    """Places of runs of ``inner`` elements in a tensor. The offset of a run is the sum over ``lead`` and ``indices``.
 
-    ``indices``: (tensor with one number per run, extent of the indexed axis, stride of that axis). ``lead``: (extent,
-    stride) of axes that run numbers count through, the last one fastest. ``wraps``: negative indices count from the
-    end of an axis; otherwise they are errors.
+    ``indices``: for each indexed axis, (tensor with one number per run, extent, stride). ``lead``: (extent, stride) of
+    each axis that the run number counts through, the last one fastest; a stride of 0 for an indexed axis. ``wraps``:
+    negative indices count from the end of an axis; otherwise they are errors.
     """
 
     runs: int
@@ -49,11 +48,11 @@ class RunSelection:
 
     @property
     def tensors(self) -> tuple[AhbmTensor, ...]:
-        """Return the tensors of indices."""
+        """Return the index tensors."""
         return tuple([each for each, _, _ in self.indices])
 
     def places(self, first: int, count: int, values: Sequence[Any], operator: str) -> Any:
-        """Return the starts of ``count`` runs from ``first`` on, in elements. Raises InputError beyond an axis."""
+        """Return the offsets of ``count`` runs from run ``first`` on, in elements. Raises InputError beyond an axis."""
         run = np.arange(first, first + count, dtype=np.int64)
         found = np.zeros(count, np.int64)
         rest = run
@@ -73,7 +72,7 @@ class RunSelection:
 def _values_of(
     selection: RunSelection, addresses: Sequence[int], first: int, count: int, known: Sequence[Any], tl: Any
 ) -> list[Any]:
-    """Load the indices of ``count`` runs, wait, and return their numbers."""
+    """Load the indices of ``count`` runs from run ``first`` on, wait for them, and return their numbers."""
     found = []
     for (each, extent, _), address, here in zip(selection.indices, addresses, known, strict=True):
         item = dtype_of(each)
@@ -87,7 +86,7 @@ def _values_of(
 
 
 def _known(x: AhbmTensor) -> Callable[[int, int, int], Any] | None:
-    """Return a function that gives a contiguous tensor's indices in a run without data; None if they are loaded."""
+    """Return a function that yields index values for a run without data; None if the run has data."""
     if current().has_data:
         return None
     elements = known_tensor(x)
@@ -121,7 +120,7 @@ def gather_runs(operator: str, out: AhbmTensor, x: AhbmTensor, selection: RunSel
 def scatter_runs(
     operator: str, x: AhbmTensor, source: AhbmTensor | float, selection: RunSelection, change: RunChange
 ) -> AhbmTensor:
-    """Write contiguous ``source``, or a number, to the selected runs of ``x``, or update them atomically with it."""
+    """Write ``source``, contiguous or a number, to the selected runs of ``x``, or update them atomically with it."""
     if change != "set" and x.dtype in _NOT_ATOMIC:
         wide: Any = new(tuple(x.shape), torch.int32, x.storage.tensor.sip, x.stride())
         wide_source: Any = source.to(torch.int32) if isinstance(source, AhbmTensor) else source
@@ -206,7 +205,7 @@ def _embedding_backward(
 
 
 def select_elements(x: AhbmTensor, dim: int, index: AhbmTensor) -> RunSelection:
-    """Return a selection of one element for each of ``index``, at its own position except along ``dim``."""
+    """Return a selection of one element per element of ``index``: its position, with its number along ``dim``."""
     lead = tuple((n, 0 if d == dim else x.stride(d)) for d, n in enumerate(index.shape))
     return RunSelection(index.numel(), 1, ((_index(index), x.shape[dim], x.stride(dim)),), lead)
 
@@ -264,7 +263,7 @@ def _scatter_reduce(
 def _scatter_reduce_(
     x: Any, dim: int, index: AhbmTensor, src: AhbmTensor, reduce: str, *, include_self: bool = True
 ) -> Any:
-    """Update elements with those of ``src``, at the positions that ``index`` selects."""
+    """Combine elements of ``x`` with those of ``src`` by ``reduce``, at the positions that ``index`` selects."""
     changes: Mapping[str, RunChange] = {"sum": "add", "mean": "add", "amax": "max", "amin": "min"}
     if reduce == "prod":
         return _scatter_products(x, dim, index, src, include_self)
@@ -284,7 +283,7 @@ def _scatter_reduce_(
 
 
 def _scatter_products(x: Any, dim: int, index: AhbmTensor, src: AhbmTensor, include_self: bool) -> Any:
-    """Multiply slices of ``src`` into ``x``, one after another: within a slice, all positions differ."""
+    """Multiply slices of ``src`` into ``x``, one slice after another. Within a slice, all positions differ."""
     if not include_self:
         _scatter_into(x, dim, index, 1, "set", "scatter")
     at = dim % max(x.dim(), 1)
@@ -326,7 +325,7 @@ def _index_copy(x: AhbmTensor, dim: int, index: AhbmTensor, source: AhbmTensor) 
 
 
 def _as_numbers(x: AhbmTensor, indices: Sequence[Any]) -> list[Any]:
-    """Return indices without masks: a mask is replaced by one tensor of numbers for each of its axes."""
+    """Return indices without masks. A mask becomes one tensor per axis: the positions of its true elements."""
     found: list[Any] = []
     for given in indices:
         each = given if given is None or isinstance(given, AhbmTensor) else from_host(given, x.storage.tensor.sip)
@@ -358,11 +357,11 @@ class _Indexed:
     order: tuple[int, ...] | None
 
     def back(self, out: AhbmTensor) -> Any:
-        """Return a result with the axes in PyTorch's order."""
+        """Return ``out``, whose indexed axes are first, with the axes in PyTorch's order."""
         return out if self.order is None else out.permute(self.order)
 
     def forth(self, out: AhbmTensor) -> Any:
-        """Return a source, whose axes are in PyTorch's order, with the indexed axes first."""
+        """Return ``out``, whose axes are in PyTorch's order, with the indexed axes first."""
         if self.order is None:
             return out
         return out.permute([self.order.index(i) for i in range(len(self.order))])
@@ -377,7 +376,7 @@ def _select_indexed(x: AhbmTensor, given: Sequence[Any]) -> _Indexed:
     numbers = torch.broadcast_tensors(*[indices[d].to(torch.int64) for d in at])
     shape = tuple(numbers[0].shape)
     kept = tuple(x.shape[d] for d in rest)
-    # Contiguous axes at the end form one run. Runs count through the axes before them.
+    # Contiguous axes at the end form one run. Run numbers count through the axes before them.
     inner, split = 1, len(rest)
     while split and x.stride(rest[split - 1]) == inner:
         inner *= x.shape[rest[split - 1]]
@@ -431,7 +430,7 @@ def _masked_select(x: AhbmTensor, mask: AhbmTensor) -> Any:
 
 
 def _masked_scatter(x: AhbmTensor, mask: AhbmTensor, source: AhbmTensor) -> Any:
-    """Write the elements of ``source``, in order, where the mask is true; a running sum of the mask numbers them."""
+    """Write elements of ``source``, in order, where the mask is true. A running sum of the mask gives their numbers."""
     seen, marks = torch.broadcast_tensors(x, mask)
     place = (marks.reshape(-1).cumsum(0) - 1).clamp_(min=0)
     if not source.numel() or not seen.numel():
@@ -440,7 +439,7 @@ def _masked_scatter(x: AhbmTensor, mask: AhbmTensor, source: AhbmTensor) -> Any:
 
 
 def _nonzero(x: AhbmTensor) -> AhbmTensor:
-    """Return the indices of elements that are not 0. The shape depends on their number: the program waits for it."""
+    """Return the indices of elements that are not 0. The host waits for their number, which determines the shape."""
     given: Any = x
     flags = (given != 0).contiguous()
     count = int(flags.sum().item())

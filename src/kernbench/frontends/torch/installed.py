@@ -1,4 +1,4 @@
-"""Registration of device ``ahbm`` with PyTorch, on import, after a check that PyTorch has all that it needs."""
+"""Registration of device ``ahbm`` with PyTorch, on import, after a check that PyTorch has all names used here."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _NAMES = (
 
 
 def _check() -> None:
-    """Raise ImportError, which names the supported version, if this PyTorch differs from what is expected."""
+    """Raise ImportError, which names the supported version, if this PyTorch lacks a name that is used here."""
     found = version("torch")
     made_for = f"kernbench.torch is made for torch {MADE_FOR}"
     if not found.startswith(f"{MADE_FOR}."):
@@ -71,7 +71,7 @@ def _operator(name: str) -> Callable[..., Any]:
 
 
 def _supports_lists(tensors: Any, device: Any) -> bool:
-    """Return whether list operators accept these tensors, where PyTorch checks for its own class."""
+    """Return whether list operators accept these tensors. PyTorch's own check accepts only its own classes."""
     found: bool = _asks_lists(tensors, device) or all(x is None or isinstance(x, AhbmTensor) for x in tensors)
     return found
 
@@ -84,7 +84,7 @@ dispatch_by(operators.run)
 _library = torch.library.Library("aten", "IMPL")
 for _name in operators.BY_DEVICE:
     _library.impl(_name, _operator(_name), "PrivateUse1")
-# ``wrap_triton`` serves tracing, which does not occur here: the kernel itself is launched.
+# ``wrap_triton`` exists for tracing. Here nothing is traced, so the kernel itself is launched.
 triton_operators.wrap_triton_enabled_default = False
 _all_others = torch.library.Library("_", "IMPL")
 _all_others.fallback(lambda operator, *args, **kwargs: operators.run(operator, args, kwargs), "PrivateUse1")
@@ -102,11 +102,11 @@ def _asked(operator: Any, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _max_pool1d(*args: Any, **kwargs: Any) -> Any:
-    """Pool by PyTorch's composite, which takes integers, which the CPU's kernel refuses."""
+    """Pool by PyTorch's composite operator. It accepts integers, which the CPU's kernel refuses."""
     return aten.max_pool1d.default.decompose(*args, **kwargs)
 
 
-# Composite operators of PyTorch with their own kernel, here or on the CPU.
+# Composite operators of PyTorch that have a kernel of their own, here or on the CPU.
 for _composite, _function in (
     (aten.scaled_dot_product_attention, scaled_dot_product_attention),
     (aten.rms_norm, rms_norm),
@@ -118,7 +118,7 @@ for _composite, _function in (
 
 
 def _ctc_loss(log_probs: Any, targets: Any, *lengths_and_rule: Any) -> Any:
-    """Compute PyTorch's loss with lengths on the device of the data: PyTorch divides by them, wherever they are."""
+    """Compute the loss with the lengths on the data's device, because PyTorch divides by them without moving them."""
     lengths = [each.to(log_probs.device) for each in lengths_and_rule[:2]]
     return aten.ctc_loss.Tensor.decompose(log_probs, targets, *lengths, *lengths_and_rule[2:])
 
@@ -127,7 +127,7 @@ _library.impl("ctc_loss.Tensor", _ctc_loss, "AutogradPrivateUse1")
 
 
 def _refuse_storage(_: Any, location: str) -> None:
-    """Raise InputError for ``torch.load`` onto the machine, which PyTorch would do by raw bytes."""
+    """Raise InputError for ``torch.load`` onto the machine: PyTorch would copy raw bytes there."""
     name = location.partition(":")[0]
     if name == DEVICE or (name == "cuda" and is_called_cuda()):
         raise InputError(
@@ -142,12 +142,12 @@ clip_grad._has_foreach_support = _supports_lists  # noqa: SLF001
 optimizer._foreach_supported_types.append(AhbmTensor)  # noqa: SLF001 - optimisers then use operators on lists
 follow_modules()
 compiling.install()
-# PyTorch's encoders have fused operators for evaluation; the parts of these operators have kernels here.
+# For evaluation, PyTorch's encoders use fused operators. Here only the unfused operators have kernels.
 torch.backends.mha.set_fastpath_enabled(False)
 moving.install()
 current_device.install()
 collectives.install()
 backward.install(_guard)
-# The simulation is one thread, and a backward pass in another thread would be outside of it.
+# The simulation runs in one thread. A backward pass in another thread would be outside of it.
 torch.autograd.set_multithreading_enabled(False)
 collect_at_exit()  # PyTorch loads Triton's library

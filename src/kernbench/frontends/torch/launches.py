@@ -30,7 +30,7 @@ def measure(name: str, *, loads: bool = False) -> AbstractContextManager[None]:
 
 
 def refuse_graph(name: str) -> None:
-    """Raise InputError if the gradient of a backward that is one kernel is requested."""
+    """Raise InputError if a program requests the gradient of ``name``'s backward, which is a single kernel."""
     if torch.is_grad_enabled():
         raise InputError(
             f"backward of {name}: there is no second derivative (create_graph=True); use other operators instead"
@@ -38,7 +38,7 @@ def refuse_graph(name: str) -> None:
 
 
 Program = Callable[..., None]
-"""``program(*addresses, tl=tl)``: gets the address of the first element of every tensor of the launch."""
+"""``program(*addresses, tl=tl)``: receives the address of the first element of each tensor of the launch."""
 
 
 def dtype_of(x: AhbmTensor) -> DType:
@@ -58,7 +58,7 @@ def launch(
     read: Sequence[AhbmTensor] = (),
     work_bytes: int | None = None,
 ) -> None:
-    """Run ``program`` once on each PE that takes part; addresses of written tensors come before those of read ones.
+    """Run ``program`` once on each PE of the launch. It gets the addresses of written tensors, then of read ones.
 
     ``work_bytes`` determines the number of PEs; the default is the size of the largest tensor.
     """
@@ -69,7 +69,7 @@ def launch(
 
 
 class _LaunchedProgram:
-    """The function of a launch. Logs keep the function, so it drops the program and its tensors after the launch."""
+    """The function of a launch. Logs retain this object, so it drops the program and its tensors after the launch."""
 
     def __init__(self, program: Program, offsets: Sequence[int], place: ProgramPlace | None) -> None:
         self.program: Program | None = program
@@ -77,7 +77,7 @@ class _LaunchedProgram:
         self._call = None if place is None else call_from(place)
 
     def __call__(self, *addresses: int, tl: Any) -> None:
-        """Run the program with the addresses of first elements, as a call from the line of the user's program."""
+        """Run the program with the addresses of first elements, attributed to the line of the user's program."""
         assert self.program is not None, "a launch is over when its call returns"
         firsts = [address + offset for address, offset in zip(addresses, self._offsets, strict=True)]
         if self._call is None:

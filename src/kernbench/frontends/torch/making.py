@@ -63,7 +63,7 @@ def _zero(x: AhbmTensor) -> AhbmTensor:
 
 
 def _filling(number_of: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the lowering of a factory, which fills the result with ``number_of(*arguments)``."""
+    """Return the lowering of a factory. It fills the result with the number ``number_of(*arguments)``."""
 
     def lowering(operator: Any, *args: Any, **options: Any) -> Any:
         made = made_like(operator, args, options)
@@ -84,7 +84,7 @@ def _arange(operator: Any, *args: Any, **options: Any) -> Any:
 
 
 def _linspace(start: float, end: float, steps: int, *, out: AhbmTensor) -> Any:
-    """Fill PyTorch's result tensor. Integers are left to the host, which rounds them in f64."""
+    """Fill ``out`` with numbers at equal distances. The host computes integers, because it rounds them in f64."""
     if not out.dtype.is_floating_point:
         return NotImplemented
     target, step = resize(out, (steps,)), (end - start) / max(steps - 1, 1)
@@ -143,7 +143,7 @@ def ramp(name: str, out: AhbmTensor, start: float, step: float) -> AhbmTensor:
 
 
 def copy(target: Any, source: Any, non_blocking: bool = False) -> Any:  # noqa: ARG001 - complete when it returns
-    """Copy ``source`` to ``target``. PEs move it if both are on one SIP, else a host transfer does."""
+    """Copy ``source`` to ``target``. On one SIP, PEs copy the elements. Otherwise, the host transfers them."""
     if not isinstance(target, AhbmTensor):
         target.copy_(to_host(source))
         return target
@@ -175,7 +175,7 @@ def _clone(operator: Any, x: AhbmTensor, **options: Any) -> Any:
 
 
 def _to_copy(operator: Any, x: AhbmTensor, *, device: Any = None, dtype: Any = None, **options: Any) -> Any:
-    """Convert to another dtype on the machine, or copy to the host or another SIP (``x.to(...)``)."""
+    """Run ``x.to(...)``: convert to another dtype on the machine, or copy to the host or to another SIP."""
     there = x.on_machine if device is None else torch.device(device)
     wanted = dtype or x.dtype
     if there.type != DEVICE:
@@ -227,7 +227,7 @@ def _flip(x: Any, dims: Sequence[int]) -> Any:
 
 
 def _pad(x: AhbmTensor, pad: Sequence[int], number: float = 0) -> AhbmTensor:
-    """Pad ``x`` with ``number``; negative pads cut."""
+    """Pad ``x`` with ``number``. Negative pads remove elements."""
     shape = list(x.shape)
     inside, taken = [slice(None)] * x.dim(), [slice(None)] * x.dim()
     for i in range(len(pad) // 2):
@@ -311,7 +311,7 @@ BY_NAME: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "_to_copy": _to_copy,
     }
 )
-"""Lowerings of all overloads of an operator; they get the operator as first argument."""
+"""Lowerings by operator name, for all overloads. A lowering gets the operator as its first argument."""
 MAKING = frozenset([*BY_NAME, *[operator.overloadpacket.__name__ for operator in LOWERINGS]]) | frozenset(
     ["stack", "_foreach_copy_", "_foreach_zero_"]
 )

@@ -20,10 +20,10 @@ from kernbench.common.values import state, value
 
 _LIBRARIES = (
     *[os.path.dirname(path) + os.sep for path in (torch.__file__, os.path.dirname(__file__))],
-    typing_extensions.__file__,  # PyTorch marks deprecated functions by it
+    typing_extensions.__file__,  # PyTorch wraps deprecated functions with it
 )
 MOST_NOTED = 1 << 16
-"""Maximum number of backward nodes whose module is stored."""
+"""Maximum number of backward nodes for which the module is stored."""
 
 
 @state
@@ -36,20 +36,20 @@ class ModulePlaces:
     _by_node: dict[int, str] = field(default_factory=dict)
 
     def enter(self, module: Any) -> None:
-        """Note that the forward of ``module`` begins. The first module on the stack names all its submodules."""
+        """Record that the forward of ``module`` begins. Names are relative to the outermost running module."""
         if not self._roots:
             self._names.setdefault(module, {id(each): name for name, each in module.named_modules()})
         self._roots.append(module)
         self._stack.append(self._names.get(self._roots[0], {}).get(id(module), type(module).__name__))
 
     def leave(self) -> None:
-        """Note that the innermost forward has ended."""
+        """Record that the innermost forward has ended."""
         if self._roots:
             self._roots.pop()
             self._stack.pop()
 
     def here(self) -> str:
-        """Return the name of the calling module, in backward that of the node's forward; "" if there is none."""
+        """Return the name of the running module, or in backward of the module that created the node; "" for none."""
         node = torch._C._current_autograd_node()  # noqa: SLF001 - as PyTorch's own profiler does
         if node is not None:
             return self._by_node.get(node._sequence_nr(), "")  # noqa: SLF001
@@ -114,7 +114,7 @@ def program_place() -> ProgramPlace | None:
 def call_from(place: ProgramPlace) -> Callable[..., None]:
     """Return a function that calls ``program(*addresses, tl=tl)`` from a line of the program.
 
-    The line is then on the call stack of all that the kernel does, so reports of a launch show it.
+    The line is then on the call stack of every command of the kernel, so reports of the launch show it.
     """
     source = "\n" * (place.line - 1) + "lambda program, addresses, tl: program(*addresses, tl=tl)"
     made: Callable[..., None] = eval(compile(source, place.file, "eval"))

@@ -1,7 +1,7 @@
 """Moves of PyTorch modules to the machine and back: parameters, also lazy ones, stay the same objects.
 
-A lazy parameter has no shape before the first forward. Until then it is a host tensor without elements, as in PyTorch,
-with a note of its target device. The first forward creates it there.
+A lazy parameter has no shape before the first forward. Until then, it is a host tensor without elements, as in PyTorch,
+and stores its target device. The first forward creates the elements there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _refuse_gradient(_: Any) -> None:
 
 
 def _slots_of(kind: type) -> set[str]:
-    """Return the names of a class's slots, as ``copy`` and ``pickle`` see them."""
+    """Return the names of a class's slots that ``copy`` and ``pickle`` save."""
     return set(copyreg._slotnames(kind))  # type: ignore[attr-defined]  # noqa: SLF001 - as torch.utils.swap_tensors
 
 
@@ -45,9 +45,10 @@ def _take_slots(x: Any) -> dict[str, Any]:
 
 
 def _swap(x: Any, y: Any) -> None:
-    """Swap the contents of two tensors. A graph that still uses ``x`` keeps its old contents and gives no gradient.
+    """Swap the contents of two tensors.
 
-    Raises RuntimeError, as PyTorch does, for classes with different slots.
+    A graph that still uses ``x`` keeps the old contents and computes no gradient for ``x``. Raises RuntimeError, as
+    PyTorch does, if the classes of the tensors have different slots.
     """
     if _slots_of(type(x)) != _slots_of(type(y)):
         raise RuntimeError("Cannot swap t1 and t2 if they have different slots")
@@ -63,7 +64,7 @@ def _swap(x: Any, y: Any) -> None:
 
 
 def _make_lazily(make: Any, requires: bool) -> Any:
-    """Return ``__new__`` of a lazy tensor; ``make`` is PyTorch's, ``requires`` the default of ``requires_grad``."""
+    """Return the ``__new__`` of a lazy tensor. ``make``: PyTorch's. ``requires``: the default of ``requires_grad``."""
 
     def new(cls: Any, requires_grad: bool = requires, device: Any = None, dtype: Any = None, **options: Any) -> Any:
         there = torch.empty(0, device=device, dtype=dtype)
@@ -82,7 +83,7 @@ def _copy_deeply(x: Any, memo: dict[int, Any]) -> Any:
 
 
 def _materialize(x: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
-    """Give a lazy tensor its shape, on its target device."""
+    """Turn a lazy tensor into an uninitialised tensor of ``shape``, on its target device."""
     made = torch.empty(shape, device=device or x.device, dtype=dtype or x.dtype)
     if isinstance(x, _LAZY.UninitializedParameter):
         made = Parameter(made, x.requires_grad)
@@ -92,7 +93,7 @@ def _materialize(x: Any, shape: Any, device: Any = None, dtype: Any = None) -> N
 
 
 def _move(module: Any, fn: Any, recurse: bool = True) -> Any:
-    """Convert a lazy module; lazy tensors are created anew with the device and dtype that ``fn`` gives an empty one."""
+    """Convert a lazy module. Its lazy tensors get the device and dtype to which ``fn`` converts an empty tensor."""
     tables = (module._parameters, module._buffers)  # noqa: SLF001 - a method of the module, as PyTorch has it
     lazies = [(table, name, x) for table in tables for name, x in table.items() if is_lazy(x)]
     for table, name, _ in lazies:
@@ -106,7 +107,7 @@ def _move(module: Any, fn: Any, recurse: bool = True) -> Any:
 
 
 def install() -> None:
-    """Make modules move by swapping their parameters, and lazy tensors store their target device."""
+    """Make modules move by swapping the contents of their parameters. Make lazy tensors store their target device."""
     torch.__future__.set_swap_module_params_on_conversion(True)  # tied parameters stay tied
     torch.utils.swap_tensors = _swap
     for kind, requires in ((_LAZY.UninitializedParameter, True), (_LAZY.UninitializedBuffer, False)):

@@ -21,11 +21,11 @@ from kernbench.kernels.view import View
 
 aten = torch.ops.aten
 _RENORM_EPS = 1e-7
-"""PyTorch's addend to a norm before it divides by the norm."""
+"""Number that PyTorch adds to a norm before it divides by the norm."""
 
 
 def _flat(x: AhbmTensor, shape: Sequence[int]) -> tuple[Any, int]:
-    """Return ``x`` as contiguous rows that are each normalised, and the length of a row."""
+    """Return ``x`` as contiguous rows, and their length. Each row is normalised separately."""
     n = prod(shape)
     return x.contiguous().reshape(-1, n), n
 
@@ -40,7 +40,7 @@ def _per_row(x: AhbmTensor, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _layer_norm(x: AhbmTensor, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> tuple[AhbmTensor, Any, Any]:
-    """Compute y, and the mean and 1 / deviation of every row, in f32."""
+    """Compute the normalised rows, and the mean and 1 / standard deviation of each row, in f32."""
     rows, n = _flat(x, shape)
     sip = x.storage.tensor.sip
     y, mean, rstd = (new(s, t, sip) for s, t in ((x.shape, x.dtype), *[((rows.shape[0],), torch.float32)] * 2))
@@ -58,7 +58,7 @@ def _layer_norm(x: AhbmTensor, shape: Sequence[int], weight: Any, bias: Any, eps
 
 
 def _rms_norm(x: AhbmTensor, shape: Sequence[int], weight: Any, eps: float | None) -> tuple[AhbmTensor, Any]:
-    """Compute y, and 1 / root mean square of every row, in f32."""
+    """Compute the normalised rows, and 1 / root mean square of each row, in f32."""
     rows, n = _flat(x, shape)
     sip = x.storage.tensor.sip
     y, rstd = new(tuple(x.shape), x.dtype, sip), new((rows.shape[0],), torch.float32, sip)
@@ -77,7 +77,7 @@ def _backward(
 ) -> tuple[AhbmTensor, AhbmTensor, AhbmTensor]:
     """Compute the gradients of ``x``, weight and bias, in f32; without ``mean``, those of an RMS norm.
 
-    Every program sums the gradients of weight and bias over its own rows. A second launch adds these partial sums.
+    Each program sums the gradients of weight and bias over its own rows. A second launch adds these partial sums.
     """
     sip, (g_rows, n), (x_rows, _) = x.storage.tensor.sip, _flat(grad, shape), _flat(x, shape)
     count = x_rows.shape[0]
@@ -144,7 +144,7 @@ def _rms_norm_backward(
 
 
 class _RmsNorm(torch.autograd.Function):
-    """The RMS norm with its own kernels; PyTorch would decompose it before they are called."""
+    """The RMS norm as one operator: PyTorch would decompose it before the kernels of this module are called."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, weight: Any, shape: Sequence[int], eps: float | None) -> Any:
@@ -164,15 +164,15 @@ class _RmsNorm(torch.autograd.Function):
 
 
 def rms_norm(x: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
-    """Normalise by the root mean square, with PyTorch's arguments."""
+    """Normalise by the root mean square. Arguments are those of ``torch.nn.functional.rms_norm``."""
     return _RmsNorm.apply(x, weight, list(normalized_shape), eps)
 
 
 def renorm(x: Any, p: float, dim: int, maxnorm: float) -> Any:
     """Scale slices along ``dim`` whose ``p``-norm exceeds ``maxnorm`` down to it, by differentiable operators.
 
-    PyTorch's own gradient computes f32 tensors in f64 unless the device is CUDA. Here all is in f32, except that the
-    scale is rounded to the dtype of ``x``, as in PyTorch.
+    PyTorch's own gradient computes f32 tensors in f64 unless the device is CUDA. Here all is computed in f32, except
+    that the scale is rounded to the dtype of ``x``, as in PyTorch.
     """
     aten.renorm.default(without_elements(x), p, dim, maxnorm)  # raises PyTorch's errors for the arguments
     others = [axis for axis in range(x.dim()) if axis != dim % x.dim()]
@@ -190,7 +190,7 @@ def renorm_in_place(x: Any, p: float, dim: int, maxnorm: float) -> Any:
 def _weight_norm_backward(
     grad: AhbmTensor, v: AhbmTensor, g: AhbmTensor, norms: AhbmTensor, dim: int
 ) -> tuple[Any, Any]:
-    """Compute the gradients of direction and length of weights; each slice along ``dim`` has its own length."""
+    """Compute the gradients of direction ``v`` and length ``g`` of weights. Each slice along ``dim`` has one length."""
     others = [each for each in range(v.dim()) if each != dim % v.dim()]
     wide: Any = grad.to(norms.dtype)
     along: Any = (wide * v).sum(others, keepdim=True)

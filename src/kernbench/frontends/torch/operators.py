@@ -1,4 +1,4 @@
-"""Execution of PyTorch operators on ``ahbm``: by a kernel, a view, PyTorch's decomposition, or on the host."""
+"""Execution of PyTorch operators on ``ahbm``: by a kernel, as a view, by PyTorch's decomposition, or on the host."""
 
 from __future__ import annotations
 
@@ -84,12 +84,12 @@ _DECOMPOSITIONS: Mapping[TorchOperator, Lowering] = MappingProxyType(
 
 
 _COMPILER = "torch._dynamo"
-"""The module of PyTorch's compiler, imported on first need. The import leaves a reference cycle of all running frames,
-which keeps their tensors alive until a garbage collection."""
+"""The module of PyTorch's compiler, imported on first need. The import leaves a reference cycle of all running frames.
+The cycle keeps the tensors of these frames alive until a garbage collection."""
 
 
 def run(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run ``operator``, which has an argument on the machine, or whose result is to be there."""
+    """Run ``operator``. It has an argument on the machine, or creates its result there."""
     context = current()
     is_part = context.operators.is_inside
     with measure(operator.overloadpacket.__name__, loads=_is_loading(operator)):
@@ -109,7 +109,7 @@ def _is_loading(operator: TorchOperator) -> bool:
 
 
 def _carry_out(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_part: bool) -> Any:
-    """Run an operator if PyTorch accepts its operands; not checked again if it ``is_part`` of another operator."""
+    """Run an operator if PyTorch accepts its operands. ``is_part``: skip the check, which a parent operator passed."""
     loaded = _COMPILER in sys.modules
     try:
         if _has_function_of_program(operator):
@@ -123,12 +123,12 @@ def _carry_out(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str,
         _refuse_two_devices(operator, args, kwargs, error)
         raise
     if not loaded and _COMPILER in sys.modules:
-        gc.collect()  # once; otherwise memory would be reused later than in the next run
+        gc.collect()  # frees the cycle now; otherwise memory would be reused later in this run than in the next one
     return on_host(operator, args, kwargs, in_order=in_order) if found is NotImplemented else found
 
 
-# Factories have no tensor by which PyTorch could find the device. ``torch.tensor`` copies, and reads the scalars of
-# a sequence, without a call of the subclass.
+# PyTorch cannot find the device of a factory from a tensor operand. ``torch.tensor`` copies, and reads the scalars
+# of a sequence, without calling the subclass.
 BY_DEVICE = (
     "empty.memory_format",
     "empty_strided",
@@ -139,7 +139,7 @@ BY_DEVICE = (
     "_local_scalar_dense",
     *[operator.name().removeprefix("aten::") for operator in WINDOWS],
 )
-"""Operators with a fallback or a composite of PyTorch that would take precedence over ours."""
+"""Operators for which PyTorch has a fallback or a composite that would take precedence over the machine's lowering."""
 _MACHINE = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)  # noqa: SLF001 - as subclasses redispatch
 _FOR_MACHINE = ("PrivateUse1", "CompositeExplicitAutograd")
 
@@ -153,7 +153,7 @@ def _has_function_of_program(operator: TorchOperator) -> bool:
 
 
 def _refuse_two_devices(operator: TorchOperator, args: Any, kwargs: Any, error: Exception) -> None:
-    """Raise InputError if an error's reason is that operands are partly on the machine and partly not."""
+    """Raise InputError if ``error`` occurred because only some operands are on the machine."""
     tensors = [
         x for x in leaves(args, kwargs) if isinstance(x, torch.Tensor) and (x.dim() or isinstance(x, AhbmTensor))
     ]
@@ -169,7 +169,7 @@ WayKind: TypeAlias = Literal[
     "kernel", "pointwise", "list", "view", "memory", "parts", "another form", "host", "refused"
 ]
 _NOT_ASKED: frozenset[WayKind] = frozenset(["view", "memory", "host", "refused"])
-"""Kinds that need no check: views ask PyTorch for their shape each time, and the host is PyTorch itself."""
+"""Kinds that need no check: PyTorch computes the shape of a view at each call, and the host is PyTorch itself."""
 
 
 @value
@@ -212,7 +212,7 @@ def way_of(operator: TorchOperator) -> OperatorWay:  # noqa: PLR0911 - one retur
 
 
 def _kernel_of(operator: TorchOperator) -> Callable[[TorchOperator, Any, Any], Any] | None:
-    """Return the lowering of an operator, or the program's own function for an operator that it has defined."""
+    """Return the lowering of an operator. For an operator of the program, return the program's function."""
     own = _LOWERINGS.get(operator)
     if own is not None:
         return lambda _, args, kwargs: own(*args, **kwargs)
@@ -226,7 +226,7 @@ def _kernel_of(operator: TorchOperator) -> Callable[[TorchOperator, Any, Any], A
 
 
 def _way_by_parts(operator: TorchOperator) -> OperatorWay:
-    """Return the way of an operator without its own implementation here."""
+    """Return the way of an operator for which this package has no lowering."""
     if operator.overloadpacket.__name__ in SOURCES:
         return OperatorWay("host", on_host)
     if _is_composite(operator):
@@ -248,13 +248,13 @@ def refuse_layout(operator: TorchOperator, *_: Any, **__: Any) -> Any:
 
 
 class _Decomposition:
-    """A replacement of an operator by other operators. It does not apply if they call the operator itself."""
+    """A replacement of an operator by other operators. It does not apply to calls of the operator by its own parts."""
 
     def __init__(self, parts: Lowering) -> None:
         self._parts, self._inside = parts, False
 
     def __call__(self, operator: TorchOperator, args: Any, kwargs: Any) -> Any:
-        """Run the parts. Return NotImplemented within itself, or if they use a type that the machine lacks."""
+        """Run the parts. Return NotImplemented for a nested call, or if a part needs a type that the machine lacks."""
         if self._inside:
             return NotImplemented
         self._inside = True
@@ -267,14 +267,14 @@ class _Decomposition:
 
 
 def _view_in_place(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
-    """Change the shape of the tensor itself (``squeeze_``) in PyTorch's metadata, and return it."""
+    """Change the shape of the tensor itself in PyTorch's metadata, as ``squeeze_`` does, and return the tensor."""
     with no_dispatch():
         operator(*args, **kwargs)
     return args[0]
 
 
 def _carry_out_list(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
-    """Run an operator on lists by one launch, else tensor by tensor, as PyTorch's CPU does."""
+    """Run an operator on lists in one launch if it has a rule, else tensor by tensor, as PyTorch's CPU does."""
     found = optimizers.foreach(operator, args, kwargs)
     if found is not NotImplemented:
         return found
@@ -293,7 +293,7 @@ def _is_composite(operator: TorchOperator) -> bool:
 
 
 def _functional(operator: TorchOperator) -> TorchOperator | None:
-    """Return the out-of-place form of an in-place operator; None if there is none, or the operator is not in-place."""
+    """Return the out-of-place form of an in-place operator; None without one, or for any other operator."""
     name = operator.overloadpacket.__name__
     if not name.endswith("_") or name.endswith("__"):
         return None
@@ -327,7 +327,7 @@ def _form_without_out(operator: TorchOperator) -> TorchOperator | None:
 
 
 def _write_out(operator: TorchOperator, form: TorchOperator, *args: Any, **kwargs: Any) -> Any:
-    """Run the form that returns results, resize the ``out=`` tensors to fit, and copy the results there."""
+    """Run the form that returns results, resize the ``out=`` tensors to fit, and copy the results into them."""
     outs = {argument.name: kwargs[argument.name] for argument in operator._schema.arguments if argument.is_out}  # noqa: SLF001
     options = {name: x for name, x in kwargs.items() if name not in outs}
     targets = leaves(tuple(outs.values()), {})
@@ -349,7 +349,7 @@ def _is_view(operator: TorchOperator) -> bool:
 
 def _view(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
     """Return a view of the same storage, with the shape and strides that the operator gives on a meta tensor."""
-    if _is_composite(operator):  # it copies if the layout does not allow a view
+    if _is_composite(operator):  # such an operator copies if the layout does not allow a view
         return operator.decompose(*args, **kwargs)
     base = next(each for each in args if isinstance(each, AhbmTensor))
     found = operator(*tree_map(without_elements, args), **tree_map(without_elements, kwargs))
@@ -361,7 +361,7 @@ def _seen_as(base: AhbmTensor, form: Any) -> AhbmTensor:
 
 
 def _unwritten(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
-    """Return an uninitialised tensor, on the device that the program names, else on that of its model tensor."""
+    """Return an uninitialised tensor on the device that the program names, else on the device of its operand."""
     like = next((each for each in args if isinstance(each, AhbmTensor)), None)
     device = torch.device(kwargs.get("device") or (DEVICE if like is None else like.on_machine))
     if device.type != DEVICE:
@@ -375,10 +375,10 @@ def _unwritten(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
 
 @value
 class _KnownOperands:
-    """Known operands of an operator in a run without data, so that integers that follow from them are known, too.
+    """Operands whose values a run without data knows. Integer results that follow from them become known, too.
 
-    By the ``id`` of each operand, ``flats`` has all elements of its storage, and ``seen`` has the operand as a view of
-    these.
+    Both mappings are keyed by the ``id`` of an operand. ``flats``: all elements of its storage. ``seen``: the operand
+    as a view of these elements.
     """
 
     flats: dict[int, Any]
@@ -386,11 +386,11 @@ class _KnownOperands:
 
     @staticmethod
     def of(operator: TorchOperator, args: Any, kwargs: Any) -> _KnownOperands | None:
-        """Return the operands of a call; None if one is unknown, or nothing could follow from them."""
+        """Return a call's operands; None if an operand is unknown, or if no integers follow from known operands."""
         name, drawn = operator.overloadpacket.__name__, torch.Tag.nondeterministic_seeded in operator.tags
         if name in _UNWRITTEN or name == "_copy_from" or drawn or _is_view(operator):
             return None
-        if operator.namespace in collectives.NAMESPACES:  # the copies that it makes record what is known
+        if operator.namespace in collectives.NAMESPACES:  # its copies record known values themselves
             return None
         targets = {id(x) for x in written_by(operator, args, kwargs)}
         flats, seen = {}, {}
@@ -406,7 +406,7 @@ class _KnownOperands:
         return _KnownOperands(flats, seen)
 
     def note(self, operator: TorchOperator, args: Any, kwargs: Any, outputs: Any) -> None:
-        """Compute the results on the host, and store those that are small integers as known."""
+        """Compute the results on the host, and store small integer tensors among them as known."""
         written = written_by(operator, args, kwargs)
         results = [x for x in leaves((outputs,), {}) if isinstance(x, AhbmTensor)]
         kept = [not x.dtype.is_floating_point and x.numel() * x.element_size() <= KNOWN_BYTES for x in results]

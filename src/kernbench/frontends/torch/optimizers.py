@@ -53,7 +53,7 @@ def foreach(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
 
 
 def _is_mixed(args: Sequence[Any]) -> bool:
-    """Return whether tensors have several dtypes, so that PyTorch would promote the result."""
+    """Return whether the tensors have several dtypes. PyTorch would then promote the result."""
     return len({x.dtype for x in args if isinstance(x, torch.Tensor) and x.dim()}) > 1
 
 
@@ -63,7 +63,7 @@ def _zero_of(x: AhbmTensor) -> Callable[..., Any]:
 
 @value
 class _Adam:
-    """A step of Adam. Settings are numbers; ``lr`` is None if the rate is a tensor, which ``extra`` then has."""
+    """The settings of an Adam step. ``lr`` is None if the learning rate is a tensor, which ``extra`` then holds."""
 
     decoupled: bool
     lr: float | None
@@ -74,7 +74,7 @@ class _Adam:
     maximize: bool
 
     def step(self, tl: Any, p: Any, g: Any, m: Any, v: Any, largest: Any, extra: _Extra) -> tuple[Any, Any, Any, Any]:
-        """Return the parameter, both moments and the largest second moment of a block, all in f32."""
+        """Return the updated parameter, both moments and the largest second moment of a block, all in f32."""
         lr = extra.lr if self.lr is None else self.lr
         if extra.grad_scale is not None:
             g = g / extra.grad_scale
@@ -92,7 +92,7 @@ class _Adam:
 
 @value
 class _Extra:
-    """Arrays of one element that a step reads: step number, rate, scale of gradients, and the flag for inf."""
+    """Arrays of one element that a step reads: step number, learning rate, gradient scale, and the flag for inf."""
 
     step: Any
     lr: Any
@@ -133,7 +133,7 @@ def _fused_adam(decoupled: bool) -> Callable[..., None]:
         grad_scale: Any = None,
         found_inf: Any = None,
     ) -> None:
-        """Step all parameters in one launch, which reads and writes each element once."""
+        """Update all parameters in one launch, which reads and writes each element once."""
         rate = plain(lr)
         how = _Adam(
             decoupled, None if isinstance(rate, AhbmTensor) else rate, beta1, beta2, weight_decay, eps, maximize
@@ -187,7 +187,7 @@ def _fused_sgd(
     grad_scale: Any = None,
     found_inf: Any = None,
 ) -> Any:
-    """Step all parameters in one launch; NotImplemented with scaled gradients, or a rate that is a tensor."""
+    """Update all parameters in one launch; NotImplemented if gradients are scaled or the learning rate is a tensor."""
     rate = plain(lr)
     if grad_scale is not None or found_inf is not None or isinstance(rate, AhbmTensor):
         return NotImplemented
@@ -218,7 +218,7 @@ def _fused_sgd(
 
 
 def _foreach_norm(tensors: Sequence[AhbmTensor], ord: float = 2, dtype: Any = None) -> Any:  # noqa: A002
-    """Compute the norm of each tensor: programs reduce their shares, a second launch the partial results."""
+    """Compute the norm of each tensor. Programs reduce their shares, then a second launch combines the results."""
     if ord not in (1, 2, math.inf) or any(not x.is_contiguous() for x in tensors):
         return NotImplemented
     sip, fold = tensors[0].storage.tensor.sip, "maximum" if ord == math.inf else "add"
@@ -254,7 +254,7 @@ def _foreach_norm(tensors: Sequence[AhbmTensor], ord: float = 2, dtype: Any = No
 
 
 def _unscale(grads: Sequence[AhbmTensor], found_inf: AhbmTensor, inv_scale: AhbmTensor) -> None:
-    """Scale gradients, and set ``found_inf`` if any element is not finite, in one launch."""
+    """Multiply gradients by ``inv_scale``, and set ``found_inf`` if an element is not finite, in one launch."""
     layouts = [merged_views([x])[0] for x in grads]
 
     def program(*addresses: int, tl: Any) -> None:

@@ -1,4 +1,4 @@
-"""PyTorch operators about positions and order: extremes with indices, cumulative ones, sorting, ranks, uniqueness."""
+"""PyTorch operators on positions and order: extremes with indices, running extremes, sorting, ranks, uniqueness."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ aten = torch.ops.aten
 
 
 def _along_last(x: AhbmTensor, dim: int) -> tuple[AhbmTensor, int]:
-    """Return ``x`` with axis ``dim`` last, contiguous, and the axis counted from 0."""
+    """Return ``x``, contiguous and with axis ``dim`` last, and that axis as a non-negative number."""
     if x.dim() == 0:
         return x.reshape(1), 0
     at = canonicalize_dim(x.dim(), dim)
@@ -38,7 +38,7 @@ def _back(x: AhbmTensor, like: AhbmTensor, dim: int) -> Any:
 
 
 def _extreme(operator: str, call: str, x: AhbmTensor, dim: int, keepdim: bool) -> tuple[Any, Any]:
-    """Return the extreme along an axis and its index."""
+    """Return the maximum or minimum along an axis, and its index."""
     seen, at = _along_last(x, dim)
     if not seen.shape[-1]:
         raise IndexError(f"{operator}(): Expected reduction dim {at} to have non-zero size.")
@@ -88,7 +88,7 @@ def _cumsum(x: Any, dim: int, *, dtype: Any = None) -> Any:
 
 
 def _order(operator: str, x: AhbmTensor, dim: int, descending: bool, count: int | None) -> tuple[Any, Any]:
-    """Sort along an axis; ``count``: the number of elements to return, None for all."""
+    """Return sorted values along an axis, and their indices. ``count``: number of elements to return; None: all."""
     seen, at = _along_last(x, dim)
     n = seen.shape[-1]
     keep = n if count is None else count
@@ -127,7 +127,7 @@ def _topk(x: AhbmTensor, k: int, dim: int = -1, largest: bool = True, sorted: bo
 
 
 def _find_running_extreme(name: str, first_is: str, x: AhbmTensor, dim: int) -> tuple[Any, Any]:
-    """Return the extreme up to each element, and its index, by doubling: each step looks back twice as far."""
+    """Return the extreme up to each element, and its index. Each step looks back twice as far as the step before."""
     seen, at = _along_last(x, dim)
     n = seen.shape[-1]
     values, indices = (
@@ -164,10 +164,10 @@ def _cummin(x: AhbmTensor, dim: int) -> tuple[Any, Any]:
 def _find_rank(
     name: str, x: AhbmTensor, rank: int, dim: int, keepdim: bool, nan: Literal["last", "wins", "left out"]
 ) -> tuple[Any, Any]:
-    """Return the element of a rank along an axis, counted from 0, and its index.
+    """Return the element with rank ``rank`` along an axis, and its index. Ranks count from 0 in ascending order.
 
-    ``nan``: with ``last``, NaN sorts last. With ``wins``, NaN is the result if there is any. With ``left out``, NaN is
-    excluded, and the rank is that of the median of the other elements.
+    ``nan``: with ``last``, NaN sorts last. With ``wins``, the result is NaN if there is any. With ``left out``, NaN is
+    excluded, and the result is the median of the other elements.
     """
     seen, at = _along_last(x, dim)
     n, sip = seen.shape[-1], x.storage.tensor.sip
@@ -204,7 +204,7 @@ def _find_median(
 def _median_of_all(name: str, nan: Literal["wins", "left out"], x: AhbmTensor) -> Any:
     flat = x.reshape(-1)
     if not flat.numel():
-        return torch.full((), float("nan")).to(x.dtype).to(x.on_machine)  # as the CPU casts it to whole numbers
+        return torch.full((), float("nan")).to(x.dtype).to(x.on_machine)  # as the CPU casts NaN to whole numbers
     return _find_median(name, nan, flat, 0, False)[0]
 
 
@@ -232,7 +232,7 @@ def _kthvalue(x: AhbmTensor, k: int, dim: int = -1, keepdim: bool = False) -> tu
 
 
 def _mark_first(x: AhbmTensor) -> Any:
-    """Return a mask of the elements that differ from their predecessor along the first axis."""
+    """Return a mask of the elements that differ from the element before them along the first axis."""
     marks = torch.ones(x.shape[:1], dtype=torch.bool, device=x.on_machine)
     if len(x) > 1:
         differ: Any = x[1:] != x[:-1]
@@ -241,7 +241,7 @@ def _mark_first(x: AhbmTensor) -> Any:
 
 
 def _unique(x: AhbmTensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> Any:  # noqa: A002, ARG001
-    """Return the unique elements. The shape depends on their number, so the program waits for it."""
+    """Return the unique elements. The host waits for their number, which determines the shape."""
     values, order = _sort(x.reshape(-1), 0)
     found, inverse, counts = _find_runs(values, return_inverse, return_counts)
     if return_inverse:
@@ -266,7 +266,7 @@ def _unique_dim(
     return_inverse: bool = False,
     return_counts: bool = False,
 ) -> Any:
-    """Return the unique slices along an axis: slices are sorted by their elements, last element first."""
+    """Return the unique slices along an axis, in lexicographic order of their elements."""
     slices = x.movedim(dim, 0).contiguous()
     order = torch.arange(len(slices), device=x.on_machine)
     for column in reversed(slices.flatten(1).unbind(1) if slices.dim() > 1 else [slices]):

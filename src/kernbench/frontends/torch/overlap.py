@@ -1,7 +1,8 @@
 """Tensors whose elements share memory, and the writes to them that PyTorch's CPU allows.
 
-An expanded tensor has a stride of 0: all elements along that axis share memory. Other strides, such as those of
-``unfold``, may overlap, too. PyTorch does not check these, and writes the shared elements one after another.
+An expanded tensor has an axis with a stride of 0: all elements along that axis share memory. Elements of other strides,
+such as those of ``unfold``, may overlap, too. PyTorch does not check such strides, and writes the shared elements one
+after another.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ _REFUSAL = (
 
 
 def writes_in_order(operator: TorchOperator, args: Any, kwargs: Any) -> bool:
-    """Return whether an operator writes to elements that share memory, so that the order of writes matters.
+    """Return whether an operator writes to elements that share memory. The order of writes then matters.
 
-    Raises RuntimeError, with PyTorch's message, where PyTorch refuses the write.
+    Raises RuntimeError, with PyTorch's message, if PyTorch refuses the write.
     """
     written = written_by(operator, args, kwargs)
     if not written or torch.Tag.inplace_view in operator.tags:
@@ -58,7 +59,7 @@ def without_repeats(x: Any) -> Any:
 
 
 def is_nested(x: AhbmTensor) -> bool:
-    """Return whether each axis steps over the reach of all faster axes, so that no two elements share memory."""
+    """Return whether the stride of each axis exceeds the span of all faster axes, so no two elements share memory."""
     if not x.numel():
         return True
     reach = 0

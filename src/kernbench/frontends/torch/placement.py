@@ -1,4 +1,4 @@
-"""Placement of PyTorch tensors and operators: on the first PEs of a SIP, as many as the number of bytes warrants."""
+"""Placement of PyTorch tensors and operators on the first PEs of a SIP; more bytes get more PEs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 
 SHARD_BYTES = 1024
-"""Minimum bytes per PE: with smaller shards, readers of a full tensor lose more than parallel PEs gain."""
+"""Minimum bytes per PE. With smaller shards, reading a complete tensor costs more than parallel PEs save."""
 
 
 def grid_for(context: RuntimeContext[Any], nbytes: int) -> tuple[int, int]:
-    """Return the number of cubes, and of PEs in each, for ``nbytes`` bytes."""
+    """Return the number of cubes, and of PEs in each, that share ``nbytes`` bytes."""
     cubes, pes = whole_grid(context)
     wanted = max(1, nbytes // SHARD_BYTES)
     if wanted < pes:
@@ -29,6 +29,6 @@ def policy_for(context: RuntimeContext[Any], nbytes: int) -> DPPolicy:
 
 
 def pes_for(context: RuntimeContext[Any], sip: int, nbytes: int) -> tuple[PeCoord, ...]:
-    """Return the PEs of a SIP that run an operator on ``nbytes`` bytes, those that store a tensor of that size."""
+    """Return the PEs of a SIP that run an operator on ``nbytes`` bytes. The same PEs store a tensor of that size."""
     cubes, pes = grid_for(context, nbytes)
     return tuple([(sip, cube, pe) for cube in range(cubes) for pe in range(pes)])

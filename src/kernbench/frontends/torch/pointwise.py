@@ -1,7 +1,7 @@
 """Elementwise operators, with PyTorch's type promotion, broadcasting and strides: one launch each.
 
-A rule defines the computation of an operator as a function of ``tl`` and the operator's own arguments. Tensor arguments
-are handles; all others are as the program passed them.
+A rule defines the computation of an operator as a function of ``tl`` and the operator's arguments. Handles replace
+tensors; other arguments are as the program passed them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ ComputeIn = Literal["result", "f32", "operands"]
 class Rule:
     """The computation of an operator on an element.
 
-    ``compute_in`` names the dtype to compute in. ``result``, the dtype of the result, suits a single operation.
-    ``f32``, rounded once, suits several operations. ``operands``, the common dtype of the operands, suits comparisons.
+    ``compute_in`` names the dtype to compute in. ``result``: the dtype of the result, for a single operation. ``f32``:
+    for several operations, rounded once at the end. ``operands``: the common dtype of the operands, for comparisons.
     ``conditions`` are the positions of tensors that are not cast.
     """
 
@@ -44,7 +44,7 @@ class Rule:
 
 @value
 class Task:
-    """An operator on tensors of any layout, of which every program computes a share."""
+    """An operator on tensors of any layout. Each program computes a share of the result."""
 
     views: tuple[View, ...]
     """The result and the inputs, of one shape"""
@@ -71,7 +71,7 @@ def task(body: Body, out: AhbmTensor, inputs: Sequence[AhbmTensor], compute: Seq
 def apply(
     name: str, body: Body, out: AhbmTensor, inputs: Sequence[AhbmTensor], compute: Sequence[DType] = ()
 ) -> AhbmTensor:
-    """Launch ``out = body(tl, *inputs)`` as operator ``name``; without ``compute`` inputs keep their dtypes."""
+    """Launch ``out = body(tl, *inputs)`` as operator ``name``; without ``compute``, inputs keep their dtypes."""
     if out.numel():
         apply_all(name, [(body, out, inputs, compute)])
     return out
@@ -100,7 +100,7 @@ def apply_all(name: str, work: Sequence[tuple[Body, AhbmTensor, Sequence[AhbmTen
 
 
 _SHIFTS = {"__lshift__": torch.ops.aten.bitwise_left_shift, "__rshift__": torch.ops.aten.bitwise_right_shift}
-"""Operators that infer a shift's result: the meta kernels of ``<<`` and ``>>`` refuse bool, which the CPU takes."""
+"""Operators that stand in to infer a shift's result: the meta kernels of ``<<`` and ``>>`` refuse bool."""
 
 
 def carry_out(operator: Any, rule: Rule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -125,7 +125,7 @@ def carry_out(operator: Any, rule: Rule, args: Sequence[Any], kwargs: Mapping[st
 def work_of(
     name: str, rule: Rule, args: Sequence[Any], options: Mapping[str, Any], out: AhbmTensor, computed: TorchType
 ) -> tuple[Body, AhbmTensor, Sequence[AhbmTensor], Sequence[DType]]:
-    """Return the arguments of ``apply_all`` for a rule: tensors of the machine stay inputs, numbers become constants.
+    """Return an item of ``apply_all`` for a rule. Tensors of the machine stay inputs, and numbers become constants.
 
     ``computed`` is PyTorch's dtype of the result, before it is cast to that of ``out``.
     """
@@ -145,17 +145,17 @@ def work_of(
 
 
 def _form_of(x: Any) -> Any:
-    """Return an argument without elements; this includes host tensors."""
+    """Return an argument with each tensor replaced by one without elements, host tensors included."""
     return x.to("meta") if isinstance(x, torch.Tensor) and not isinstance(x, AhbmTensor) else without_elements(x)
 
 
 def plain(x: Any) -> Any:
-    """Return the number in a host tensor without axes; return other values as is."""
+    """Return the number of a host tensor without axes. Return other values unchanged."""
     return x.item() if isinstance(x, torch.Tensor) and not isinstance(x, AhbmTensor) and x.dim() == 0 else x
 
 
 def _with_numbers(body: Body, args: Sequence[Any], options: Mapping[str, Any]) -> Body:
-    """Return ``body`` as a function of ``tl`` and the tensors among its arguments."""
+    """Return ``body`` with its numbers bound: a function of ``tl`` and of the tensors among its arguments."""
 
     def call(tl: Any, *tensors: Any) -> Any:
         handles = iter(tensors)
@@ -190,12 +190,12 @@ def _compute_type(rule: Rule, out: DType, common: Any, arguments: Sequence[Any])
 
 
 def _nearest(x: Any, item: DType) -> Any:
-    """Round a float to the nearest number of a float dtype; return other values as is."""
+    """Round a float to the nearest number of a float dtype. Return other values unchanged."""
     return float(np.float32(x).astype(item.numpy)) if isinstance(x, float) and item.is_float else x
 
 
 def wrapped(x: Any, item: DType) -> Any:
-    """Wrap an integer to the range of an integer dtype, as PyTorch's arithmetic does; return other values as is."""
+    """Wrap an integer to the range of an integer dtype, as PyTorch's arithmetic does. Return other values unchanged."""
     if item.is_float or not isinstance(x, int) or isinstance(x, bool):
         return x
     limits, numbers = np.iinfo(item.numpy), 1 << 8 * item.itemsize
@@ -203,9 +203,9 @@ def wrapped(x: Any, item: DType) -> Any:
 
 
 def as_element(x: Any, item: DType) -> Any:
-    """Convert a number to an integer dtype for operators that require it to fit; unsigned dtypes wrap negatives.
+    """Convert a number to an integer dtype, for operators that require a number to fit.
 
-    Floats are truncated.
+    Floats are truncated. Unsigned dtypes wrap negative numbers.
     """
     if item.is_float or not isinstance(x, int | float):
         return x
@@ -247,7 +247,7 @@ def _in_f32(tl: Any, x: Any) -> Any:
 
 
 def _floor_divide(tl: Any, a: Any, b: Any) -> Any:
-    """Divide and round down, as PyTorch does; a float divided by 0 is not rounded."""
+    """Divide and round down, as PyTorch does; the quotient of a float by 0 is not rounded."""
     quotient = tl.elementwise("div", a, b)
     if quotient.dtype.is_float:
         return _floor_divide_floats(tl, a, b, quotient)
@@ -267,7 +267,7 @@ def _floor_divide_floats(tl: Any, a: Any, b: Any, quotient: Any) -> Any:
 
 
 def _is_against(tl: Any, rest: Any, b: Any) -> Any:
-    """Return where the remainder is not 0 and its sign differs from the divisor's."""
+    """Return a mask of the elements whose remainder is not 0 and differs in sign from the divisor."""
     against = tl.elementwise("ne", tl.elementwise("lt", rest, 0), _negative(tl, b))
     return tl.elementwise("and", tl.elementwise("ne", rest, 0), against)
 
@@ -359,7 +359,7 @@ def _sign(tl: Any, x: Any) -> Any:
 
 
 def _lerp(tl: Any, start: Any, end: Any, weight: Any) -> Any:
-    """Interpolate from the nearer end."""
+    """Interpolate from ``start`` if the magnitude of the weight is below 0.5, else from ``end``."""
     if isinstance(weight, int | float):
         span = end - start
         return start + span * weight if abs(weight) < 0.5 else end - span * (1 - weight)
@@ -419,7 +419,7 @@ def identity(tl: Any, x: Any) -> Any:  # noqa: ARG001 - a rule's body
 
 
 def to_whole(tl: Any, x: Any) -> Any:
-    """Truncate floats to 64-bit integers, which then wrap, as PyTorch converts floats to unsigned bytes."""
+    """Truncate floats to 64-bit integers, as PyTorch does before it wraps them to unsigned bytes."""
     return tl.cast(x, I64)
 
 
@@ -534,7 +534,7 @@ RULES: MappingProxyType[str, Rule] = MappingProxyType(
 _OF_BOOLS: Mapping[str, Body] = MappingProxyType(
     {"add": _call("or"), "mul": _call("and"), "bitwise_not": _not, "sub": _call("xor")}
 )
-"""Computations that differ for truth values, which are bytes of 0 and 1."""
+"""Computations that differ for truth values, which are stored as bytes of 0 and 1."""
 _CHECKED = frozenset(("clamp", "clamp_min", "clamp_max", "hardtanh", "masked_fill", "pow", "where"))
 """Operators whose numbers must fit the dtype of their tensors; numbers of other operators wrap."""
 _ROUNDING = frozenset(("fmod", "remainder"))

@@ -1,4 +1,4 @@
-"""Memory of PyTorch tensors on the machine: storages that Python drops are reused, as PyTorch's allocators do."""
+"""Memory of PyTorch tensors on the machine: storages of deleted tensors are reused, as in PyTorch's allocators."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.tensor import KnownValues, Tensor
 
 StorageKind: TypeAlias = "tuple[int, DType, int]"
-"""Elements, type and SIP: a dropped storage is reused for another of its kind."""
+"""Number of elements, type and SIP. A dropped storage is reused for a storage with the same three values."""
 BLOCK_BYTES = 512
 """Allocation granularity of PyTorch's allocators, in bytes."""
 _MOST_NAMED = 5
 
 
 class DeviceOutOfMemoryError(AllocationError, torch.OutOfMemoryError):
-    """The HBM of a SIP is full; the message names the largest tensors."""
+    """An allocation exceeds the free HBM of a SIP. The message names the largest tensors."""
 
 
 @value
 class Holder:
-    """A storage in use: its kind, and the module and the line that allocated it."""
+    """The kind of a storage in use, and the module and the line that allocated the storage."""
 
     kind: StorageKind
     module: str
@@ -45,7 +45,7 @@ class Holder:
 
 
 class _Collector:
-    """State of Python's garbage collector: the moments of its collections must not change the simulated time."""
+    """Tells whether Python's garbage collector is running: its timing must not change the simulated time."""
 
     def __init__(self) -> None:
         self.works = False
@@ -60,10 +60,10 @@ _COLLECTOR = _Collector()
 
 @state
 class Pool:
-    """The storages of a rank: in use (``live``), dropped by the program, and collected by the garbage collector.
+    """The storages of a rank: in use (``live``), dropped by the program, or freed by the garbage collector.
 
-    Dropped storages are reused. Collected ones are reused only once there is no room, so the time of a collection has
-    no effect on simulated time.
+    Dropped storages are reused. Storages that the garbage collector freed are reused only when memory is full, so the
+    moment of a collection has no effect on simulated time.
     """
 
     context: RuntimeContext[Any]
@@ -76,7 +76,7 @@ class Pool:
     peak: dict[int, int] = field(default_factory=dict)
 
     def take(self, n: int, item: DType, sip: int) -> Tensor:
-        """Return a tensor of ``n`` elements. Raises DeviceOutOfMemoryError if the tensors in use leave no room."""
+        """Return a storage of ``n`` elements. Raises DeviceOutOfMemoryError if the tensors in use leave no room."""
         kind = (n, item, sip)
         shelf = self.dropped.get(kind)
         if shelf:
@@ -90,7 +90,7 @@ class Pool:
         return found
 
     def give(self, tensor: Tensor) -> None:
-        """Return ``tensor``, which is no longer in use, to the pool."""
+        """Put ``tensor``, which is no longer in use, back into the pool."""
         self.known.forget(tensor)
         n, item, sip = self.live.pop(tensor).kind
         self.allocated[sip] -= _blocks(n * item.itemsize)

@@ -1,4 +1,4 @@
-"""Matrix products of PyTorch on the PEs of a SIP: blocks of the tile scheduler read the operands in their layout."""
+"""Matrix products of PyTorch on the PEs of a SIP. The tile scheduler reads operands in any layout."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ _DEPTH = 64
 _PANEL_BYTES = 128 << 10
 """Bytes of B that a PE reads at a time when A has few rows."""
 _AHEAD = 2
-"""Panels of B that are prefetched before the PEs of a cube have all-gathered A."""
+"""Number of panels of B that a PE prefetches while the PEs of its cube all-gather A."""
 
 _COMPLETING = 6
-"""Maximum number of f32 blocks of the result in scratch while sums are accumulated and completed."""
+"""Maximum number of f32 result blocks that are in scratch at once, while sums are accumulated and completed."""
 _LAUNCH_BYTES = 2 << 20
-"""Bytes that the cubes exchange in the time of one more launch."""
+"""Number of bytes that the cubes can exchange in the time of one additional launch."""
 
 
 @value
 class Panel:
-    """A panel of B: ``columns`` columns from ``column`` on, of ``parts`` groups of ``depth`` rows.
+    """A panel of B: ``columns`` columns from ``column`` on, in ``parts`` groups of ``depth`` rows.
 
-    The first group begins at ``row``. Groups begin ``apart`` rows after each other.
+    The first group begins at ``row``. The start of each further group is ``apart`` rows after the last start.
     """
 
     row: int
@@ -67,7 +67,7 @@ class Completion:
     activation: str | None = None
 
     def store(self, total: Any, out: int, addend: Sequence[int], column: int, tl: Any) -> None:
-        """Apply the epilogue to the sums of some columns, shape (m, columns), and store them."""
+        """Apply the epilogue to ``total``, (m, columns) sums from ``column`` on, and store the result."""
         corner, extents = (0, 0, column), total.shape
         if self.scale != 1:
             total = total * self.scale
@@ -80,11 +80,11 @@ class Completion:
 
 @value
 class ThinProduct:
-    """A GEMV-like product of few rows, (m, k) by (k, n): its cost is reading B, once, from local memory.
+    """A GEMV-like product of few rows, (m, k) by (k, n). Most of its time is one read of B from local memory.
 
-    If the columns of B are contiguous, as in weights, each PE computes the columns in its own memory. The PEs of each
-    cube all-gather A through the memory of the cube: each fetches a piece. If the rows of B are contiguous, each cube
-    can multiply the rows in its own memory (split-K). `PartialSums` then adds the sums of the cubes.
+    If the columns of B are contiguous, as in weights, each PE computes the columns that its own memory stores. The PEs
+    of a cube all-gather A: each PE copies a piece of A to the memory of the cube. If the rows of B are contiguous,
+    each cube can multiply the rows that its own memory stores (split-K). `PartialSums` then adds the cubes' sums.
     """
 
     m: int
@@ -92,10 +92,10 @@ class ThinProduct:
     completion: Completion
     tile_n: int
     widest: int
-    """Maximum number of columns that fit in scratch, where the rows of B are contiguous"""
+    """Maximum number of columns that fit in scratch, for a B with contiguous rows"""
 
     def run(self, addresses: Sequence[int], tl: Any) -> None:
-        """Compute this program's columns; ``addresses``: of the result, buffers of the cubes, a, b and the addend."""
+        """Compute this program's columns. ``addresses``: of the result, the cubes' buffers, A, B and the addend."""
         out, buffer, a, b, *addend = addresses
         _, k, n = self.b.extents
         panels = self._panels((0, k), share(n, tl), tl)
@@ -105,7 +105,7 @@ class ThinProduct:
         self._multiply(panels, ahead, (out, a, b, *addend), tl)
 
     def run_by_rows(self, addresses: Sequence[int], tl: Any) -> None:
-        """Multiply the rows of B in this cube's memory; ``addresses``: of one result for each cube, a and b."""
+        """Multiply the rows of B in this cube's memory. ``addresses``: those of the cubes' sums, A and B."""
         sums, a, b = addresses
         cube, (_, k, n) = tl.program_id(1), self.b.extents
         rows, columns = part(k, tl.num_programs(1), cube), part(n, tl.num_programs(0), tl.program_id(0))
@@ -113,7 +113,7 @@ class ThinProduct:
         self._multiply(self._panels(rows, columns, tl), (), (sums_of_cube, a, b), tl)
 
     def _multiply(self, panels: Sequence[Panel], ahead: Sequence[Any], addresses: Sequence[int], tl: Any) -> None:
-        """Multiply panels, of which ``ahead`` are prefetched; ``addresses``: of the result, a, b and the addend."""
+        """Multiply panels. ``ahead``: the prefetched ones. ``addresses``: those of the result, A, B and the addend."""
         out, a, b, *addend = addresses
         left = self._load_rows(a, panels, tl)
         for column, group in groupby(zip_longest(panels, ahead), key=lambda each: each[0].column):
@@ -142,7 +142,7 @@ class ThinProduct:
         return pieces
 
     def _panels(self, rows: tuple[int, int], columns: tuple[int, int], tl: Any) -> list[Panel]:
-        """Return the panels of a window of B, in order; panels of the same columns are consecutive."""
+        """Return the panels of the given rows and columns of B. Panels of the same columns are consecutive."""
         if not (rows[1] and columns[1]):
             return []
         if self._is_transposed:
@@ -152,7 +152,7 @@ class ThinProduct:
     def _column_panels(self, rows: tuple[int, int], columns: tuple[int, int]) -> Iterator[Panel]:
         """Yield panels of contiguous columns: first the partial tile, then full tiles, with smaller panels at the end.
 
-        Little is then left to multiply once the last panel has arrived.
+        A small last panel leaves little to multiply after it has arrived.
         """
         (row, k), (column, n) = rows, columns
         odd, depth = n % self.tile_n, self._depth(k, self.tile_n)
@@ -165,7 +165,7 @@ class ThinProduct:
     def _row_panels(self, rows: tuple[int, int], columns: tuple[int, int], parts: int) -> Iterator[Panel]:
         """Yield panels of contiguous rows, each with rows from ``parts`` memories.
 
-        All PEs of a cube read the same rows. Such panels spread their requests over all memories of the cube.
+        All PEs of a cube read the same rows, so a panel spreads its requests over all memories of the cube.
         """
         (row, k), (column, n) = rows, columns
         width = min(n, self.widest)
@@ -178,12 +178,12 @@ class ThinProduct:
                 yield Panel(row + apart * parts, j, k - apart * parts, some)
 
     def _depth(self, k: int, width: int) -> int:
-        """Return the maximum number of rows, of ``k``, in a panel of ``width`` columns."""
+        """Return the number of rows in a panel of ``width`` columns, at most ``k``."""
         return min(k, max(_DEPTH, _PANEL_BYTES // (width * self.b.dtype.itemsize) // _DEPTH * _DEPTH))
 
     @property
     def _is_transposed(self) -> bool:
-        """True if the columns of B are contiguous, as in weights; a panel is then loaded transposed."""
+        """True if the columns of B are contiguous, as in weights. Panels are then loaded transposed."""
         _, row, column = self.b.strides
         return row < column
 
@@ -208,7 +208,7 @@ class ThinProduct:
 
 @value
 class PartialSums:
-    """Sums of a split-K product of few rows, (parts, m, n) in f32, that are to be added and completed."""
+    """Sums of a split-K product of few rows, (parts, m, n) in f32, still to be added and completed."""
 
     parts: int
     m: int
@@ -217,7 +217,7 @@ class PartialSums:
     widest: int
 
     def run(self, addresses: Sequence[int], tl: Any) -> None:
-        """Add and complete this program's columns; ``addresses``: of the result, the sums and the addend."""
+        """Add and complete the sums of this program's columns; ``addresses``: of the result, sums and addend."""
         out, sums, *addend = addresses
         first, mine = share(self.n, tl)
         strides = (self.n * 4, 4)
@@ -240,7 +240,7 @@ def multiply(
 ) -> Any:
     """Compute ``out = activation(scale a b + addend)`` of tensors (batch, m, k), (batch, k, n) and (batch, m, n).
 
-    Raises InputError for shapes or dtypes that do not match, and for dtypes that the matrix unit lacks.
+    Raises InputError if shapes or dtypes do not match, or if the matrix unit lacks a dtype.
     """
     if a.dtype is not b.dtype or a.shape[2] != b.shape[1] or a.shape[0] != b.shape[0]:
         raise InputError(
@@ -320,7 +320,7 @@ def _program(run: Callable[[Sequence[int], Any], None]) -> Program:
 
 
 def _readable(x: AhbmTensor) -> Any:
-    """Return ``x``, or a copy if elements of its matrices repeat (stride 0)."""
+    """Return ``x``, or a copy of it if its matrices have a stride of 0 along an axis."""
     _, rows, columns = x.shape
     _, row, column = x.stride()
     if (rows > 1 and row == 0) or (columns > 1 and column == 0):
@@ -386,10 +386,10 @@ def _mv(a: AhbmTensor, b: AhbmTensor) -> Any:
 
 
 def _grouped_mm(a: AhbmTensor, b: AhbmTensor, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
-    """Multiply each group of rows of ``a`` by its matrix, (rows, k) by (groups, k, n); or split the summed axis.
+    """Multiply each group of rows of ``a`` by its matrix, (rows, k) by (groups, k, n), or split the summed axis.
 
-    ``offs``: the end of each group. The program waits for them. If a run without data does not know them, it assumes
-    groups of equal size.
+    ``offs``: the end of each group. The kernel waits until it has loaded them. A run without data that does not know
+    their values assumes groups of equal size.
     """
     if offs is None:
         return _bmm(a, b, out_dtype)
@@ -417,7 +417,7 @@ def _grouped_mm(a: AhbmTensor, b: AhbmTensor, offs: Any = None, bias: Any = None
             if not columns or (count <= 0 and not over_k):
                 continue
             tile = out_view.tile((g, 0, j) if over_k else (0, first, j), (rows if over_k else count, columns))
-            if count <= 0:  # nothing to add up
+            if count <= 0:  # an empty group: nothing to add up
                 tile.store(tl.zeros((rows, columns), tile.dtype), tl)
                 continue
             if over_k:
@@ -443,7 +443,7 @@ def _grouped_mm(a: AhbmTensor, b: AhbmTensor, offs: Any = None, bias: Any = None
 
 
 def _by_matrix_unit(lowering: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a lowering that leaves products to the host if the matrix unit lacks a type."""
+    """Return ``lowering``, changed to let the host compute products of types that the matrix unit lacks."""
 
     def multiply_if_it_has(*operands: Any, **options: Any) -> Any:
         types = current().topology.pe.gemm.macs_per_ns

@@ -23,10 +23,10 @@ CellBody = Callable[..., Sequence[Any]]
 
 
 def _launch_cell(name: str, body: CellBody, width: int, ins: Sequence[Any], outs: Sequence[AhbmTensor]) -> None:
-    """Launch a cell. Operands are rows of gates side by side, ``width`` elements each, in f32.
+    """Launch a cell. A row of an operand contains its gates side by side, ``width`` elements each, in f32.
 
-    ``body(tl, *operands)`` gets each of ``ins`` as a list of its gates; a vector has one row, and None stays None. It
-    returns such a list for each of ``outs``, which are contiguous.
+    ``body(tl, *operands)`` gets each of ``ins`` as a list of its gates. A vector counts as one row, and None stays
+    None. ``body`` returns a list of gates for each of ``outs``, which are contiguous.
     """
     given = [None if x is None else x.contiguous() for x in ins]
     rows = outs[0].shape[0]
@@ -72,7 +72,7 @@ def _like(x: AhbmTensor, rows: int, width: int) -> AhbmTensor:
 def _lstm_cell(
     input_gates: AhbmTensor, hidden_gates: AhbmTensor, cx: AhbmTensor, input_bias: Any = None, hidden_bias: Any = None
 ) -> tuple[AhbmTensor, AhbmTensor, AhbmTensor]:
-    """Compute h, c, and the gates that backward needs: input, forget, cell, output."""
+    """Return the new h and c, and the gates that backward needs: input, forget, cell, output."""
     rows, width = cx.shape
     hy, cy, kept = _like(cx, rows, width), _like(cx, rows, width), _like(cx, rows, 4 * width)
 
@@ -112,7 +112,7 @@ def _lstm_cell_backward(
 def _gru_cell(
     input_gates: AhbmTensor, hidden_gates: AhbmTensor, hx: AhbmTensor, input_bias: Any = None, hidden_bias: Any = None
 ) -> tuple[AhbmTensor, AhbmTensor]:
-    """Compute h, and the values that backward needs: reset, update, new, the old h, and the hidden part of new."""
+    """Return the new h, and the values that backward needs: reset, update, new, old h, and the hidden part of new."""
     rows, width = hx.shape
     hy, kept = _like(hx, rows, width), _like(hx, rows, 5 * width)
 
@@ -143,7 +143,7 @@ def _gru_cell_backward(grad_hy: AhbmTensor, workspace: AhbmTensor, has_bias: boo
 
 
 def _pack_padded(x: AhbmTensor, lengths: Any, batch_first: bool) -> tuple[Any, Any]:
-    """Concatenate the steps of sequences without padding, longest sequence first; also return each step's size."""
+    """Return the steps of sequences without padding, longest sequence first, and the number of sequences per step."""
     if isinstance(lengths, AhbmTensor):
         raise InputError(
             f"{program_place()}: pack_padded_sequence: lengths are on {lengths.device}, must be on the host: "

@@ -1,8 +1,9 @@
-"""Refuse operands as PyTorch does, before the machine works: PyTorch's kernels are called once per signature.
+"""Refuse operands as PyTorch does, before an operator runs: PyTorch's own kernels check each signature once.
 
-Small operands: the CPU kernel runs on stand-ins of the same shapes. Larger operands: the meta kernel checks shapes,
-result dtypes and casts; the CPU kernel checks dtypes, on tensors of one element, because meta kernels accept dtypes
-that no device supports. Refusals that depend on elements, such as an index out of range, are not checked here.
+For small operands, the CPU kernel runs on stand-ins of the same shapes. For larger operands, the meta kernel checks
+shapes, result dtypes and casts. The CPU kernel then checks dtypes on tensors of one element, because meta kernels
+accept dtypes that no device supports. Refusals that depend on elements, such as an index out of range, are not checked
+here.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from kernbench.frontends.torch.storage import TorchType
 
 TorchOperator = Any
 _SIGNATURES = 16384
-"""Cached signatures: a program whose sizes change with each call must not fill the memory."""
+"""Maximum number of cached signatures: a program whose sizes change with each call must not fill the memory."""
 _SMALL = 4096
 """Largest number of elements, operands and results together, for which the CPU kernel runs at full size."""
 _BY_VALUE = frozenset(["floor_divide", "remainder", "fmod", "div.Tensor_mode", "div.Scalar_mode", "histc"])
-"""Operators, or overloads, that accept one number and refuse another of the same type and size."""
+"""Operators or overloads that may accept one number and refuse another number of the same type and size."""
 _AXES = frozenset(["dim", "dims", "axis", "dim0", "dim1", "start_dim", "end_dim", "axes"])
 """Names of integer arguments that are axes; other integers are sizes."""
 _NARROW = (torch.float16, torch.bfloat16)
@@ -43,15 +44,15 @@ class TensorForm(NamedTuple):
 
     @property
     def one_element(self) -> TensorForm:
-        """The form with one element an axis."""
+        """The form with one element along each axis."""
         return TensorForm(self.dtype, (1,) * len(self.shape), (1,) * len(self.shape))
 
 
 class NumberForm(NamedTuple):
     """The type of a number, and its rank among the limits of PyTorch's dtypes.
 
-    ``below`` limits are below the number, ``not_above`` are below or equal. ``exact`` is the number itself, for an
-    operator whose refusal depends on it.
+    ``below``: number of limits below the number. ``not_above``: number of limits below or equal. ``exact``: the
+    number itself, for an operator whose refusal depends on it.
     """
 
     kind: type
@@ -61,7 +62,7 @@ class NumberForm(NamedTuple):
 
     @staticmethod
     def of(x: float, *, exact: bool) -> NumberForm:
-        """Return the form of a number. For NaN all limits count as not above, and none as below."""
+        """Return the form of a number. For NaN, all limits count as not above, and none counts as below."""
         below, not_above = bisect_left(_LIMITS, x), bisect_right(_LIMITS, x)
         return NumberForm(type(x), below, not_above, x if exact and not_above - below < 2 else None)
 
@@ -81,7 +82,7 @@ class NumberForm(NamedTuple):
 
 
 class Option(NamedTuple):
-    """An argument that is compared by type and value: 1 is not True."""
+    """An argument that is compared by type and value: 1 differs from True."""
 
     kind: type
     content: Any
@@ -107,7 +108,7 @@ class Operands(NamedTuple):
         return [form for form in self.forms() if type(form) is TensorForm]
 
     def replace(self, change: Callable[[Form], Form]) -> Operands:
-        """Return a copy with each form changed, elements of lists included."""
+        """Return a copy with ``change`` applied to each form, elements of lists included."""
         args = tuple([_in_lists(change, form) for form in self.args])
         return Operands(args, tuple([(name, _in_lists(change, form)) for name, form in self.named]))
 
@@ -131,7 +132,7 @@ _WIDEST = (torch.finfo(torch.float64).min, torch.finfo(torch.float64).max)
 
 
 def check_operands(operator: TorchOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise PyTorch's own error if it refuses these operands."""
+    """Raise PyTorch's own error if PyTorch refuses these operands."""
     slots = _number_slots(operator)
     if slots is None:
         return
@@ -143,7 +144,7 @@ def check_operands(operator: TorchOperator, args: Sequence[Any], kwargs: Mapping
 
 @value
 class _Slots:
-    """The arguments of an operator, by position and by name, that are numbers to compute with rather than sizes.
+    """The arguments of an operator, by position and by name, that are numbers for its computation, not sizes.
 
     ``exact``: each number is compared by value.
     """
@@ -162,8 +163,8 @@ class _Slots:
 def _number_slots(operator: TorchOperator) -> _Slots | None:
     """Return the number slots of an operator, or None for an operator that is not checked.
 
-    Operators of backward are not checked: their operands are results of checked forward operators, and some have the
-    dtypes that they have on GPUs.
+    Operators of backward are not checked: their operands are results of checked forward operators. Some operands have
+    dtypes as on GPUs.
     """
     name = operator.overloadpacket.__name__
     if operator.namespace != "aten" or "backward" in name:
@@ -198,13 +199,13 @@ def _form_of(x: Any, is_number: bool, exact: bool) -> Form:
 
 
 _NOWHERE = Option(torch.device, None)
-"""The form of every device: stand-ins are on another device."""
+"""The form of every device: all devices count as equal, because stand-ins are on another device."""
 _NOTHING = Option(type(None), None)
 _GENERATOR = type(torch.default_generator)
 """PyTorch's own class; under ``--as-cuda`` the name in ``torch`` is another class."""
 
 
-# questions
+# calls of PyTorch's kernels
 
 
 @lru_cache(_SIGNATURES)
@@ -218,7 +219,7 @@ def count_signatures() -> int:
 
 
 def _refusal_of(operator: TorchOperator, operands: Operands) -> Exception | None:
-    """Return PyTorch's error for operands, or None if it accepts them or cannot tell."""
+    """Return PyTorch's error for operands, or None if PyTorch accepts them or lacks a kernel that decides."""
     tensors = operands.tensors()
     if not tensors:
         return None
@@ -239,9 +240,9 @@ def _has_kernel(operator: TorchOperator, key: str) -> bool:
 
 @lru_cache(_SIGNATURES)
 def _kind_refusal(operator: TorchOperator, operands: Operands) -> Exception | None:
-    """Return the error of the CPU kernel on tensors of one element, if it is about their dtypes.
+    """Return the error of the CPU kernel on tensors of one element, if the reason is their dtypes.
 
-    The error is about sizes if the kernel accepts no other dtypes either.
+    If the kernel refuses all other dtypes, too, the reason is the sizes.
     """
     if not _has_kernel(operator, "CPU"):
         return None
@@ -254,7 +255,7 @@ def _kind_refusal(operator: TorchOperator, operands: Operands) -> Exception | No
 
 
 def _is_narrow_alone(operator: TorchOperator, operands: Operands, refusal: Exception) -> bool:
-    """Tell whether only the CPU lacks a kernel, and only for a 16-bit float."""
+    """Return whether the only reason is that the CPU lacks a kernel for a 16-bit float."""
     if not isinstance(refusal, NotImplementedError) or not any(x.dtype in _NARROW for x in operands.tensors()):
         return False
     return _ask_cpu(operator, operands.replace(_widened)) is None
@@ -270,14 +271,14 @@ def _takes_other_kinds(operator: TorchOperator, operands: Operands) -> bool:
 
 
 def _ask_cpu(operator: TorchOperator, operands: Operands) -> Exception | None:
-    """Return the error of the CPU kernel if it accepts neither ones nor zeros."""
+    """Return the error of the CPU kernel if the kernel accepts neither operands of ones nor operands of zeros."""
     refusal = _ask(operator, operands, "cpu", 1).refusal
     return None if refusal is None or _ask(operator, operands, "cpu", 0).refusal is None else refusal
 
 
 @value
 class _Answer:
-    """The outcome of an operator on stand-ins: its error, or the number of elements of its results."""
+    """The outcome of an operator on stand-ins: its error, or the total number of elements of its results."""
 
     refusal: Exception | None = None
     elements: int = 0
@@ -318,7 +319,7 @@ def _call(operator: TorchOperator, operands: Operands, device: str, element: int
     )
 
 
-# other operands
+# changed operands
 
 
 def _with_one_element(form: Form) -> Form:
@@ -344,9 +345,9 @@ _ZERO = NumberForm.of(0, exact=False)
 
 
 def _with_small_sizes(operator: TorchOperator, operands: Operands) -> Operands:
-    """Return operands with sizes of 1, without padding and without a correction.
+    """Return operands with sizes of 1, padding of 0 and a correction of 0.
 
-    Tensors for results are empty, because PyTorch warns if it resizes others.
+    Tensors for results are empty, because PyTorch warns when it resizes other tensors.
     """
     arguments = operator._schema.arguments  # noqa: SLF001 - what subclasses look at
     outs = [argument.name for argument in arguments if argument.is_out]

@@ -1,8 +1,8 @@
-"""Gradients of scaled or pooled images: along each axis, a product with the weights of the scaling.
+"""Gradients of scaled or pooled images: a product with the weights of the scaling along each axis.
 
-A scaling is linear and works on one axis after another. Its weights along an axis are therefore its result for the rows
-of an identity matrix. The host computes the weights, in no simulated time, and transfers them to the machine. The
-gradient is the product with the weights.
+A scaling is linear, and scales one axis after another. The result for an identity matrix therefore contains the weights
+along an axis. The host computes the weights, in no simulated time, and transfers them to the machine. The gradient is
+the product with the weights.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ aten = torch.ops.aten
 
 
 def _weights(scaling: Callable[..., Any], axis: int, axes: int, n: int) -> Any:
-    """Return the scaling's result for element i along an axis of ``n``, as row i; the other axes have one element."""
+    """Return the weights along an axis of ``n`` elements: row i is the scaling of the i-th unit vector."""
     sizes = [n if each == axis else 1 for each in range(axes)]
     return scaling(torch.eye(n).reshape(1, n, *sizes)).reshape(n, -1)
 
 
 def _scale_back(grad: AhbmTensor, sizes: Sequence[int], scalings: Sequence[Callable[..., Any]]) -> Any:
-    """Return the gradient of the operand, whose last axes have ``sizes``; each of ``scalings`` scales one axis."""
+    """Return the gradient of the operand, whose last axes have ``sizes``. Each of ``scalings`` scales one of them."""
     found: Any = grad
     for axis, (n, scaling) in enumerate(zip(sizes, scalings, strict=True)):
         weights = _weights(scaling, axis, len(sizes), n).to(grad.dtype)

@@ -1,4 +1,4 @@
-"""Storage of PyTorch tensors: one-dimensional tensors of the machine, reused when Python drops them."""
+"""Storage of PyTorch tensors: one-dimensional tensors of the machine, reused once the program drops them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MACHINE_TYPES: dict[TorchType, DType] = {
     torch.bool: I8,
 }
 """The machine's type for each PyTorch type; a bool is stored as a byte of 0 or 1."""
-# Integer types with the bits of types that NumPy lacks, or that the machine has under other names.
+# Integer types of the same width as types that NumPy lacks or that the machine names differently.
 _BITS = {
     torch.bfloat16: (torch.int16, np.int16),
     torch.float8_e4m3fn: (torch.int8, np.int8),
@@ -44,13 +44,13 @@ _BITS = {
 
 
 def machine_bits(flat: TorchTensor) -> Any:
-    """Return the elements of a host tensor in the machine's type."""
+    """Return the elements of a host tensor as an array of the machine's type."""
     bits = _BITS.get(flat.dtype)
     return flat.numpy() if bits is None else flat.view(bits[0]).numpy().view(machine_type(flat.dtype).numpy)
 
 
 KNOWN_BYTES = 1 << 20
-"""Integer tensors up to this size keep their values in a run without data: ids, tables, routing."""
+"""Maximum bytes of an integer tensor whose values a run without data stores, such as ids, tables or routing."""
 
 
 class UnknownTypeError(InputError):
@@ -66,7 +66,7 @@ def machine_type(ty: TorchType) -> DType:
 
 
 def current() -> RuntimeContext[Any]:
-    """Return the context of the program. Raises NoMachineError outside of one, KernelError in a kernel."""
+    """Return the context of the running program. Raises NoMachineError without one, and KernelError in a kernel."""
     check_host_calls()
     found = current_context()
     if found is None:
@@ -84,7 +84,7 @@ def current() -> RuntimeContext[Any]:
 class Storage:
     """``n`` contiguous elements of a type, sharded over PEs of a SIP.
 
-    ``inference``: created in inference mode. The storage and its views are then no part of an autograd graph.
+    ``inference``: True if it was created in inference mode. Its views are then not part of an autograd graph.
     """
 
     __slots__ = ("__weakref__", "dtype", "inference", "n", "tensor")
@@ -97,9 +97,9 @@ class Storage:
         finalize(self, pool.give, self.tensor).atexit = False
 
     def read(self, first: int, end: int, index: Any = ...) -> TorchTensor:
-        """Transfer elements ``first`` to before ``end`` to the host. ``index`` selects those that are wanted.
+        """Transfer elements from ``first`` on, before ``end``, to the host. ``index`` selects among them.
 
-        Raises NoDataError if the run does not have their values.
+        Raises NoDataError if the run lacks their values.
         """
         if self._known() is None:
             return self._on_host(self.tensor.fetch(first, end, index))
@@ -108,7 +108,7 @@ class Storage:
     def fetch(self, first: int, end: int, index: Any = ...) -> tuple[TorchTensor, bool]:
         """Transfer elements to the host for an operator: return (elements, True), or (zeros, False) without data.
 
-        Unlike `read`, it serves operators, whose values the program does not see.
+        Unlike `read`, it does not show values to the program, so a run without data can use zeros.
         """
         found, known = self.tensor.pass_on(first, end, index), self._known()
         if found is None and known is not None:
@@ -122,7 +122,7 @@ class Storage:
         return None if context.has_data else context.known_values.of(self.tensor)
 
     def known(self) -> TorchTensor | None:
-        """Return all elements if a run without data knows them, else None."""
+        """Return the values of all elements if a run without data knows them, else None."""
         found = self._known()
         return None if found is None else self._on_host(found)
 

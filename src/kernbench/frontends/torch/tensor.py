@@ -38,9 +38,9 @@ _DATA = torch.Tensor.data
 
 
 def _run_without_elements(operator: Any, args: Any, kwargs: Any) -> Any:
-    """Trace an operator on tensors without elements, as PyTorch does for functions that capture tensors.
+    """Run an operator on fake tensors without elements, as PyTorch does to trace functions that capture tensors.
 
-    Raises InputError if a captured tensor requires a gradient: the trace would have none for it.
+    Raises InputError if a captured tensor requires a gradient: the trace would lose this gradient.
     """
     modes = [x.fake_mode for x in tree_leaves((args, kwargs)) if isinstance(x, FakeTensor)]
 
@@ -57,7 +57,7 @@ def _run_without_elements(operator: Any, args: Any, kwargs: Any) -> Any:
 
 
 class AhbmTensor(Placed, torch.Tensor):
-    """A view of a storage. PyTorch hands every operator on it to ``operators.dispatch``."""
+    """A view of a storage. PyTorch calls ``__torch_dispatch__`` for every operator on such a tensor."""
 
     storage: Storage
     __torch_function__ = torch._C._disabled_torch_function_impl  # noqa: SLF001 - as PyTorch documents for subclasses
@@ -67,7 +67,7 @@ class AhbmTensor(Placed, torch.Tensor):
         cls, storage: Storage, size: tuple[int, ...], stride: tuple[int, ...], offset: int, dtype: TorchType
     ) -> AhbmTensor:
         """Create a view of ``storage``; ``offset`` and ``stride`` are in elements."""
-        with torch.inference_mode(storage.inference):  # whatever the mode is now, since this may be a view
+        with torch.inference_mode(storage.inference):  # in the mode of the storage, since this may be a view of it
             made: AhbmTensor = torch.Tensor._make_wrapper_subclass(  # noqa: SLF001 - the documented way
                 cls,
                 size,
@@ -109,7 +109,7 @@ class AhbmTensor(Placed, torch.Tensor):
 
     @property
     def data(self) -> Any:
-        """Return the tensor without its history. Setting it replaces the tensor's contents and storage."""
+        """Return the tensor without its history. Setting ``data`` replaces the tensor's contents and storage."""
         return _DATA.__get__(self)
 
     @data.setter
@@ -130,7 +130,7 @@ class AhbmTensor(Placed, torch.Tensor):
         return to_host(self).tolist()
 
     def numpy(self, *, force: bool = False) -> Any:
-        """Transfer the elements to a host array, if ``force``; else raise TypeError, as PyTorch does for any device."""
+        """Transfer the elements to a host array if ``force`` is set. Else raise TypeError, as PyTorch does."""
         if not force:
             raise TypeError(f"numpy() of a tensor on {self.device}: it has to be on the host first: .cpu().numpy()")
         return to_host(self.detach()).numpy()
@@ -139,7 +139,7 @@ class AhbmTensor(Placed, torch.Tensor):
         return self.numpy()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """Return a copy with its own storage, as PyTorch does. Raises RuntimeError for the result of an operator."""
+        """Return a copy with a separate storage, as PyTorch does. Raises RuntimeError for the result of an operator."""
         if id(self) in memo:
             return memo[id(self)]
         if not self.is_leaf:
@@ -169,7 +169,7 @@ class AhbmTensor(Placed, torch.Tensor):
 
 
 class _Dispatch:
-    """The function that runs operators. Its module imports this one, so it registers itself here."""
+    """The function that runs operators. Its module imports this one, so the function is registered."""
 
     run: Any = None
 
@@ -189,7 +189,7 @@ def new(size: tuple[int, ...], dtype: TorchType, sip: int, stride: tuple[int, ..
 
 
 def without_elements(x: Any) -> Any:
-    """Return a meta tensor of the same layout, to ask PyTorch for the shape of a result; return other values as is."""
+    """Return a meta tensor of the same layout, to infer the shape of a result. Return other values unchanged."""
     if isinstance(x, AhbmTensor):
         n = x.storage.n * x.storage.dtype.itemsize // x.dtype.itemsize
         whole = torch.empty((n,), dtype=x.dtype, device="meta")
@@ -198,7 +198,7 @@ def without_elements(x: Any) -> Any:
 
 
 def _extent(size: tuple[int, ...], stride: tuple[int, ...]) -> int:
-    """Return the number of elements from the first to behind the last, including gaps."""
+    """Return the number of elements that a tensor spans, gaps included; 0 for a tensor without elements."""
     return 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) if prod(size) else 0
 
 
@@ -207,10 +207,11 @@ _NOTHING = slice(0)
 
 @value
 class _Stretch:
-    """The range of a storage that a tensor with elements covers; their dtypes may differ in width.
+    """The range of a storage that a tensor covers. Tensor and storage may have dtypes of different width.
 
     ``begin`` and ``end`` bound the range, in elements of the storage. The other fields are in elements of the
-    tensor: ``before`` is the offset of its first element from ``begin``, ``extent`` the length to behind its last.
+    tensor: ``before`` is the offset of its first element from ``begin``. ``extent`` is the number of elements that it
+    spans, gaps included.
     """
 
     begin: int
@@ -229,12 +230,12 @@ class _Stretch:
         return _Stretch(begin, end, first - begin * width // own, extent)
 
     def is_filled_by(self, x: AhbmTensor) -> bool:
-        """Return whether the tensor's elements fill the range, without gaps and without a remainder at its ends."""
+        """Return whether the tensor's elements fill the complete range, without gaps."""
         nbytes = (self.end - self.begin) * int(x.storage.dtype.itemsize)
         return self.extent == x.numel() and self.extent * int(x.dtype.itemsize) == nbytes
 
     def index_of(self, x: AhbmTensor) -> Any:
-        """Return an index of the storage's elements, within the range, that contain the tensor's elements."""
+        """Return an index into the range: it selects the elements of the storage that contain the tensor's elements."""
         if self.is_filled_by(x):
             return ...
         places = torch.as_strided(torch.arange(self.extent), x.shape, x.stride()).reshape(-1) + self.before
@@ -246,14 +247,14 @@ class _Stretch:
         return places.numpy()
 
     def elements(self, x: AhbmTensor, flat: TorchTensor) -> TorchTensor:
-        """Return the tensor as a view of ``flat``, the storage's elements of the range."""
+        """Return the tensor as a view of ``flat``, a host copy of the range."""
         return torch.as_strided(bits_as(flat, x.dtype), x.shape, x.stride(), self.before)
 
 
 def to_host(x: AhbmTensor) -> TorchTensor:
-    """Transfer the elements to the host, with the same strides, as one copy of the range that they cover.
+    """Transfer the elements to the host by one copy of the range that they cover. Strides stay the same.
 
-    Raises NoDataError if the run does not have their values.
+    Raises NoDataError if the run lacks their values.
     """
     there = _Stretch.of(x)
     if there is None:
@@ -287,7 +288,7 @@ def look(x: AhbmTensor) -> TorchTensor:
 
 
 def known_tensor(x: AhbmTensor) -> TorchTensor | None:
-    """Return the elements that a run without data knows, on the host, in no simulated time; None if it does not."""
+    """Return the elements on the host, in no simulated time, if a run without data knows them; else None."""
     flat = x.storage.known()
     if flat is None:
         return None
@@ -295,20 +296,20 @@ def known_tensor(x: AhbmTensor) -> TorchTensor | None:
 
 
 def resize(x: AhbmTensor, size: tuple[int, ...]) -> AhbmTensor:
-    """Give ``x`` another size, with new storage, if its size differs."""
+    """Change ``x`` to ``size`` with a new storage, unless it already has this size. Return ``x``."""
     if tuple(x.shape) != size:
         x.data = new(size, x.dtype, x.storage.tensor.sip)
     return x
 
 
 def put_known(x: AhbmTensor, elements: TorchTensor) -> None:
-    """Store a tensor's elements as known, for a run without data, if they are all of its storage."""
+    """Store a tensor's elements as known, for a run without data, if the tensor covers its complete storage."""
     if is_whole(x):
         x.storage.put_known(bits_as(elements.contiguous().reshape(-1), x.storage.dtype))
 
 
 def is_whole(x: AhbmTensor) -> bool:
-    """Return whether ``x`` has all elements of its storage, in their order."""
+    """Return whether ``x`` covers all elements of its storage, in storage order."""
     nbytes = x.storage.n * x.storage.dtype.itemsize
     return bool(x.is_contiguous() and x.numel() * x.dtype.itemsize == nbytes)
 
@@ -326,7 +327,7 @@ def write(x: AhbmTensor, source: TorchTensor, *, is_known: bool = True) -> None:
     ``is_known``: the elements are real values, not zeros that stand for unknown ones.
     """
     for axis, step in enumerate(x.stride()):
-        if step == 0 and x.shape[axis] > 1:  # all indices of the axis share one element, which gets the last value
+        if step == 0 and x.shape[axis] > 1:  # all indices of the axis share one element: it gets the last value
             source = source.expand(x.shape).narrow(axis, x.shape[axis] - 1, 1)
             x = x.narrow(axis, 0, 1)
     there = _Stretch.of(x)
@@ -342,7 +343,7 @@ def write(x: AhbmTensor, source: TorchTensor, *, is_known: bool = True) -> None:
 
 
 def sip_of(device: Any) -> int:
-    """Return the SIP of a device; without an index, the current one. Raises InputError for another device type."""
+    """Return the SIP of a device; without an index, the current SIP. Raises InputError for another device type."""
     found = torch.device(device)
     if found.type != DEVICE:
         raise InputError(f"device {found}: not a device of the machine")

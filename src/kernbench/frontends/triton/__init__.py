@@ -1,4 +1,4 @@
-"""Triton kernels on the simulated machine, run by Triton's own interpreter, which importing this package selects."""
+"""Triton kernels on the simulated machine. Importing this package selects Triton's interpreter, which runs them."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""``tl.atomic_*``: the memory updates its elements and returns their old values if the kernel uses them."""
+"""``tl.atomic_*``: the memory updates its elements, and returns their old values if the kernel uses these."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Atomic(NamedTuple):
 
 
 def change(operation: Any, atomic: Atomic) -> Value:
-    """Issue a read-modify-write, such as ``tl.atomic_add``, and return the old values."""
+    """Issue a read-modify-write, such as ``tl.atomic_add``, and return the old elements."""
     return _issue(_OPERATIONS[operation], atomic, (whole(atomic.value),))
 
 
@@ -64,12 +64,12 @@ def _issue(operation: Any, atomic: Atomic, operands: tuple[Handle, ...]) -> Valu
         old = operation(kernel, what.base, *operands, strides=what.strides, valid=what.valid, **how)
     else:
         old = operation(kernel, what.runs, *operands, **how)
-    # The result is dropped unless it was fetched, so the operand may stand for it.
+    # The kernel drops the result unless it was fetched, so the operand may stand for it.
     return TensorHandle(Symbolic(operands[0] if old is None else old, shape), ty)
 
 
 def _extreme(operation: Any, name: str) -> Any:
-    """Return ``atomic_max`` or ``atomic_min`` for Triton's semantics, whose own versions compare floats as bits."""
+    """Return ``atomic_max`` or ``atomic_min`` for Triton's semantics. Triton's own versions compare floats as bits."""
 
     def call(semantic: Any, ptr: Any, val: Any, mask: Any, sem: str, scope: str) -> Any:
         ptr, val, mask = semantic.atom_red_typechecking_impl(ptr, val, mask, name)

@@ -1,4 +1,4 @@
-"""The builder of Triton's interpreter: it computes known values itself and turns symbolic ones into PE commands."""
+"""The builder of Triton's interpreter: it computes known values itself, and issues PE commands for symbolic values."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ _MISSING = MappingProxyType(
 class Builder(interpreter.InterpreterBuilder):
     """The builder of the interpreter, for kernels that run on a PE.
 
-    Methods that are not overridden compute known values only: a Symbolic refuses NumPy's operations.
+    Methods of the base class compute known values only, because a Symbolic refuses NumPy's operations.
     """
 
     # programs
@@ -143,7 +143,7 @@ class Builder(interpreter.InterpreterBuilder):
         is_signed: bool,
         padding: object = "zero",
     ) -> Any:
-        """Return a tensor descriptor. The kernel waits for a shape or strides that are loaded."""
+        """Return a tensor descriptor. The kernel waits for a loaded shape or for loaded strides."""
         known_shape, known_strides = ([as_known(each) for each in sizes] for sizes in (shape, strides))
         with _refusing_assertions():
             return super().create_make_tensor_descriptor(
@@ -274,13 +274,13 @@ class Builder(interpreter.InterpreterBuilder):
         if not is_symbolic(src):
             return super().create_bitcast(src, dst_type)
         to = dst_type.scalar
-        if src.dtype.scalar.is_int() and to.is_int():  # numbers wrap, so their bits stay
+        if src.dtype.scalar.is_int() and to.is_int():  # the conversion wraps numbers, which keeps their bits
             return self.cast_impl(src, to)
         x = src.data
         return TensorHandle(Symbolic(running().tl.bitcast(x.handle, machine_type(to)), x.shape, x.swapped), to)
 
     def create_int_to_ptr(self, src: Value, dst_type: Type) -> Value:
-        """Convert an integer to a pointer. The kernel waits for an integer that is loaded."""
+        """Convert an integer to a pointer. The kernel waits for a loaded integer."""
         numbers = known(src)
         if numbers.size == 1:
             return PointerHandle(int(numbers.item()), dst_type.scalar, np.zeros(numbers.shape, np.int32))
@@ -290,7 +290,7 @@ class Builder(interpreter.InterpreterBuilder):
         """Return a pointer's address as an integer."""
         return value_of(known(src).astype(numpy_type(dst_type)), dst_type.scalar)
 
-    # shapes: views, since they only rename axes
+    # shapes: operations that only rename axes return views
 
     def create_reshape(self, arg: Value, shape: Sequence[int], allow_reorder: bool) -> Value:
         """Reshape the elements in row-major order."""
@@ -309,7 +309,7 @@ class Builder(interpreter.InterpreterBuilder):
         return _symbolic(running().tl.expand_dims(straight(x), axis), shape, arg.dtype)
 
     def create_broadcast(self, arg: Value, shape: Sequence[int]) -> Value:
-        """Broadcast to ``shape``. No command is issued until an operation needs all elements."""
+        """Broadcast to ``shape``. A command is issued only once an operation needs all elements."""
         if isinstance(arg, PointerHandle):
             return arg.repeated(tuple(shape))
         if not is_symbolic(arg):
@@ -326,13 +326,13 @@ class Builder(interpreter.InterpreterBuilder):
         return _symbolic(arg.data.handle, shape, arg.dtype)
 
     def create_unsplat(self, arg: Value) -> Value:
-        """Return the only element of a tensor."""
+        """Return a tensor of one element as a scalar."""
         if not is_symbolic(arg):
             return super().create_unsplat(arg)
         return _symbolic(running().tl.reshape(straight(arg.data), (1,)), (1,), arg.dtype)
 
     def create_trans(self, arg: Value, perm: Sequence[int]) -> Value:
-        """Permute the axes. A symbolic matrix is transposed lazily, since a product accepts a transposed factor."""
+        """Permute the axes. A symbolic matrix is transposed lazily: a product accepts a transposed factor."""
         if not is_symbolic(arg):
             return super().create_trans(arg, perm)
         x, order = arg.data, tuple(int(axis) for axis in perm)
@@ -343,7 +343,7 @@ class Builder(interpreter.InterpreterBuilder):
         return _symbolic(made, made.shape, arg.dtype)
 
     def create_split(self, arg: Value) -> tuple[Value, Value]:
-        """Split the last axis of length 2 into its halves: it becomes the first axis, whose parts are views."""
+        """Split the last axis, of length 2, into two values. It is moved to the front first, so both are views."""
         if not is_symbolic(arg):
             found: tuple[Value, Value] = super().create_split(arg)
             return found
@@ -392,7 +392,7 @@ class Builder(interpreter.InterpreterBuilder):
     # the matrix engine
 
     def create_dot(self, a: Value, b: Value, d: Value, input_precision: object, max_num_imprecise_acc: object) -> Value:
-        """Multiply matrices (``tl.dot``). ``d`` is the accumulator, zeros without one."""
+        """Multiply matrices (``tl.dot``). ``d`` is the accumulator; it is zeros if the kernel passes none."""
         if not is_symbolic(a, b, d):
             return super().create_dot(a, b, d, input_precision, max_num_imprecise_acc)
         if a.data.ndim == 3:
@@ -433,12 +433,12 @@ class Builder(interpreter.InterpreterBuilder):
     # output and hints
 
     def create_print(self, prefix: str, hex: bool, values: Sequence[Value], isSigned: object) -> None:  # noqa: A002, N803
-        """Print a line that names the program. Numbers of data appear once phase 2 has computed them."""
+        """Print a line that names the program. Symbolic values are printed once phase 2 has computed them."""
         shown = [whole(each) if is_symbolic(each) else each.data for each in values]
         running().tl.device_print(running().program, prefix, *shown)
 
     def create_assume(self, condition: Value) -> None:
-        """Ignore the condition, which only a compiler uses. Refuse one that is known to be false."""
+        """Ignore the condition, which only a compiler uses. Refuse a condition that is known to be false."""
         if not is_symbolic(condition) and not condition.data.all():
             raise refused("tl.assume of a condition that is false")
 
@@ -447,7 +447,7 @@ class Builder(interpreter.InterpreterBuilder):
 
 
 def _rows(desc: Any, x_offsets: Value, y_offset: Value) -> tuple[Value, Array]:
-    """Return pointers to rows of a tensor descriptor, from a column on, and a mask of those within its bounds."""
+    """Return pointers to the elements of rows, from column ``y_offset`` on, and a mask of those within bounds."""
     rows, columns = known(x_offsets)[:, None], known(y_offset).item() + np.arange(desc.block_shape[-1])[None, :]
     heights, widths = (each.data.item() for each in desc.shape)
     steps = [each.data.item() for each in desc.strides]
@@ -458,7 +458,7 @@ def _rows(desc: Any, x_offsets: Value, y_offset: Value) -> tuple[Value, Array]:
 
 @contextmanager
 def _refusing_assertions() -> Iterator[None]:
-    """Refuse at the kernel's line what the interpreter asserts about a tensor descriptor."""
+    """Turn the interpreter's assertion errors about a tensor descriptor into refusals at the kernel's line."""
     try:
         yield
     except AssertionError as error:
@@ -488,7 +488,7 @@ def _elementwise(name: str, *values: Value) -> Value:
 
 
 def _is_accumulator(value: Value, product: Any) -> bool:
-    """Return whether the matrix unit can accumulate ``product`` on ``value``: data of its shape, or all zeros."""
+    """Return whether the matrix unit can accumulate ``product`` on ``value``: symbolic of the same shape, or zeros."""
     if not isinstance(product, Product) or product.is_issued or value.data.shape != product.shape:
         return False
     if is_symbolic(value):

@@ -16,7 +16,7 @@ _LIBRARIES = (*map(str, triton.__path__), str(_PACKAGE))
 
 
 def result_is_dropped() -> bool:
-    """Return whether the call is a statement by itself, so that its result is unused."""
+    """Return whether the call is a complete statement, so the kernel does not use its result."""
     return _next_instruction() == ("POP_TOP", "")
 
 
@@ -36,7 +36,8 @@ def _next_instruction() -> tuple[str, str] | None:
 def _followers(code: CodeType) -> dict[int, tuple[str, str]]:
     """Return the name and argument of the instruction that follows each offset of ``code``.
 
-    A frame that calls a Python function is at the cache entries behind its call; one that calls C is at the call.
+    While a frame calls a Python function, its offset is at the cache entries after the call. While it calls a C
+    function, its offset is at the call.
     """
     return {
         offset: (then.opname, then.argrepr)

@@ -16,7 +16,7 @@ from kernbench.common.values import value
 class Box:
     """A strided box: element ``i`` of ``shape`` is at ``base + i · strides`` bytes.
 
-    ``valid`` is the number of elements per axis, from the first, that are accessed; None means all.
+    ``valid``: extents of the accessed part, per axis from the first element; None: all elements are accessed.
     """
 
     base: int
@@ -25,33 +25,33 @@ class Box:
     valid: Shape | None = None
 
     def extent(self, itemsize: int) -> tuple[int, int]:
-        """Return the first address, and the address behind the last element."""
+        """Return the lowest address, and the address behind the highest element."""
         steps = [(n - 1) * step for n, step in zip(self.shape, self.strides, strict=True)]
         last = self.base + sum(step for step in steps if step > 0) + itemsize
         return self.base + sum(step for step in steps if step < 0), last
 
     def moved(self, by: int) -> Box:
-        """Return the same box, ``by`` bytes further."""
+        """Return the box at addresses that are ``by`` bytes higher."""
         return Box(self.base + by, self.shape, self.strides, self.valid)
 
 
 @value
 class List:
-    """A scatter-gather list: (address, bytes) of the elements of ``shape``, in row-major order, in contiguous runs.
+    """A scatter-gather list: (address, bytes) of each contiguous run of the elements of ``shape``, in row-major order.
 
-    An address of None stands for elements that are masked out.
+    An address of None marks a run of masked-out elements.
     """
 
     shape: Shape
     runs: tuple[tuple[int | None, int], ...]
 
     def extent(self, itemsize: int) -> tuple[int, int]:
-        """Return the first address, and the address behind the last element."""
+        """Return the lowest address, and the address behind the highest element."""
         there = [(at, at + n) for at, n in self.runs if at is not None]
         return min(at for at, _ in there), max(end for _, end in there)
 
     def moved(self, by: int) -> List:
-        """Return the same list, ``by`` bytes further."""
+        """Return the list at addresses that are ``by`` bytes higher."""
         return List(self.shape, tuple([(None if at is None else at + by, n) for at, n in self.runs]))
 
 
@@ -81,29 +81,29 @@ def broadcast(data: Array, shape: Shape) -> Array:
 
 @lru_cache(maxsize=256)
 def _repeating(shape: Shape, strides: Shape, axes: int) -> Shape:
-    """Return the strides, for ``axes`` axes, that repeat an array along its axes of length 1."""
+    """Return strides for ``axes`` axes. The array repeats along missing axes and along its axes of length 1."""
     own = [0 if n == 1 else step for n, step in zip(shape, strides, strict=True)]
     return tuple([0] * (axes - len(shape)) + own)
 
 
 def add_offsets(steps: Array, more: Array) -> Array:
-    """Return the sum of offsets, in elements. It has 64 bits, like Triton's pointers, whatever the inputs have."""
+    """Return the sum of offsets, in elements. Like Triton's pointers, the sum has 64 bits for inputs of any width."""
     found: Array = steps.astype(np.int64) + more.astype(np.int64)
     return found
 
 
 def in_bytes(steps: Array, itemsize: int) -> Array:
-    """Return offsets in bytes of elements of ``itemsize`` bytes, in 64 bits: tensors may be larger than 2 GiB."""
+    """Convert offsets from elements of ``itemsize`` bytes to bytes. The result has 64 bits, for tensors over 2 GiB."""
     found: Array = steps.astype(np.int64) * itemsize
     return found
 
 
 def describe(pointers: Array, mask: Array | None, itemsize: int, *, writing: bool) -> ElementDescriptor | None:
-    """Return the descriptor of the elements at ``pointers`` where ``mask`` holds (None: all), or None if none is left.
+    """Return the descriptor of the elements at ``pointers`` where ``mask`` is true; None if there are no such elements.
 
-    ``pointers`` are integers, in bytes; ``mask`` broadcasts to their shape. An axis of a load along which all
-    elements have the same address gets length 1: the element is read once and repeated. A store never gets a box that
-    covers a byte twice. It gets a list in the order of the elements, so the last write wins.
+    ``pointers`` are byte addresses. ``mask`` broadcasts to their shape; None selects all elements. An axis of a load
+    along which all elements have the same address gets length 1: the element is read once and repeated. A store whose
+    elements overlap gets a list in the order of the elements instead of a box, so the last write wins.
     """
     at = pointers.view(np.int64) if pointers.dtype == np.uint64 else pointers.astype(np.int64)
     if mask is not None:
@@ -120,7 +120,7 @@ def describe(pointers: Array, mask: Array | None, itemsize: int, *, writing: boo
 
 
 def _without_repeats(at: Array, mask: Array | None) -> tuple[Array, Array | None]:
-    """Reduce axes along which addresses and mask do not change to their first element."""
+    """Shorten each axis along which neither addresses nor mask change to its first element."""
     for axis, n in enumerate(at.shape):
         if n == 1 or at[_second(axis, at.ndim)] != at.flat[0]:
             continue
@@ -131,7 +131,7 @@ def _without_repeats(at: Array, mask: Array | None) -> tuple[Array, Array | None
 
 
 def _corner(mask: Array) -> Shape | None:
-    """Return the extents of the corner block that ``mask`` selects; None if it selects anything else."""
+    """Return the extents of the block at the first element that ``mask`` selects; None if it selects no such block."""
     core = thin(mask)
     extents = _corner_of(core.tobytes(), core.shape)
     if extents is None or core is mask:
@@ -141,7 +141,7 @@ def _corner(mask: Array) -> Shape | None:
 
 @lru_cache(maxsize=128)
 def _corner_of(elements: bytes, shape: Shape) -> Shape | None:
-    """Return `_corner` of a mask by its bytes, cached: nearly all programs of a grid use the same few masks."""
+    """Return `_corner` of the mask with these bytes. Results are cached, as programs of a grid share few masks."""
     mask = np.frombuffer(elements, bool).reshape(shape)
     axes = range(mask.ndim)
     extents = tuple([int(mask.any(tuple(j for j in axes if j != i)).sum()) for i in axes])
@@ -150,9 +150,9 @@ def _corner_of(elements: bytes, shape: Shape) -> Shape | None:
 
 
 def _box(at: Array, valid: Shape, itemsize: int, *, writing: bool) -> Box | None:
-    """Return the box of the elements in the corner ``valid``; None if their addresses form no box.
+    """Return the box of the first ``valid`` elements along each axis; None if their addresses form no box.
 
-    The first differences give the candidate strides. Then every address is compared.
+    Strides are taken from the first two elements of each axis. Every address is then compared with the box.
     """
     region = at[tuple([slice(n) for n in valid])]
     base = int(region.flat[0])
@@ -186,7 +186,7 @@ def _second(axis: int, axes: int) -> Shape:
 
 
 def _overlaps(strides: list[int | None], extents: Shape, itemsize: int) -> bool:
-    """Return whether two elements of a box may share bytes: an axis has a smaller step than the finer axes cover."""
+    """Return whether elements of a box may share bytes: the step of an axis is below the span of the finer axes."""
     covered = itemsize
     for step, n in sorted((step, n) for step, n in zip(strides, extents, strict=True) if step is not None):
         if step < covered:

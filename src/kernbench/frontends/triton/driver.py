@@ -22,7 +22,7 @@ class Utils:
 
     @staticmethod
     def get_device_properties(device: int = 0) -> dict[str, int]:  # noqa: ARG004 - all SIPs are alike
-        """Return figures of the current SIP. Multiprocessors are the PEs that store tensors; shared memory is TCM."""
+        """Return the current SIP's properties. Multiprocessors are PEs that store tensors, and shared memory is TCM."""
         context = context_of("get_device_properties")
         found = device_properties(context, context.devices.current)
         return {
@@ -47,7 +47,7 @@ class TritonDriver:
         return True
 
     def get_current_target(self) -> Any:
-        """Return a target that is never compiled for; a CUDA target in programs that call the machine "cuda"."""
+        """Return a target that is never compiled for. It is a CUDA target if the program uses the name "cuda"."""
         context = current_context()
         if context is None or not context.frontends.torch.as_cuda:
             return GPUTarget(DEVICE, "pe", WARP_SIZE)
@@ -63,7 +63,7 @@ class TritonDriver:
         context_of("set_current_device").ahbm.set_device(device)
 
     def get_device_capability(self, device: int = 0) -> tuple[int, int]:
-        """Return the compute capability of ``--set triton.capability``."""
+        """Return the compute capability (major, minor) that ``--set triton.capability`` configures."""
         return context_of("get_device_capability").frontends.triton.capability_numbers
 
     def get_current_stream(self, device: int = 0) -> int:
@@ -87,13 +87,13 @@ class TritonDriver:
         """Do nothing: the machine has no cache that a benchmark would have to flush."""
 
     def get_benchmarker(self) -> Callable[..., Any]:
-        """Return the function that measures."""
+        """Return ``do_bench``, which measures simulated time."""
         return do_bench
 
 
 @value
 class CompiledKernel:
-    """The result of a launch and of ``kernel.warmup``. ``compiled[grid](...)`` runs it; it occupies its PE fully."""
+    """The result of a launch and of ``kernel.warmup``. ``compiled[grid](...)`` launches the kernel."""
 
     kernel: Any
     options: Mapping[str, Any]
@@ -105,7 +105,7 @@ class CompiledKernel:
 
     @property
     def n_regs(self) -> int:
-        """Return the registers of a thread, if the kernel uses all of them."""
+        """Return the registers per thread: all registers of a PE, divided by the threads that the launch requests."""
         return REGISTERS // (WARP_SIZE * int(self.options.get("num_warps", 4)))
 
     @property
@@ -128,7 +128,7 @@ class CompiledKernel:
         """Do nothing. Programs call it before they read ``n_regs`` and ``n_spills``."""
 
     def __getitem__(self, grid: object) -> Callable[..., None]:
-        """Return a launcher: ``compiled[grid](*args)`` repeats the launch; missing arguments keep their values."""
+        """Return a launcher: ``compiled[grid](*args)`` repeats the launch. Missing arguments keep their last values."""
 
         def run(*args: object, **kwargs: object) -> None:
             given = self.kernel.arg_names[: len(args)]

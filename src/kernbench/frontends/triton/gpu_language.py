@@ -1,6 +1,6 @@
 """Calls of a kernel that make sense only on a GPU (``triton.language.extra.cuda``), or only in an older Triton.
 
-Each is ignored with a warning, or refused by name.
+Each call is ignored with a warning, or refused with its name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Installation of the front end in Triton, on import, after a check that Triton has every function it replaces."""
+"""Installation of the front end in Triton, on import, after a check that Triton has every function that is replaced."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _EXPECTED: Mapping[tuple[Any, str], str] = {
 
 
 def _check() -> None:
-    """Raise ImportError, which names the supported version, if this Triton differs from what is expected."""
+    """Raise ImportError, which names the supported version, if a function of this Triton is missing or has changed."""
     found = version("triton")
     made_for = f"kernbench.triton is made for triton {MADE_FOR}"
     if not found.startswith(f"{MADE_FOR}."):
@@ -93,19 +93,19 @@ def _check() -> None:
 
 
 def _call(kernel: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call a kernel from a kernel; errors pass unchanged. Replaces ``InterpretedFunction.__call__``."""
+    """Call a kernel from a kernel. Errors pass unchanged. Replaces ``InterpretedFunction.__call__``."""
     return kernel.rewrite()(*args, **kwargs)
 
 
 def _transpose(tensor: Any) -> Any:
-    """Transpose a matrix. Replaces ``tensor.T``, which reads the data."""
+    """Transpose a matrix. Replaces ``tensor.T``, which would read the data."""
     rows, columns = tensor.shape
     made = interpreter.interpreter_builder.create_trans(tensor.handle, (1, 0))
     return tl.core.tensor(made, tl.core.block_type(tensor.dtype, [columns, rows]))
 
 
 def _language() -> None:
-    """A function with the language in its module's globals, under both of its names."""
+    """A placeholder. The globals of its module contain the language, under both names of the language."""
 
 
 def _install() -> None:
@@ -117,7 +117,7 @@ def _install() -> None:
     interpreter.InterpretedFunction.run = run
     interpreter.InterpretedFunction.__call__ = _call
     interpreter._patch_attr = recorded.patch  # noqa: SLF001
-    # Once and permanently: the interpreter patches it for each call of a kernel, and reverts it after each launch.
+    # Patch once and permanently: the interpreter would patch for each call of a kernel, and revert after each launch.
     interpreter._patch_lang(_language)  # noqa: SLF001
     for module in (cuda, cuda.gdc, cuda.utils, tl, tl.core):
         for name in gpu_language.names_in(module):

@@ -1,4 +1,4 @@
-"""Results of ``triton.jit``: functions for the machine, with the attributes of compiled ones."""
+"""Results of ``triton.jit``: functions for the machine, with the attributes of compiled kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOOP, _OPERAND, _NOT = "_kernbench_loop", "_kernbench_operand", "_kernbench_not
 
 
 class Kernel(JITFunction):
-    """A kernel. It replaces ``InterpretedFunction`` and is a ``JITFunction`` for programs that inspect it."""
+    """A kernel. Kernel replaces ``InterpretedFunction``. It is a ``JITFunction``, for programs that inspect it."""
 
     def __init__(self, fn: Any, **options: Any) -> None:
         super().__init__(fn, **options)
@@ -41,23 +41,23 @@ class Kernel(JITFunction):
         return self._rewritten
 
     def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> CompiledKernel:
-        """Launch the kernel unless ``warmup``, and return its figures."""
+        """Launch the kernel unless ``warmup``, and return a CompiledKernel with its figures."""
         return run(self, *args, grid=grid, warmup=warmup, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the kernel within another kernel; errors pass unchanged."""
+        """Run the kernel within another kernel. Errors pass unchanged."""
         return self.rewrite()(*args, **kwargs)
 
 
 def _resolve_libdevice(names: dict[str, Any]) -> None:
-    """Replace functions of another copy of Triton's libdevice module: a compiler identifies them by module name."""
+    """Replace functions in ``names`` from any copy of Triton's libdevice module, which its module name identifies."""
     for name, there in names.items():
         if isinstance(there, FunctionType) and there.__module__ == libdevice.__name__:
             names[name] = vars(libdevice).get(there.__name__, there)
 
 
 def _loop(steps: Any) -> Iterator[Any]:
-    """Yield the numbers of a range as a kernel sees them: tensors without axes."""
+    """Yield the numbers of a range as tensors without axes, as compiled kernels see them."""
     if not isinstance(steps, range):
         yield from steps
         return
@@ -80,10 +80,10 @@ def _is_block(x: Any) -> bool:
 
 
 class _Operand:
-    """An operand of ``and`` or ``or``, with the result up to it: ``a and b`` becomes ``(start < a < b).value``.
+    """An operand of ``and`` or ``or``, and the result so far: ``a and b`` becomes ``(start < a < b).value``.
 
-    Blocks are combined element by element, as in compiled code; Python would only test that the object exists.
-    Everything else follows Python's rules: ``b`` is not evaluated if ``a`` decides.
+    Blocks are combined element by element, as in compiled code. Python would only test that the object exists. Other
+    values follow Python's rules: ``b`` is not evaluated if ``a`` decides.
     """
 
     def __init__(self, combine: str, value: Any) -> None:
@@ -131,7 +131,7 @@ def _visit_unary_op(self: Any, node: ast.UnaryOp) -> ast.AST:
 
 
 def _visit_call(self: Any, node: ast.Call) -> ast.AST:
-    """Give a ``tl.static_assert`` without a message its condition as message."""
+    """Add the text of the condition as message to a ``tl.static_assert`` without a message."""
     name = ast.unparse(node.func)
     given = {keyword.arg: keyword.value for keyword in node.keywords}
     conditions = [*node.args, *([given["cond"]] if "cond" in given else [])]
@@ -144,14 +144,14 @@ def _visit_call(self: Any, node: ast.Call) -> ast.AST:
 
 
 def _visit_assert(self: Any, node: ast.Assert) -> ast.AST:
-    """Give an ``assert`` without a message its condition as message."""
+    """Add the text of the condition as message to an ``assert`` without a message."""
     node.msg = node.msg or ast.Constant(f"assert: {ast.unparse(node.test)} is false")
     self.generic_visit(node)
     return node
 
 
 def install() -> None:
-    """Make ``triton.jit`` return a Kernel, and give kernels the semantics of compiled ones."""
+    """Make ``triton.jit`` return a Kernel, and change the interpreter so that kernels behave as compiled code does."""
     interpreter.InterpretedFunction = Kernel
     transformer = interpreter.ASTTransformer
     transformer.visit_For, transformer.visit_BoolOp, transformer.visit_UnaryOp = (

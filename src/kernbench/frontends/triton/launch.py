@@ -1,4 +1,4 @@
-"""``kernel[grid](...)``: the programs of the grid, one after another on each PE that owns a part of the tensors."""
+"""``kernel[grid](...)``: the programs of the grid, one after another on each PE that stores a part of the tensors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from kernbench.triton_emu.kernel_runner import check_host_calls
 from kernbench.triton_emu.tl_context import TLContext
 
 MEASURED = 0.1
-"""Fraction of the wall-time limit that a launch is measured for before its remaining time is predicted."""
+"""Fraction of the wall-time limit for which a launch runs before its remaining time is predicted."""
 _GPU_OPTIONS = frozenset(option.name for options in (CUDAOptions, HIPOptions) for option in dataclasses.fields(options))
 """Options of GPU back ends. Only ``num_stages`` has an effect here."""
 _PLACED = Tensor | Placed | TensorDescriptor
@@ -55,10 +55,10 @@ class Addressed(Protocol):
 
 @value
 class Pointer:
-    """A pointer argument on ``sip``: ``offset`` bytes from the start of ``tensor``, to elements of type ``ty``.
+    """A pointer argument on ``sip`` to elements of type ``ty``, ``offset`` bytes from the start of ``tensor``.
 
     If ``tensor`` is None, ``offset`` is the address. If ``descriptor`` is set, the argument is this tensor descriptor
-    of the host, and the pointer is its base.
+    of the host, and the pointer is the base of the descriptor.
     """
 
     tensor: Tensor | None
@@ -68,7 +68,7 @@ class Pointer:
     descriptor: TensorDescriptor | None = None
 
     def at(self, address: int) -> Any:
-        """Return the argument, if the tensor starts at ``address``."""
+        """Return the kernel's argument for a tensor that starts at ``address``."""
         to = tl.pointer_type(self.ty)
         pointer = tl.tensor(PointerHandle(address + self.offset, to), to)
         if self.descriptor is None:
@@ -129,7 +129,7 @@ def launch(kernel: Any, grid: object, args: tuple[object, ...], kwargs: Mapping[
 def _find_pes(
     context: RuntimeContext[Any], bound: Mapping[str, object], arguments: Arguments, tensors: Sequence[Tensor]
 ) -> list[PeCoord]:
-    """Return the PEs that own the tensors, or all PEs that store host-library tensors if there is such an argument."""
+    """Return the PEs that store the tensors; with a host-library tensor, all PEs that store such tensors."""
     if any(isinstance(each, Placed) or _is_address(each) or _is_placed_descriptor(each) for each in bound.values()):
         return list(pes_of_tensors(context, next(iter(arguments.pointers.values())).sip))
     return sorted({owner for tensor in tensors for owner in tensor.layout.owners})
@@ -140,7 +140,7 @@ def _is_placed_descriptor(x: object) -> bool:
 
 
 def _check_placement(name: str, arguments: Arguments, spec: TopologySpec) -> None:
-    """Raise InputError for tensors on several SIPs, and for relaxed memory ordering: Triton relies on program order."""
+    """Raise InputError for tensors on several SIPs, or relaxed memory ordering: Triton relies on program order."""
     if spec.pe.dma.ordering == "relaxed":
         raise InputError(
             f"kernel {name!r}: with pe.dma.ordering=relaxed its loads and stores have no order; use program"
@@ -178,7 +178,7 @@ def _program(
 
 
 def _bind(name: str, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> Any:
-    """Return all arguments by name, with defaults. Raises InputError for an argument without a parameter."""
+    """Return all arguments by name, with defaults. Raises InputError for an argument that no parameter accepts."""
     parameters = inspect.signature(function).parameters
     unknown = [key for key in kwargs if key not in parameters and key not in _GPU_OPTIONS]
     if unknown:
@@ -226,7 +226,7 @@ def _pointer(x: Any) -> Pointer:
             raise InputError(f"a tensor descriptor of a {type(x.base).__name__}, which is no tensor of the machine")
         if x.round_f32_to_tf32:
             raise InputError("a tensor descriptor with round_f32_to_tf32: the machine has no tf32")
-        return replace(_pointer(x.base), descriptor=copy(x))  # a hook may give it other blocks for the next launch
+        return replace(_pointer(x.base), descriptor=copy(x))  # a hook may change the blocks for the next launch
     if isinstance(x, Tensor):
         return Pointer(x, 0, POINTED_TO[x.dtype], x.sip)
     ty = tl.str_to_ty(mangle_type(x), None).element_ty
@@ -256,7 +256,7 @@ def _value(name: str, key: str, value: Any) -> object:
 
 
 def _null(name: str, key: str, value: Addressed) -> object:
-    """Return a null pointer, as on a GPU, for an empty host tensor that stands for no tensor at all."""
+    """Return a null pointer, as on a GPU, for an empty host tensor: programs pass one in place of no tensor."""
     if value.data_ptr():
         raise InputError(
             f"kernel {name!r}: {key} is a tensor on {value.device}; a kernel takes tensors of the machine: "
@@ -268,7 +268,7 @@ def _null(name: str, key: str, value: Addressed) -> object:
 
 @state
 class LaunchPace:
-    """The pace of the programs of a launch, over all PEs, in wall time."""
+    """The wall time of the programs of a launch that have run so far, over all PEs."""
 
     kernel: str
     grid: LaunchGrid

@@ -1,4 +1,4 @@
-"""``libdevice``: elementwise functions of CUDA's library as MATH commands, keyed by their symbols."""
+"""``libdevice``: elementwise functions of CUDA's library, computed by MATH commands. Symbols identify the functions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SAME = (
     "exp10 exp2 expm1 fdim floor fma hypot ldexp lgamma log log10 log1p log2 logb nextafter normcdf normcdfinv pow "
     "rcbrt remainder rhypot rint round rsqrt sin sinh sinpi sqrt tan tanh tgamma trunc"
 )
-"""Symbols that are an operator's name with an f behind it."""
+"""Symbols that consist of an operator's name and the suffix f."""
 _OTHER = MappingProxyType(
     {
         "fabsf": "abs",
@@ -78,7 +78,7 @@ OPERATORS: MappingProxyType[str, str | None] = MappingProxyType(
     | {f"float2{ty}_{mode}": op for ty in ("int", "uint", "ll", "ull") for mode, op in _ROUNDED.items()}
     | dict.fromkeys(_TO_FLOAT)
 )
-"""The operator of each symbol; its result is cast to the symbol's type. None: only the cast."""
+"""The operator of each symbol. Its result is cast to the symbol's type. None: the argument is only cast."""
 
 
 def _half_of(a: Handle, b: Handle, more: int) -> Handle:
@@ -104,7 +104,7 @@ _IN_64_BITS: MappingProxyType[str, Callable[[Handle, Handle], Handle]] = Mapping
 
 
 def call(symbol: str, args: list[Value], returned: Type) -> Value:
-    """Call the library function that ``symbol`` names. Raises Refused if the machine has none."""
+    """Call the library function that ``symbol`` names. Raises Refused if the machine lacks it."""
     name, out = symbol.removeprefix(_PREFIX), returned.scalar
     shape = np.broadcast_shapes(*[each.data.shape for each in args])
     if name == "saturatef":
@@ -161,7 +161,7 @@ def _cast(x: Value, out: Type) -> Value:
 
 
 def functions_of(library: ModuleType) -> dict[str, Callable[..., Any]]:
-    """Return the functions of Triton's module by name. Each refuses unsupported types by name, not by a KeyError."""
+    """Return the functions of Triton's module by name. Each refuses unsupported types by their names."""
     found = {name: _check_call(name, each) for name, each in vars(library).items() if tl.core.is_builtin(each)}
     return found | {"fast_tanhf": found["tanh"]}
 

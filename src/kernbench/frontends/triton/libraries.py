@@ -12,7 +12,7 @@ _ADVICE = "--explain and --trace say where the time went"
 
 
 def _start(name: object = None, **_: object) -> None:  # noqa: ARG001
-    """Print that nothing is recorded. Replaces ``triton.profiler.start``."""
+    """Print that the machine does not record profiles. Replaces ``triton.profiler.start``."""
     print(f"triton.profiler: proton reads counters of a GPU, and records nothing here; {_ADVICE}")
 
 
@@ -28,7 +28,7 @@ PROTON = MappingProxyType({"start": _start, "activate": _nothing, "deactivate": 
 
 
 class BlasLt:
-    """``CublasLt`` and ``HipblasLt``: products of PyTorch tensors, computed as PyTorch's own."""
+    """``CublasLt`` and ``HipblasLt``: products of PyTorch tensors, computed as in PyTorch itself."""
 
     def __init__(self, workspace: object) -> None: ...
 

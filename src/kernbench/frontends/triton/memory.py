@@ -36,7 +36,7 @@ class Selecting(Protocol):
 
 
 def load(builder: Selecting, pointers: Value, mask: Array | None, other: Value | None) -> Value:
-    """Load from ``pointers`` where ``mask`` holds (None: everywhere), elsewhere return ``other`` (None: zeros)."""
+    """Load from ``pointers`` where ``mask`` is true (None: all). Elsewhere the result has ``other`` (None: zeros)."""
     ty, shape = pointers.get_element_ty(), shape_of(pointers)
     item = memory_type(ty)
     what = describe_pointers(pointers, mask, item.itemsize, writing=False)
@@ -62,16 +62,16 @@ def _zeros(ty: Type, shape: Shape) -> Value:
 
 
 def _one_number(value: Value) -> Number | None:
-    """Return the number that all elements equal; None if they differ, or are data."""
+    """Return the number that all elements equal; None if elements differ or are symbolic."""
     found = None if is_symbolic(value) else uniform(value.data)
     return None if found is None else plain_number(found)
 
 
 def store(pointers: Value, value: Value, mask: Array | None) -> None:
-    """Write ``value`` to ``pointers`` where ``mask`` holds (None: everywhere)."""
+    """Write the elements of ``value`` to ``pointers`` where ``mask`` is true (None: all)."""
     item, data = memory_type(pointers.get_element_ty()), value.data
     if isinstance(data, Symbolic) and data.swapped and data.handle.shape == data.shape[::-1]:
-        # A transposed value is stored as it is, at transposed addresses.
+        # A transposed value is stored without transposing it, at transposed addresses.
         at, handle = known(pointers), data.handle
         flipped = None if mask is None else np.broadcast_to(mask, at.shape).T
         what = describe(np.ascontiguousarray(at.T), flipped, item.itemsize, writing=True)
@@ -87,7 +87,7 @@ def store(pointers: Value, value: Value, mask: Array | None) -> None:
 
 
 def memory_type(ty: Any) -> DType:
-    """Return the machine's type for the elements that a pointer of type ``ty`` points to. Raises Refused if none is."""
+    """Return the machine's type for elements behind a pointer of type ``ty``. Raises Refused if there is none."""
     item = MACHINE_TYPES.get(ty.scalar)
     if item is None:
         names = ", ".join(str(name) for name in MACHINE_TYPES)

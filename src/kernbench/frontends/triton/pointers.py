@@ -11,13 +11,13 @@ from kernbench.frontends.triton.values import TensorHandle, Type, Value, known, 
 
 _HERE = np.zeros(1, np.int32)
 _PLANS = 64
-"""Maximum number of cached descriptors per kernel: enough for its loops and for its next program."""
+"""Maximum number of cached descriptors per kernel, enough for its loops and for its next program."""
 
 
 class PointerHandle(TensorHandle):
-    """Pointers at ``base`` plus ``steps``, in elements of the type that ``ty`` points to. ``data`` has the addresses.
+    """Pointers: ``base`` is a byte address, and ``steps`` are offsets in elements of the type that ``ty`` points to.
 
-    Adding one number to all of them changes only ``base``. The blocks of a loop therefore share one array ``steps``,
+    Adding one number to all pointers changes only ``base``. The blocks of a loop therefore share one array ``steps``,
     and the cached descriptor of one block serves the others.
     """
 
@@ -27,7 +27,7 @@ class PointerHandle(TensorHandle):
 
     @property
     def data(self) -> Array:
-        """Return the addresses."""
+        """Return the address of each pointer, in bytes."""
         at = in_bytes(thin(self.steps), _width(self)).astype(np.uint64) + np.uint64(self.base % 2**64)
         return broadcast(at, self.steps.shape)
 
@@ -54,13 +54,13 @@ def move_pointers(pointers: Value, offset: Value) -> Value:
 
 
 def shape_of(pointers: Value) -> Shape:
-    """Return the shape of the pointers."""
+    """Return the shape of a block of pointers."""
     found: Shape = pointers.steps.shape if isinstance(pointers, PointerHandle) else pointers.data.shape
     return found
 
 
 def describe_pointers(pointers: Value, mask: Array | None, itemsize: int, *, writing: bool) -> ElementDescriptor | None:
-    """Return the descriptor of a kernel's pointers, as `describe` does, from the cache if it is there."""
+    """Return the descriptor of a kernel's pointers, as `describe` does, from the cache if possible."""
     if not isinstance(pointers, PointerHandle):
         return describe(known(pointers), mask, itemsize, writing=writing)
     plans, steps = running().plans, pointers.steps
@@ -71,7 +71,7 @@ def describe_pointers(pointers: Value, mask: Array | None, itemsize: int, *, wri
         if len(plans) == _PLANS:
             plans.clear()
         at = broadcast(in_bytes(thin(steps), itemsize), steps.shape)
-        # Store the array, too: while it lives, no other array has its id.
+        # Store the array, too: while it exists, no other array has its id.
         found = plans[key] = steps, describe(at, mask, itemsize, writing=writing)
     plan = found[1]
     return None if plan is None else plan.moved(pointers.base)

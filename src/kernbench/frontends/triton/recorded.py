@@ -1,9 +1,9 @@
-"""Replay of ``triton.language`` functions: Triton checks a call once per signature, later calls repeat its requests.
+"""Replay of ``triton.language`` functions: Triton checks a call once per signature; later calls repeat its requests.
 
 Triton's semantics (types, promotion, broadcasting) derive their requests to the builder from the types of tensors and
 from plain arguments, never from the elements. The first call with a signature therefore goes through Triton and is
 recorded; later ones send the builder the same requests with other operands. Errors are not recorded: Triton raises them
-each time. Values are immutable, so known operands that come again yield the earlier result.
+each time. Values are immutable, so a call with the same known operands returns the earlier result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kernbench.common.values import state
 from kernbench.frontends.triton.values import Symbolic, TensorHandle, is_symbolic
 
 CallOperand: TypeAlias = Any
-"""A handle of the builder; for an operator, also the plain number beside the tensor."""
+"""A handle of the builder. For an operator, also a plain number that it combines with a tensor."""
 
 _TlTensor: Any = tl.core.tensor
 _LIMIT = 4096  # signatures of a function; calls with ever new numbers must not fill the memory
@@ -34,22 +34,22 @@ _ALL = slice(None)
 _ONE = (1,)
 _SEQUENCES = frozenset((tuple, list, tl.tuple))
 _NAMES = ("add", "sub", "mul", "truediv", "floordiv", "mod", "and", "or", "xor", "gt", "ge", "lt", "le", "eq", "ne")
-# The builder turns constants into constants, once. These requests are repeated, since they depend on the program.
+# Requests about constants are computed once. The following requests are repeated, since they depend on the program.
 _OF_PROGRAM = frozenset(("create_get_program_id", "create_get_num_programs"))
 _OPERATORS = frozenset(f"__{reflected}{name}__" for name in _NAMES for reflected in ("", "r"))
 
 
 class _NotPlainError(Exception):
-    """An argument is neither a tensor nor plain, so Triton's use of it is not known here."""
+    """An argument is neither a tensor nor plain, so a recording cannot cover Triton's use of it."""
 
 
 @state
 class _Recording:
-    """The builder requests of a call, each with a function that picks its arguments from the list of values so far.
+    """The builder requests of a call, each with a function that picks its arguments from a list of values.
 
-    The list has constants first, then the operands of the call, then the result of each request. ``result``: the list
+    The list contains constants, the operands of the call, and the result of each request so far. ``result``: the list
     index of the call's result (None: a constant) and the attributes of its tensor; None if the call returns nothing.
-    Small known results of known operands are cached, since a loop asks for them again and again.
+    Small known results of known operands are cached, since a loop repeats the same calls.
     """
 
     constants: tuple[Any, ...]
@@ -58,17 +58,17 @@ class _Recording:
     _cached: dict[tuple[int | bytes, ...], tuple[list[CallOperand], Any]] = field(default_factory=dict)
 
     def replay(self, operands: list[CallOperand]) -> Any:
-        """Return the result of the same requests for other operands."""
+        """Return the result of the recorded requests for other operands."""
         key = tuple(map(_key_of, operands))
         found = self._cached.pop(key, None)
         if found is not None:
-            self._cached[key] = found  # now the last to be evicted
+            self._cached[key] = found  # moved to the end: evicted last
             return found[1]
         made = self._ask(operands)
         if operands and self.result is not None and _is_small(made.handle) and all(map(_is_known, operands)):
             if len(self._cached) == _MOST_CACHED:
                 del self._cached[next(iter(self._cached))]
-            self._cached[key] = operands, made  # with the operands: while they live, no other object has their ids
+            self._cached[key] = operands, made  # with the operands: while they exist, no other object has their ids
         return made
 
     def _ask(self, operands: list[CallOperand]) -> Any:
@@ -86,7 +86,7 @@ class _Recording:
 
 
 class _CallRecorder:
-    """The builder's stand-in while a call is recorded: it forwards requests and notes those about operands."""
+    """The builder's stand-in while a call is recorded: it forwards requests, and records those about operands."""
 
     def __init__(self, builder: Any, operands: list[CallOperand]) -> None:
         self._builder = builder
@@ -100,13 +100,13 @@ class _CallRecorder:
         return self._noting(name, found) if callable(found) else found
 
     def _noting(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        # A number is an operand only where it becomes a handle; elsewhere it is an axis or the like.
+        # A number is an operand only where it becomes a handle. Elsewhere it is, for example, an axis.
         kinds = int | float if name.startswith("get_") else TensorHandle
 
         def ask(*arguments: Any, **named: Any) -> Any:
             made = method(*arguments, **named)
             if isinstance(made, TensorHandle) and self._number(made) is not None:
-                made = copy(made)  # an operand, returned as it is: next time the result may be another object
+                made = copy(made)  # an operand, returned unchanged: next time it may be another object
             numbers = [self._number(each) if isinstance(each, kinds) else None for each in arguments]
             varies = any(number is not None for number in numbers)
             if varies or _is_asked_again(name, made):
@@ -146,7 +146,7 @@ class _CallRecorder:
 
 
 def _is_asked_again(name: str, made: object) -> bool:
-    """Return whether a builder request about constants may have another result next time."""
+    """Return whether a builder request about constants may have another result in the next call."""
     if isinstance(made, TensorHandle):
         return name in _OF_PROGRAM or is_symbolic(made)
     return made is None and not name.startswith("get_")
@@ -174,7 +174,7 @@ def _is_known(operand: CallOperand) -> bool:
 
 
 def _is_small(made: TensorHandle) -> bool:
-    """Return whether a call's result is known, no pointer, and small enough to cache."""
+    """Return whether a call's result is known, is no pointer, and is small enough to cache."""
     return type(made) is TensorHandle and not isinstance(made.data, Symbolic) and made.data.size <= _SMALL
 
 
@@ -183,17 +183,17 @@ def _holds_handles(argument: object) -> bool:
 
 
 def patch(owner: Any, name: str, function: Callable[..., Any], _builder: object, scope: Any) -> None:
-    """Give a function of the language its semantics. Replaces the interpreter's ``_patch_attr``."""
+    """Set ``owner.name`` to ``function`` with replay of recorded calls. Replaces the interpreter's ``_patch_attr``."""
     scope.set_attr(owner, name, _replay_calls(function, varying=owner is _TlTensor and name in _OPERATORS))
 
 
 def _replay_calls(function: Callable[..., Any], *, varying: bool) -> Callable[..., Any]:
-    """Return ``function`` with recording. ``varying``: it takes plain numbers as it does tensors."""
+    """Return ``function`` with recording and replay. ``varying``: plain numbers are operands, like tensors."""
     recordings: dict[Hashable, _Recording | None] = {}
     sign = _sign_operand if varying else _sign
 
     def call(*arguments: Any, _semantic: Any = None, **named: Any) -> Any:
-        if _semantic is not None:  # within a call that is being recorded, or cannot be
+        if _semantic is not None:  # within a call that is being recorded, or that cannot be recorded
             return function(*arguments, _semantic=_semantic, **named)
         signature: list[Any] = []
         operands: list[CallOperand] = []
@@ -213,7 +213,7 @@ def _replay_calls(function: Callable[..., Any], *, varying: bool) -> Callable[..
         recording = recordings.get(key)
         if recording is not None:
             return recording.replay(operands)
-        # The recording of x * x could not tell its operands apart; a recording of x * y serves x * x, too.
+        # A recording of x * x could not distinguish its operands. A recording of x * y also replays x * x.
         alike = len(operands) > len({id(each) for each in operands})
         if alike or key in recordings or len(recordings) == _LIMIT:
             return function(*arguments, _semantic=interpreter.interpreter_semantic, **named)
@@ -226,7 +226,7 @@ def _replay_calls(function: Callable[..., Any], *, varying: bool) -> Callable[..
 
 
 def _sign_operand(argument: Any, signature: list[Any], operands: list[CallOperand]) -> None:
-    """Sign like `_sign`, but sign a plain number only by type, sign and the type that it fits."""
+    """Sign like `_sign`, but of a plain number, sign only the type, the sign, and the type that it fits."""
     if type(argument) is int:
         operands.append(argument)
         signature += (int, argument < 0, (~argument if argument < 0 else argument).bit_length())

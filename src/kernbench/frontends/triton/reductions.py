@@ -1,4 +1,4 @@
-"""Reductions, scans, ``tl.histogram`` and ``tl.gather`` of data, built from the operators of MATH."""
+"""Reductions, scans, ``tl.histogram`` and ``tl.gather`` of symbolic values, built from the operators of MATH."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _reduce(operation: Any, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _reduce_by_halving(operation: Any, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Reduce by the kernel's own function: combine the two halves of the axis until one element is left."""
+    """Reduce by the kernel's own function: combine the halves of the axis repeatedly, until one element is left."""
     kernel, shape = running().tl, tuple(map(int, tensors[0].shape))
     axis = _axis(operation, tensors)
     parts = [_with_first(whole(each.handle), axis) for each in tensors]
@@ -88,8 +88,8 @@ def _reduce_by_halving(operation: Any, tensors: tuple[Any, ...]) -> tuple[Any, .
 def _scan_by_doubling(operation: Any, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
     """Scan by the kernel's own function: scanned blocks of 1, 2, 4 ... elements are merged in pairs.
 
-    All elements of the later block are combined with the last element of the earlier one; in reverse, the other way
-    round.
+    All elements of the later block are combined with the last element of the earlier block. In a reverse scan, the
+    earlier block is combined with the first element of the later block.
     """
     kernel, axis = running().tl, _axis(operation, tensors)
     parts = [_with_first(whole(each.handle), axis) for each in tensors]
@@ -115,7 +115,7 @@ def _scan_by_doubling(operation: Any, tensors: tuple[Any, ...]) -> tuple[Any, ..
 
 
 def count(data: Value, bins: int, mask: Value | None) -> Handle:
-    """Count how often each number below ``bins`` occurs where ``mask`` holds, by comparing all elements with each."""
+    """Count how often each number below ``bins`` occurs where ``mask`` holds, by comparing all elements with it."""
     kernel = running().tl
     found = kernel.elementwise(
         "eq", kernel.expand_dims(whole(data), 1), kernel.constant(np.arange(bins)[None, :], machine_type(data.dtype))
@@ -161,6 +161,6 @@ def _combine(operation: Any, tensors: tuple[Any, ...], operands: list[list[Handl
 
 
 def _tensor(handle: Handle, shape: tuple[int, ...], ty: Type) -> Any:
-    """Return a tensor of the language. One without axes is a scalar, which the interpreter stores as one element."""
+    """Return a Triton tensor. Without axes, it is a scalar, which the interpreter stores as one element."""
     data, scalar = Symbolic(handle, shape or (1,)), ty.scalar
     return tl.core.tensor(value_of(data, scalar), tl.block_type(scalar, list(shape)) if shape else scalar)

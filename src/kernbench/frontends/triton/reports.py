@@ -13,12 +13,12 @@ from kernbench.frontends.triton.launch import context_of
 from kernbench.runtime_api.context import RuntimeContext
 
 _OF_TABLES = frozenset(("diff_col", "save_precision"))
-"""Keyword arguments that a report uses for its table; all others go to the function that it measures."""
+"""Keyword arguments that a report uses for its table. It passes all others to the measured function."""
 
 
 @state
 class Measurements:
-    """The operators that the host computed in each ``do_bench`` call; an empty set if the machine computed."""
+    """The operators that the host computed in each ``do_bench`` call; an empty set for a call that launched kernels."""
 
     copies: list[frozenset[str]] = field(default_factory=list)
 
@@ -38,7 +38,10 @@ def do_bench(
     quantiles: Sequence[float] | None = None,
     return_mode: str = "mean",
 ) -> Any:
-    """Return the simulated milliseconds of one call, which repeats exactly. Replaces Triton's ``do_bench``."""
+    """Return the simulated milliseconds of one call of ``fn``; a repeated call would take as long.
+
+    Replaces Triton's ``do_bench``.
+    """
     context = context_of("do_bench")
     start, launches, unmodelled = context.engine.now, _launches(context), context.unmodelled.copy()
     fn()
@@ -61,8 +64,9 @@ def _launches(context: RuntimeContext[Any]) -> int:
 def report_of(draw: Callable[..., Any]) -> Callable[..., Any]:
     """Return the replacement of ``Mark._run``; ``draw`` is the original.
 
-    It measures only the first values of x if the run asks for that, and prints so. If a measurement fails, it prints
-    the results so far. A line whose operators the host computed is ``n/a`` in the table and is not drawn.
+    If the run's settings limit the values of x, it measures only the first ones, and prints this. If a measurement
+    fails, it prints the results so far. A line that measured only copies to and from the host is ``n/a`` in the table,
+    and is not drawn.
     """
 
     @wraps(draw)
@@ -106,7 +110,7 @@ def _lines_of(bench: Any, chosen: Sequence[int]) -> Any:
 def _measure_all(
     measure: Callable[..., Any], bench: Any, fixed: Mapping[str, object]
 ) -> tuple[list[list[Any]], dict[int, frozenset[str]]]:
-    """Return the figures of all lines, for each x, and the host's operators of lines that measured copies only."""
+    """Return the figures of all lines for each x, and the operators of lines for which the host computed everything."""
     figures: list[list[Any]] = []
     seen: list[list[frozenset[str]]] = [[] for _ in bench.line_vals]
     finished: list[str] = []

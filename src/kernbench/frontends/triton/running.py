@@ -20,7 +20,7 @@ GridOrder: TypeAlias = Literal["cyclic", "blocked"]
 
 
 class Refused(KernelError):  # noqa: N818 - the name says what happened
-    """A Triton kernel asks for what the machine does not have."""
+    """An error of a Triton kernel that requests an operation or a type that the machine lacks."""
 
 
 def refused(message: str) -> Refused:
@@ -32,8 +32,8 @@ def refused(message: str) -> Refused:
 class Running:
     """A kernel on one PE: its ``tl``, the grid, and the current program.
 
-    ``window`` is the maximum number of loads in flight, from ``num_stages``; it limits how far the kernel runs ahead of
-    its data. None: the machine's own limit. ``on_write`` is called with the SIP, the first address, and the address
+    ``window`` is the maximum number of loads in flight, from ``num_stages``, or None for the machine's limit. It limits
+    how far the kernel runs ahead of its data. ``on_write`` is called with the SIP, the first address, and the address
     behind the last byte of each write. ``plans`` caches the descriptors of loads and stores.
     """
 
@@ -46,7 +46,7 @@ class Running:
     _loads: list[Handle] = field(default_factory=list)
 
     def admit_load(self) -> None:
-        """Wait until another load may be in flight."""
+        """Wait until the number of loads in flight is below ``window``."""
         if self.window is not None and len(self._loads) >= self.window:
             self.tl.wait(self._loads.pop(0))
 
@@ -61,7 +61,7 @@ class Running:
             self.on_write(self.tl.site.sip, *target.extent(itemsize))
 
 
-# Each kernel is a separate flow of execution with its own value.
+# Each running kernel is a separate flow of execution with its own value of this variable.
 _RUNNING: ContextVar[Running] = ContextVar("kernbench_triton_kernel")
 
 

@@ -1,4 +1,4 @@
-"""``triton.autotune`` by simulated time; results of a search are cached from run to run."""
+"""``triton.autotune`` by simulated time; results of a search are cached across runs."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ FOLDER = "KERNBENCH_CACHE"
 
 @state
 class Chosen:
-    """The configurations that a rank has chosen, by tuner. They belong to this machine: another may favour others."""
+    """The configurations that a rank has chosen, by tuner. They are valid for this machine only."""
 
     caches: dict[int, dict[Any, Config]] = field(default_factory=dict)
 
     def of(self, tuner: Any) -> dict[Any, Config]:
-        """Return the configurations of a tuner, by the arguments that they were chosen for."""
+        """Return the chosen configurations of a tuner, by the arguments of the kernel."""
         return self.caches.setdefault(id(tuner), {})
 
 
 def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run the tuned kernel; each simulation chooses its configuration. Replaces ``Autotuner.run``."""
+    """Run the tuned kernel. Each simulation chooses the configuration anew. Replaces ``Autotuner.run``."""
     local = context_of(tuner.base_fn.__name__).rank_local
     chosen = local.get(Chosen)
     if chosen is None:
@@ -57,7 +57,7 @@ def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def prune(tuner: Any, kwargs: dict[str, Any]) -> list[Config]:
-    """Return the configurations to try: only the first, without a search. Replaces ``Autotuner.prune_configs``."""
+    """Return the configurations to try: without a search, the first. Replaces ``Autotuner.prune_configs``."""
     configs = list(_prune(tuner, kwargs))
     return configs if _searches() else configs[:1]
 
@@ -75,7 +75,7 @@ def bench(tuner: Any, *args: Any, config: Config, **kwargs: Any) -> Any:
 
 
 def recall(tuner: Any, tuning_key: Any, configs: Sequence[Config], search: Callable[[], None]) -> bool:
-    """Search, unless the cache has the results, and print them. Replaces ``Autotuner.check_disk_cache``."""
+    """Search, unless the cache has the results. Print them. Replaces ``Autotuner.check_disk_cache``."""
     path = _folder() / f"{_digest_of(tuner, tuning_key, configs)}.json"
     times = _read(path, len(configs))
     if times is None:

@@ -1,4 +1,4 @@
-"""Values of a kernel: known while time is simulated (NumPy arrays), or symbolic (handles of the PE's ``tl``)."""
+"""Values of a kernel: known during the simulation (NumPy arrays), or symbolic (handles of the PE's ``tl``)."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ MACHINE_TYPES: MappingProxyType[Type, DType] = MappingProxyType(
     }
 )
 POINTED_TO = MappingProxyType({item: name for name, item in MACHINE_TYPES.items() if name is not tl.int1})
-"""The element type of a pointer to a tensor of each machine type."""
+"""Triton's element type of a pointer, for each machine type of a tensor."""
 
 _numpy_of = interpreter._get_np_dtype  # noqa: SLF001 - the interpreter's own function
-# The interpreter represents these as bit patterns, which it cannot compute with.
+# The interpreter represents values of these types as bit patterns, with which it cannot compute.
 _NARROW_FLOATS = MappingProxyType(
     {
         tl.bfloat16: np.dtype(ml_dtypes.bfloat16),
@@ -104,8 +104,8 @@ def value_of(data: Any, ty: Type) -> Value:
 class Symbolic:
     """Values in TCM whose numbers only phase 2 computes: ``handle``, broadcast to ``shape``.
 
-    A handle of one element may have fewer axes. ``swapped``: the handle has the transposed matrix. The class has as
-    much of NumPy's interface as the interpreter uses. Methods that need numbers make the kernel wait for them.
+    A handle of one element may have fewer axes. ``swapped``: the handle contains the transposed matrix. The class has
+    the part of NumPy's interface that the interpreter uses. A method that needs numbers makes the kernel wait for them.
     """
 
     __array_ufunc__ = None
@@ -115,7 +115,7 @@ class Symbolic:
         self.handle = handle
         self.shape = shape
         self.swapped = swapped
-        self.itemsize = 1  # the interpreter takes the width from the type, not from here
+        self.itemsize = 1  # not used: the interpreter reads the width from the type
         self._numbers: Array | None = None
 
     @property
@@ -162,7 +162,7 @@ class Symbolic:
 
 
 class Product(Symbolic):
-    """A matrix product that the kernel is about to add to a value: ``issue`` takes the accumulator, once.
+    """A matrix product that the kernel adds to a value next. ``issue`` issues it once, with that accumulator.
 
     Reading ``handle`` first issues the product without an accumulator.
     """
@@ -179,7 +179,7 @@ class Product(Symbolic):
 
     @property
     def is_issued(self) -> bool:
-        """Return whether the product is issued, too late for an accumulator."""
+        """Return whether the product is already issued, so that it can no longer get an accumulator."""
         return self._issued is not None
 
     def issue(self, acc: Handle | None) -> Handle:
@@ -189,7 +189,7 @@ class Product(Symbolic):
 
     @property
     def handle(self) -> Handle:
-        """Return the product's handle; issue it without an accumulator if that has not happened."""
+        """Return the product's handle; issue the product without an accumulator if it is not issued yet."""
         return self.issue(None) if self._issued is None else self._issued
 
     @handle.setter
@@ -206,7 +206,7 @@ def is_symbolic(*values: Value | None) -> bool:
 
 
 def known(value: Value) -> Array:
-    """Return the numbers of a value. The kernel waits for those of data."""
+    """Return the numbers of a value. The kernel waits for those of a symbolic value."""
     data = value.data
     if isinstance(data, Symbolic):
         return data.numbers().astype(numpy_type(value.dtype))
@@ -226,7 +226,7 @@ def uniform(data: Array) -> Any:
 
 
 def smallest(data: Array) -> Array:
-    """Return the smallest array that broadcasts to ``data``: an axis along which nothing changes gets length 1."""
+    """Return the smallest array that broadcasts to ``data``: an axis along which nothing varies gets length 1."""
     core = thin(data)
     if core.size == 1:
         return core
@@ -238,7 +238,7 @@ def smallest(data: Array) -> Array:
 
 
 def _same(a: Array, b: Array) -> bool:
-    """Return whether the numbers have the same bits: NaN equals NaN, 0.0 differs from -0.0."""
+    """Return whether two arrays have the same bits. NaN equals NaN, and 0.0 differs from -0.0."""
     if a.dtype.kind in "fV":
         a, b = a.view(f"u{a.itemsize}"), b.view(f"u{b.itemsize}")
     return bool((a == b).all())
@@ -256,7 +256,7 @@ def operand(value: Value) -> Handle | Number:
 
 
 def _item(value: Value) -> DType:
-    """Return the machine's type of a known value; the interpreter gives truth values the type of what it compared."""
+    """Return the machine's type of a known value: i8 for truth values, which the interpreter types differently."""
     return I8 if value.data.dtype == np.bool_ else machine_type(value.dtype)
 
 
@@ -272,14 +272,14 @@ def constant(data: Array, item: DType) -> Handle:
 
 
 def straight(x: Symbolic) -> Handle:
-    """Return the handle of ``x``, which broadcasts to its shape; a pending transposition is carried out."""
+    """Return a handle that broadcasts to the shape of ``x``, after carrying out a pending transposition."""
     if x.swapped:
         x.handle, x.swapped = running().tl.trans(x.handle), False
     return x.handle
 
 
 def whole(value: Value) -> Handle:
-    """Return the handle of all elements of a value in TCM, repeated to its shape."""
+    """Return a handle of all elements of a value in TCM. Repeated elements are written out there."""
     language, data = running().tl, value.data
     if isinstance(data, Symbolic):
         handle = straight(data)
@@ -294,7 +294,7 @@ def whole(value: Value) -> Handle:
 
 
 def factor(value: Value) -> tuple[Handle, bool]:
-    """Return a value as a factor of a matrix product, and whether the product has to transpose it."""
+    """Return the handle of a factor of a matrix product, and whether the product must transpose the factor."""
     data = value.data
     if isinstance(data, Symbolic) and data.swapped and data.handle.shape == data.shape[::-1]:
         return data.handle, True
