@@ -32,8 +32,9 @@ _RECEIVES = ("await", "receive")
 class ScheduleRun:
     """A ``ProgramRun`` of ``kernel(*args)`` on the PE ``site``.
 
-    A step has been issued when the PE asks for the next one; values without further use are then dropped. Between two
-    requests only ``_values`` and the commands in flight hold arrays, so each array is freed at the step that drops it.
+    When the PE asks for the next request, the previous one has been issued, and the values without further use are
+    dropped. Between two requests only ``_values`` and the commands in flight hold arrays, so each array is freed at the
+    step that drops it.
     """
 
     __slots__ = ("_args", "_kernel", "_maker", "_op", "_ops", "_places", "_requests", "_values", "resume", "under_way")
