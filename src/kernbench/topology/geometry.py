@@ -163,7 +163,7 @@ class ChipletGeometry:
     edge: Side
 
     def at(self, u: float, v: float) -> PointMm:
-        """Return the position at ``u`` and ``v``."""
+        """Return the position on the board of the point at ``u`` and ``v``."""
         r = self.rect
         x, y = {"N": (u, 1 - v), "S": (u, v), "W": (1 - v, u), "E": (v, u)}[self.edge]
         return point(r.x + x * r.w, r.y + y * r.h)
@@ -175,9 +175,9 @@ class ChipletGeometry:
         return self.at(min(max(along, 0.04), 0.96), 0.1)
 
     def port(self, port: SipPort, count: int) -> PointMm:
-        """Return the position of a scale-up port of ``count`` ports: at the end or on the outer edge on its side.
+        """Return the position of one of ``count`` scale-up ports: on the outer edge, or at an end of the chiplet.
 
-        The port on the side of the cubes is at an end, beside the port there.
+        A port is on its own side of the chiplet. The port on the side of the cubes is at an end, beside the port there.
         """
         ends = self._ends()
         if port.side is None:
