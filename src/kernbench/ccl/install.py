@@ -112,7 +112,7 @@ def layout_of(algorithm: Algorithm, spec: TopologySpec) -> RankLayout:
 
 
 def edges_of(algorithm: Algorithm, spec: TopologySpec) -> list[Edge]:
-    """Return the edges of the topology, changed by the algorithm's ``neighbors`` function if it has one.
+    """Return the edges of the topology; the algorithm's function ``neighbors``, if it has one, may change them.
 
     A direction that ``neighbors`` changes or adds joins each PE of the rank to the same PE of the peer; all other
     directions are those of the topology. Raises InputError if either function breaks its contract.

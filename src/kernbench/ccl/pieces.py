@@ -48,7 +48,7 @@ class Messages(NamedTuple):
     def load_ahead(
         self, pieces: Sequence[Chunk], order: Iterable[int] | None = None
     ) -> Iterator[tuple[int, list[Step]]]:
-        """Yield (index, loads) for each piece in ``order``: the loads that precede its use.
+        """Yield (index, loads) for each piece in ``order``: the loads to issue before the piece is used.
 
         The loads run ahead, so that ``load_bytes`` stay in flight.
         """

@@ -147,7 +147,7 @@ class SipRing(NamedTuple):
 def over_sips(
     rank: int, world_size: int, /, *, sips: SipRing | None = None, ranks_are_sips: bool = True, **_others: object
 ) -> SipRing:
-    """Return the ring given to a schedule, or else all ranks by number.
+    """Return ``sips``, the ring passed to a schedule, or by default the ring of all ranks in the order of numbers.
 
     Raises InputError if ranks are PEs.
     """

@@ -214,7 +214,7 @@ def _algorithm(
 
 
 def _rank_names(spec: TopologySpec, world_size: int) -> dict[PeCoord, str]:
-    """Return the name of each rank in errors, by its PE."""
+    """Return the name of each rank for errors, keyed by the PE of the rank."""
     return {nth_pe(spec, rank): f"rank {rank}" for rank in range(world_size)}
 
 

@@ -41,7 +41,7 @@ class Hops(NamedTuple):
     sips: int
 
     def lead(self, messages: Messages) -> int:
-        """Return how many pieces the node sends up before it receives the first result: the pieces in flight.
+        """Return the number of pieces that the node sends up before it receives the first result.
 
         A hop holds at most as many pieces as a queue has slots.
         """

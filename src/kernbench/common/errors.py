@@ -305,7 +305,7 @@ def notes_of(error: BaseException) -> Iterator[str]:
 
 
 SHORTEST = 3
-"""Shortest name, in letters, that gets a hint: all shorter names are close to each other."""
+"""The length of the shortest name for which errors suggest a similar name; shorter names all resemble each other."""
 
 
 def close_to(name: object, names: Iterable[str]) -> str:

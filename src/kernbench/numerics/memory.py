@@ -198,7 +198,7 @@ class MemoryStore:
             extent.put(addr, end, array, strides)
 
     def keep(self, space: str, addr: int, array: Array) -> None:
-        """Write an array row-major, without a copy if it can never change.
+        """Write an array in row-major order; an array that can never change is stored without a copy.
 
         All addresses at which the array is stored share it, until one of these addresses is written.
         """

@@ -215,7 +215,7 @@ _ELEMENTS_AT_ONCE = 1 << 16
 
 
 def tolerance_for(dtype: DType, rtol: float | None = None, atol: float | None = None) -> Tolerance:
-    """Return the requested tolerances, else the defaults of the dtype. The default for integers is equality."""
+    """Return the requested tolerances, else the defaults of the dtype; integers have to be equal by default."""
     default = _TOLERANCES.get(dtype.name, _EXACT)
     return Tolerance(default.rtol if rtol is None else rtol, default.atol if atol is None else atol)
 

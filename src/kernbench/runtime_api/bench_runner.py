@@ -349,7 +349,7 @@ class _BenchRun:
             self._data = engine.data_report()
 
     def _check_queues(self) -> None:
-        """Raise IpcqError for messages of this run in queues that remain, since its context did not install them."""
+        """Raise IpcqError for messages of this run left in queues that its context neither installed nor removes."""
         context = self._context
         lost, report = context.requests.lost, context.cleanup_report
         lost.add(message for message in context.engine.unreceived() if message.launch >= self._first_request)
@@ -397,7 +397,7 @@ class _BenchRun:
 
 @contextmanager
 def _refused_threads_fail() -> Iterator[None]:
-    """Raise, at the end, the error of a thread that may not call the machine, unless the program has caught it."""
+    """At the end of the run, raise the error of a thread that may not call the machine, unless it was caught."""
     refused: list[SecondThreadError] = []
 
     def note(args: threading.ExceptHookArgs) -> None:
@@ -434,7 +434,7 @@ def _forks_end() -> Iterator[None]:
 
 
 def _end_fork(error: BaseException | None) -> NoReturn:
-    """End this process as Python does, but do not clean up or write what belongs to the parent."""
+    """End this process as Python does, but leave the cleanup and the outputs of the run to the parent process."""
     code = 0
     if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
         code = error.code or 0

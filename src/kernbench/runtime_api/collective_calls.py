@@ -43,7 +43,7 @@ def group_of(ranks: Iterable[int] | None, world_size: int) -> RankGroup:
 
 
 CallChannel: TypeAlias = Hashable
-"""A separate count of calls: the collectives of all ranks or of a group, or the messages from one rank to another."""
+"""A separately counted sequence of calls: collectives of all ranks or of a group, or messages between two ranks."""
 ShardPlaces: TypeAlias = tuple[tuple[int, int, int, int], ...]
 
 

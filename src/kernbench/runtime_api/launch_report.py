@@ -137,7 +137,7 @@ def _name(msg: HostMsg) -> str:
 
 
 def _has_ended(handle: RequestHandle) -> bool:
-    """Return True when a request has ended without being abandoned."""
+    """Return True when a request has ended and was not abandoned."""
     return handle.outcome is not None and not isinstance(handle.outcome.error, AbandonedError)
 
 

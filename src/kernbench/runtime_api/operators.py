@@ -15,9 +15,9 @@ from kernbench.common.values import state, value
 
 @value
 class OperatorUse:
-    """An operator of a program: its number of ``calls``, the launches that carried them out, and their simulated time.
+    """An operator of a program: the number of its ``calls``, and the launches and the simulated time of these calls.
 
-    ``ns``: from call to return, transfers included. ``modelled``: False if the host computed it.
+    ``ns``: the time from calls to returns, transfers included. ``modelled``: False if the host computed the operator.
     """
 
     name: str

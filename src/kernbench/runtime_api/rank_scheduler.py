@@ -295,7 +295,7 @@ class RankScheduler:
         self._ready = sorted(tasks, key=lambda task: task.worker.rank)
 
     def _pass_time(self, sleep: Sleep) -> list[Sleeper]:
-        """Advance to the first completion, and return the sleepers that it wakes.
+        """Advance time to the first completion, and return the sleepers that waited for the completed request.
 
         If no request can complete, the result is empty. The ranks that yielded then run again, since they may submit a
         request or stop waiting.

@@ -54,7 +54,7 @@ class RankLocal:
         return local
 
     def put(self, value: object) -> None:
-        """Store ``value`` in place of the object of its class."""
+        """Store ``value`` for the rank; it replaces a stored object of the same class."""
         self._kept[type(value)] = value
 
     def get(self, kind: type[T]) -> T | None:
@@ -223,7 +223,7 @@ WaitText = Callable[[], str]
 
 @value
 class Sleep:
-    """The wait of a rank: for the end of one of ``handles``, or for its ``gate`` to open.
+    """The wait of a rank: until one of the requests ``handles`` has ended, or until ``gate`` is open.
 
     ``label`` describes the wait. ``gives_way``: the rank could proceed at once, but lets other ranks run first.
     """

@@ -137,7 +137,7 @@ def _access_text(cube: CubeSpec) -> str:
 
 
 def bank_rows(topology: Topology) -> list[tuple[str, str]]:
-    """Return rows about the banks of a slice and the fields of its addresses; none without banks."""
+    """Return rows that describe the banks of a slice and the fields of its addresses; empty without banks."""
     hbm = topology.spec.cube.hbm
     return [] if hbm.banks is None else _bank_rows(hbm, hbm.banks)
 

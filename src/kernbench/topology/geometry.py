@@ -65,7 +65,7 @@ def manhattan_mm(a: PointMm, b: PointMm) -> float:
 
 @value
 class CubeGeometry:
-    """Positions within a cube, from its north-west corner."""
+    """Positions within a cube, measured from the cube's north-west corner."""
 
     w: float
     h: float
@@ -252,7 +252,7 @@ class MachineGeometry:
         return Rect(*point(x, y), size.w, size.h)
 
     def chiplet(self, outline: Rect) -> ChipletGeometry:
-        """Return the IO chiplet of the SIP with this outline, centred along its edge."""
+        """Return the IO chiplet of the SIP with this outline; the chiplet is centred along its edge of the SIP."""
         edge = self.spec.sip.io_chiplet.edge
         along, depth = self._chiplet_size()
         w, h = (along, depth) if edge in {"N", "S"} else (depth, along)

@@ -62,7 +62,7 @@ class TransportSpec(ConfigModel):
 
     @property
     def least_fifo(self) -> int:
-        """The smallest FIFO in bytes: with fewer packets a link waits for the credits of its own packets."""
+        """The smallest FIFO in bytes; with a smaller FIFO a link would wait for credits even without contention."""
         return PACKETS_PER_FIFO * self.packet_bytes
 
     def fifo_of(self, link: LinkSpec) -> int:

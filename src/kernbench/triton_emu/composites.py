@@ -281,7 +281,7 @@ class CompositeCalls(Issuer):
           all of one shape with one or two axes. ``out_ptr`` and ``epilogue`` may follow as positional arguments.
         - ``epilogue``: steps such as ``("bias", x)`` or ``("relu",)``, applied to each tile before the tile is rounded
           to ``out_dtype`` and written.
-        - ``out_dtype``: defaults to the result type of ``dot`` or of the operator.
+        - ``out_dtype``: the element type of the result; the default is the result type of ``dot`` or of the operator.
         - ``out_strides``: bytes from one element of the result to the next along each axis, row-major by default.
         - ``block``: the sizes (m, k, n) of the blocks of a gemm, ``"auto"`` for blocks that suit the machine, or
           ``"least"`` for the fewest bytes read. Without ``block``, or without room for panels, operands are streamed

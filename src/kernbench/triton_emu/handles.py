@@ -217,7 +217,7 @@ class Handle(Allocation):
 
     @property
     def addr(self) -> int:
-        """The address in the memory ``space``: an encoded physical address, or a virtual one of a received copy."""
+        """The address in memory ``space``: an encoded physical address, or virtual for a message copied to HBM."""
         return self.array.address
 
     @property

@@ -53,7 +53,7 @@ class ScheduleRun:
         self.resume: Callable[[Any], KernelRequest | None] = self._requests.send
 
     def throw(self, error: Exception) -> KernelRequest | None:
-        """Fail the step of the last request."""
+        """Raise ``error`` at the step of the last request, with a note that names the step."""
         if self._op is not None:
             error.add_note(self.place(self._op.line))
         raise error
@@ -119,7 +119,7 @@ class ScheduleRun:
         return Command(RECEIVE, op.label, serial, op.line, after, (op.nbytes,))
 
     def _stage_in(self, op: Op) -> Generator[KernelRequest, Any, None]:
-        """Have messages in HBM or SRAM read into scratch."""
+        """Issue the commands that read messages in HBM or SRAM into scratch."""
         maker, values = self._maker, self._values
         for value in op.reads:
             message = values[value].array

@@ -68,10 +68,10 @@ _ANYWHERE = PlayerId(0, 0, 0, 0)
 class ScheduledKernel:
     """``schedule(*, rank, world_size, n_elem, …)`` as a ``kernel(*pointers, *args, tl)`` of ``tensors`` tensors.
 
-    The schedule receives the values of ``args`` for its parameters, or all of them if it has ``**config``. It receives
-    ``cube`` and ``pe`` if it has these parameters. A launch issues the commands of the schedule directly; a call with a
-    ``tl`` issues them as ``tl`` calls. ``keys`` are the keys of the schedule's configuration. ``alike`` means that the
-    steps do not depend on the rank, so that they are computed once for all ranks.
+    The schedule receives the values of ``args`` that are among its parameters, or all of them if it has ``**config``.
+    It receives ``cube`` and ``pe`` if it has these parameters. A launch issues the commands of the schedule directly; a
+    call with a ``tl`` issues them as ``tl`` calls. ``keys`` are the keys of the schedule's configuration. ``alike``
+    means that the steps do not depend on the rank, so that they are computed once for all ranks.
     """
 
     def __init__(

@@ -86,7 +86,7 @@ class BlockStep:
 
 @value(eq=False, guarded=False)
 class AccumulatorUse:
-    """The use of the TCM by a dot: it reads an accumulator (``fetched``), or writes its result (``stored``)."""
+    """The use of TCM by a dot for its sums: ``fetched``: it reads an accumulator; ``stored``: it writes its result."""
 
     fetched: bool
     stored: bool
@@ -109,7 +109,7 @@ def window(name: str, operand: MemoryRef, first: tuple[int, ...], shape: tuple[i
 
 
 def dot_tiles(command: Command, sizes: TileSizes, use: AccumulatorUse) -> Iterator[Tile]:
-    """Yield the tiles of a dot on operands in TCM, K innermost; ``use`` gives the source and target of its sums."""
+    """Yield the tiles of a dot on operands in TCM, K innermost; ``use`` is the dot's use of TCM for its sums."""
     a, dst = command.a, command.result
     m, n = dst.shape
     k = a.shape[0 if command.params.trans_a else 1]
@@ -245,11 +245,11 @@ FEW = 0.25
 SHARE = 1 / 16
 """The largest share of the room for panels that one step may use so that its rows are long."""
 SLACK = 1.3
-"""The factor by which reading a block's operands is faster than the matrix unit's work on them."""
+"""The least ratio of the matrix unit's work on a block to the read time of the block's operands."""
 SHORT_ROWS = 0.8
-"""The share of its sustained rate that a banked memory delivers for rows that use its channels unevenly."""
+"""The fraction of its sustained rate at which a banked memory delivers rows that use its channels unevenly."""
 RAGGED_ROWS = 0.64
-"""The same share for rows that also do not begin at a burst."""
+"""The same fraction for rows that use the channels unevenly and do not begin at a burst."""
 
 
 @value
@@ -384,9 +384,9 @@ class BlockedProduct:
     def choose(self, room: BlockRoom, choice: BlockChoice = "auto") -> TileSizes | None:
         """Return the sizes of blocks, or None if the smallest blocks do not fit.
 
-        ``auto`` takes the smallest blocks that meet two conditions. Their panels are read faster than the matrix unit
-        works on them, by ``SLACK``, and the memory has time to write the result. ``least``, or ``auto`` without such
-        blocks, minimises the read time.
+        ``auto`` chooses the smallest blocks that meet two conditions. Their panels are read faster than the matrix unit
+        works on them, by the factor ``SLACK``, and the memory has time to write the result. ``least``, or ``auto``
+        without such blocks, minimises the read time.
         """
         if not self.can_block(room):
             return None
@@ -497,7 +497,7 @@ def _nbytes(panels: tuple[Panel, ...]) -> int:
 
 @value(eq=False, guarded=False)
 class DotTiles:
-    """The tiles of a dot on operands in TCM, K innermost; ``use`` gives the source and target of its sums."""
+    """The tiles of a dot on operands in TCM, K innermost; ``use`` is the dot's use of TCM for its sums."""
 
     command: Command
     sizes: TileSizes

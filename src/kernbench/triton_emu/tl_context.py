@@ -1,7 +1,7 @@
 """``tl``: the language in which kernels are written.
 
-This module has the calls that move arrays between memory and TCM, use queues, update memory atomically and multiply
-matrices. ``math_calls`` has the calls of the MATH engine, ``composites`` the composites.
+This module defines the calls that transfer arrays between memory and TCM, use queues, update memory atomically and
+multiply matrices. ``math_calls`` defines the calls of the MATH engine, ``composites`` those of the tile scheduler.
 """
 
 from __future__ import annotations
