@@ -32,7 +32,7 @@ class QueueSettings:
 
     @property
     def ring_stride(self) -> int:
-        """Bytes from one ring of a PE to the next: the slots, rounded up to the alignment of memory."""
+        """Bytes from one ring of a PE to the next: the bytes of all slots, rounded up to the alignment of memory."""
         return -(-self.n_slots * self.slot_size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
@@ -41,10 +41,10 @@ class AlgorithmConfig(QueueSettings):
     """An algorithm with all its settings, including those of its queues.
 
     ``module``, ``topology``, ``mapper``, ``validator`` are built-in names, or paths relative to ``folder``.
-    ``world_size`` None means as many ranks as SIPs. ``ranks_are_pes`` makes ranks PEs even in a world of that size.
-    ``passthrough`` has the keyword arguments of ``kernel_args`` beside ``n_elem``. ``strict`` turns an all-reduce that
-    the algorithm cannot do into an error. ``place`` and ``passed_at`` are the places of the algorithm and of each
-    ``passthrough`` key in the file, for errors.
+    ``world_size`` None means one rank per SIP. With ``ranks_are_pes``, ranks are PEs even if there are as many ranks as
+    SIPs. ``passthrough`` has the keyword arguments of ``kernel_args`` beside ``n_elem``. With ``strict``, an all-reduce
+    that the algorithm cannot perform is an error. ``place`` and ``passed_at`` are the places in the file of the
+    algorithm and of each ``passthrough`` key, for error messages.
     """
 
     name: str
@@ -72,7 +72,7 @@ class AlgorithmConfig(QueueSettings):
 
     @property
     def passed(self) -> str:
-        """The keys that pass through to the algorithm, as text for its errors."""
+        """The keys that pass through to the algorithm, as text for error messages."""
         places = dict(self.passed_at)
         settings = ((key, show(value), places.get(key)) for key, value in self.passthrough)
         return ", ".join(f"{key}={value}" + (f" ({at.source}:{at.line})" if at else "") for key, value, at in settings)
@@ -114,10 +114,11 @@ class CclConfig:
 
 
 class AlgorithmSettings(dict[str, Any]):
-    """An algorithm's settings under the names of ``ccl.yaml``, which a program may change before it passes them on.
+    """A mapping of an algorithm's settings, with the keys of ``ccl.yaml``, that a program may change and pass on.
 
-    ``algorithm`` is the name; keys that pass through are entries beside the others. A function that receives the
-    settings (``install_ipcq``, ``configure_sfr_intercube_multisip``, …) checks them like a file.
+    The entry ``algorithm`` is the name. Keys that pass through to the algorithm are entries of the same mapping. A
+    function that receives the settings (``install_ipcq``, ``configure_sfr_intercube_multisip``, …) checks them like a
+    file.
     ``kernel_args(n_elem=…, world_size=…, **settings)`` accepts them directly. Attributes are those of the equivalent
     ``AlgorithmConfig``.
     """
@@ -125,7 +126,7 @@ class AlgorithmSettings(dict[str, Any]):
     __slots__ = ("origin",)
 
     def __init__(self, origin: AlgorithmConfig) -> None:
-        """Copy the settings of ``origin``; settings that are None there are left out."""
+        """Copy the settings of ``origin`` except those that are None."""
         self.origin = origin
         settings = {name: getattr(origin, name) for name in _SETTINGS}
         super().__init__({"algorithm": origin.name, **settings, "strict": origin.strict, **dict(origin.passthrough)})
@@ -157,5 +158,8 @@ _MAY_BE_OPEN = ("n_elem", "world_size")
 
 
 def resolve_algorithm_config(cfg: CclConfig, name: str | None = None) -> AlgorithmSettings:
-    """Return the settings of algorithm ``name``, found as by ``CclConfig.algorithm``, for a program to change."""
+    """Return the settings of algorithm ``name`` as a mapping that a program may change.
+
+    ``name`` and errors are as for ``CclConfig.algorithm``.
+    """
     return AlgorithmSettings(cfg.algorithm(name))

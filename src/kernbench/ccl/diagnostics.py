@@ -21,14 +21,14 @@ def pointer_dump(engine: GraphEngine) -> str:
     """Return a line for every queue pair of the machine, sorted by PE, then in the order of installation.
 
     A line shows the peer, my_head, my_tail, peer_head_cache, peer_tail_cache, and the address of the receiving ring.
-    After a program is abandoned while its kernels wait for queues, the lines show the state at that moment. They do so
-    until queues are installed or carry messages again.
+    After a program was abandoned while its kernels waited for queues, the lines show the state at that moment, until
+    queues are installed or carry messages again.
     """
     return "\n".join(engine.pointers.lines)
 
 
 class CclTrace:
-    """Printer of a line for every message: at its send, and at its receive once the kernel has the data."""
+    """Printer of a line for each send of a message, and for each receive once the kernel has the data."""
 
     def __init__(self) -> None:
         self._posted: set[tuple[PeCoord, str, int]] = set()

@@ -1,16 +1,18 @@
 """All-reduce over a grid of rings and lines: reduce-scatter along every axis, then all-gather back.
 
-Along the first axis each place ends with one part reduced, along the next axis with a part of that part, and so on.
-Then the parts are gathered in reverse. So n places exchange 2(n-1)/n of the data, whatever the number of axes, in
-2 (length - 1) steps for each axis. A value is reduced on one place and copied, so all places end with the same bits.
+After the exchange along the first axis, each place has one reduced part. After the next axis it has a reduced part of
+that part, and so on. Then the parts are gathered in reverse order of the axes. Each of n places thus sends 2(n-1)/n of
+the data, for any number of axes, in 2 (length - 1) steps for each axis. Each value is reduced on one place and then
+copied, so all places end with the same bits.
 
 All links work at once. With two axes and many messages, half of the messages begin along one axis and half along the
-other. Parts for another place travel straight to that place in both directions and add the values of the places
-between. On a closed line, as in a torus, they take the shorter direction.
+other. A part travels straight to its place, from both directions, and the places on its way add their values. On a
+closed line, as in a torus, values use the shorter direction.
 
-Both ends of a message know its time in a precomputed schedule, and a place acts in the order of these times. Receives
-do not block, so only a full queue stops a place: its receiver has not reached the message n_slots earlier. So the
-place that is furthest behind never waits for another one: no deadlock with any number of slots.
+A precomputed schedule assigns a time to each message, and both places of the message use this time. Each place acts in
+the order of these times. Receives do not block, so a place stops only at a full queue: its receiver has not yet
+received the message n_slots earlier. The place that is furthest behind in the schedule therefore never waits, and no
+deadlock is possible with any number of slots.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ class GridStep(NamedTuple):
 
 
 def grid_schedule(axes: Iterable[Axis], n: int) -> list[GridStep]:
-    """Return the steps of this place for the all-reduce of ``n`` values, in order; axes of one place are left out."""
+    """Return the steps of this place for the all-reduce of ``n`` values, in order; axes of length 1 have no steps."""
     long = [axis for axis in axes if axis.ring.size > 1]
     ways = [long, long[::-1]] if len(long) > 1 and n >= 2 * long[0].ring.size * long[1].ring.size else [long]
     steps: list[GridStep] = []
@@ -77,8 +79,8 @@ def all_reduce_by(
 def order_of_use(steps: Iterable[GridStep], n: int, in_flight: int) -> list[int]:
     """Return the order in which a schedule needs ``n`` values: the order in which to load them.
 
-    A value is needed at its send time. A value that is added to a message is needed when the message arrives,
-    ``in_flight`` sends after its scheduled time.
+    A value that the place sends is needed at the time of the send. A value that the place adds to a message is needed
+    when the message arrives, ``in_flight`` sends after the scheduled time.
     """
     first: dict[int, int] = {}
     for when, i, does, _ in steps:
@@ -88,7 +90,7 @@ def order_of_use(steps: Iterable[GridStep], n: int, in_flight: int) -> list[int]
 
 
 def order_of_results(steps: Iterable[GridStep], n: int) -> list[int]:
-    """Return the order in which a schedule is done with ``n`` values."""
+    """Return the order in which ``n`` values are complete: the order in which to store them."""
     last = {i: at for at, (_, i, does, _) in enumerate(steps) if does != "send"}
     return sorted(range(n), key=lambda i: last.get(i, 0))
 
@@ -96,7 +98,7 @@ def order_of_results(steps: Iterable[GridStep], n: int) -> list[int]:
 def _plan_steps(axes: Sequence[Axis], values: Sequence[int], most: int, begin: int) -> tuple[list[GridStep], int]:
     """Return the steps of the all-reduce of ``values`` from time ``begin`` on, axis by axis, and their end.
 
-    ``most`` is the largest number of values of a place. Times depend on ``most`` alone, so all places agree on them.
+    ``most`` is the largest number of values of a place. Times depend only on ``most``, so they are equal on all places.
     """
     if not axes or not most:
         return [], begin
@@ -209,7 +211,7 @@ class SipGrid(NamedTuple):
     def pieces(self, n_elem: int, chunk: int) -> int:
         """Return the number of messages of up to ``chunk`` elements for ``n_elem``, equal for each place and way.
 
-        Few elements make one message for each place: further messages would cost more time than they save.
+        If there are few elements, the result is one message for each place: more messages would cost more time.
         """
         both_ways = self.kind == "torus_2d" and n_elem > 2 * chunk
         even = self.n * (2 if both_ways else 1)

@@ -58,7 +58,7 @@ class PlacedPe(NamedTuple):
 
 
 class Peer(int):
-    """A rank as a neighbour: its number, and the place of its leading PE."""
+    """A neighbouring rank: an int, the number of the rank, with the place of its leading PE."""
 
     sip: int
     cube: int
@@ -94,7 +94,7 @@ class RankLayout:
         return {pes[0]: rank for rank, pes in enumerate(self.ranks)}.get
 
     def neighbor_table(self, edges: Sequence[Edge]) -> NeighborTable:
-        """Return the neighbours of every rank; a direction with several peers shows the first."""
+        """Return the neighbours of every rank; if a direction has several peers, only the first is included."""
         rank_of, leaders = self.rank_finder(), self.leaders
         table: dict[int, dict[str, Peer]] = {rank: {} for rank in range(len(self.ranks))}
         for src, direction, dst in edges:
@@ -112,10 +112,10 @@ def layout_of(algorithm: Algorithm, spec: TopologySpec) -> RankLayout:
 
 
 def edges_of(algorithm: Algorithm, spec: TopologySpec) -> list[Edge]:
-    """Return the edges of the topology, changed by the algorithm's ``neighbors`` function if it has one.
+    """Return the edges of the topology; the algorithm's function ``neighbors``, if it has one, may change them.
 
-    Directions that ``neighbors`` does not change stay. A direction that it changes or adds joins each PE of the rank
-    to the same PE of the peer. Raises InputError if either function returns something else than its contract says.
+    A direction that ``neighbors`` changes or adds joins each PE of the rank to the same PE of the peer; all other
+    directions are those of the topology. Raises InputError if either function breaks its contract.
     """
     label = f"algorithm {algorithm.config.name!r}: topology {algorithm.config.topology!r}"
     with note_settings(algorithm.config):
@@ -193,10 +193,10 @@ def install_ipcq(
     """Install the queues of an algorithm and wait until every PE has its queues.
 
     ``algorithm`` is a name in ``ccl``, or settings as ``resolve_algorithm_config`` returns them; None means the default
-    algorithm. With ``world_size`` n the ranks are the first n PEs, even on a machine of n SIPs. Without it the
-    configuration decides; its default is a rank for each SIP. ``ccl`` is a file or a loaded configuration; None means
-    ./ccl.yaml, or the packaged file if there is none. Raises InputError for invalid arguments, IpcqError and
-    AllocationError as ``prepare_queues``.
+    algorithm. With ``world_size`` n the ranks are the first n PEs, even on a machine of n SIPs. Without ``world_size``
+    the configuration decides; its default is one rank per SIP. ``ccl`` is a file or a loaded configuration; None means
+    ./ccl.yaml, or the packaged file if there is none. Raises InputError for invalid arguments, and IpcqError and
+    AllocationError as ``prepare_queues`` does.
     """
     chosen = find_algorithm(algorithm, world_size, ccl)
     layout = layout_of(chosen, engine.spec)

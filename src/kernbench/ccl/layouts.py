@@ -43,9 +43,9 @@ MAPPERS: dict[str, Mapper] = {
 def rank_pes(topology: TopologySpec, world_size: int, mapper: Mapper, *, ranks_are_pes: bool = False) -> RankPes:
     """Return the PEs of every rank.
 
-    A world of as many ranks as SIPs has a SIP for each rank, and the mapper chooses its PEs. With any other number, or
-    with ``ranks_are_pes``, rank r is the r-th PE in (sip, cube, pe) order. Raises InputError for more ranks than PEs
-    and for a mapper that names PEs which a SIP does not have.
+    If there are as many ranks as SIPs, each rank is a SIP, and the mapper chooses the PEs of the rank. With any other
+    number of ranks, or with ``ranks_are_pes``, rank r is the r-th PE in (sip, cube, pe) order. Raises InputError for
+    more ranks than PEs, and for a mapper that returns PEs which a SIP does not have.
     """
     if world_size == topology.num_sips and not ranks_are_pes:
         return tuple(_map_pes(topology, sip, mapper) for sip in range(world_size))
@@ -110,7 +110,7 @@ def single_shard_per_rank(tensor: TensorLike, world_size: int, topology: Topolog
 
 
 def multi_pe_sip_local(tensor: TensorLike, world_size: int, topology: TopologySpec) -> None:  # noqa: ARG001
-    """Accept one shard on every PE of the SIP, all of the same size: blocks of the tensor, or copies."""
+    """Accept one shard on every PE of the SIP, all of the same size: blocks of the tensor, or replicas."""
     owners = {(shard.cube, shard.pe) for shard in tensor.shards}
     sizes = {shard.nbytes for shard in tensor.shards}
     if len(tensor.shards) == len(owners) == topology.pes_per_sip and len(sizes) == 1:
@@ -123,7 +123,7 @@ def multi_pe_sip_local(tensor: TensorLike, world_size: int, topology: TopologySp
 
 
 def row_per_cube(tensor: TensorLike, world_size: int, topology: TopologySpec) -> None:  # noqa: ARG001
-    """Accept a matrix with a row for each cube of the SIP: row c is complete on PE 0 of cube c."""
+    """Accept a matrix with a row for each cube of the SIP: PE 0 of cube c stores the complete row c."""
     cubes = topology.cubes_per_sip
     row = math.prod(tensor.shape[1:]) * tensor.dtype.itemsize
     wanted = [(cube, 0, cube * row, row) for cube in range(cubes)]

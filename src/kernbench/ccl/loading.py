@@ -74,7 +74,7 @@ def is_path(text: str, folder: Path | None = None) -> bool:
 
 
 def passes(key: object) -> bool:
-    """Return True for a key of ``ccl.yaml`` that passes to the algorithm unread."""
+    """Return True for a key of ``ccl.yaml`` that passes unchanged to the ``kernel_args`` of an algorithm."""
     return isinstance(key, str) and (key in PASSED_KEYS or key.startswith(PASSED_PREFIX))
 
 
@@ -86,7 +86,8 @@ def foreign_key(algorithm: str, key: str, keys: Sequence[str]) -> str:
 def list_accepted_keys(module: ModuleType, topology: str) -> tuple[str, ...]:
     """Return the keys of ``ccl.yaml`` that have an effect on an algorithm.
 
-    These are parameters of its ``kernel_args``, names in ``config_keys`` of its module, and keys of its topology.
+    The keys are the parameters of its ``kernel_args``, the names in ``config_keys`` of its module, and the keys of its
+    topology.
     """
     kernel, kernel_args = kernel_of(module)
     parameters = kernel.keys if isinstance(kernel, ScheduledKernel) else inspect.signature(kernel_args).parameters
@@ -132,8 +133,8 @@ class Algorithm:
     def args_for(self, spec: TopologySpec, *, n_elem: int, sip_rank: int = 0, **more: Any) -> tuple[Any, ...]:
         """Return the arguments of the kernel after its tensor on this machine, on SIP ``sip_rank``.
 
-        ``kernel_args`` receives values of the machine and of the queues, the keys that pass through from the
-        configuration, and ``more``. ``dtype`` defaults to f32.
+        ``kernel_args`` receives the values of the machine and of the queues, the keys of the configuration that pass
+        through, and ``more``. ``dtype`` defaults to f32.
         """
         config = self.config
         queues = {"n_slots": config.n_slots, "slot_size": config.slot_size, "buffer_kind": config.buffer_kind}
@@ -155,7 +156,7 @@ def note_settings(config: AlgorithmConfig) -> Iterator[None]:
 
 
 def machine_values(spec: TopologySpec) -> dict[str, Any]:
-    """Return the machine's arguments of ``kernel_args`` by name; SIPs of a fabric without rows count as one row."""
+    """Return the arguments of ``kernel_args`` that describe the machine, by name; SIPs without a grid form a row."""
     mesh, sips = spec.sip.cube_mesh, spec.system.sips
     return {
         "cube_w": mesh.w,
@@ -200,7 +201,7 @@ def load_algorithm(config: AlgorithmConfig | AlgorithmSettings) -> Algorithm:
 
 
 def kernel_of(module: ModuleType) -> tuple[Callable[..., object], KernelArgs]:
-    """Return the kernel of an algorithm's module and the function of its arguments; a schedule is both."""
+    """Return the kernel of an algorithm's module and the function that computes its arguments; a schedule is both."""
     functions = vars(module)
     if "kernel" in functions:
         return functions["kernel"], functions["kernel_args"]
@@ -501,7 +502,7 @@ def _drop_unset(section: _Settings) -> dict[str, Any]:
 
 
 def hop_bytes(spec: TopologySpec) -> tuple[int, int, int]:
-    """Return the bytes in flight on a hop of a tree there and back: within a cube, between cubes, between SIPs."""
+    """Return the bytes in flight on a hop of a tree and back, for a hop within a cube, between cubes, between SIPs."""
     pe, sip, system = spec.pe.components, spec.sip, spec.system
     ends = 2 * pe.pe_ipcq.attrs.overhead_ns + spec.pe.dma.setup_ns + spec.pe.math.startup_ns
     in_cube = ends + 2 * _across_cube_ns(spec)
@@ -518,7 +519,7 @@ def hop_bytes(spec: TopologySpec) -> tuple[int, int, int]:
 
 
 def load_bytes(spec: TopologySpec) -> int:
-    """Return the bytes in flight from a PE's slice of HBM."""
+    """Return the bandwidth-delay product, in bytes, of loads of a PE from its slice of HBM."""
     links = spec.cube.links
     delay = spec.pe.dma.setup_ns + 2 * spec.cube.components.xbar.attrs.overhead_ns
     delay += spec.cube.hbm_access_ns

@@ -68,7 +68,7 @@ _GUARD_BYTES = 4096
 
 
 class PeMemory(Protocol):
-    """The memory of the PEs of a SIP: TCMs and tensors. Only the memory knows the format of its contents."""
+    """The memory of the PEs of a SIP: TCMs and tensors. No other code depends on the format of the contents."""
 
     def carry_out(self, command: Command) -> None:
         """Carry out ``command``. The caller has to set ``np.errstate(all="ignore")``."""
@@ -219,11 +219,11 @@ class MockQueues:
         self._next_receiver = 0
 
     def pair(self, direction: str, nbytes: int, *, sends: bool) -> QueuePair:
-        """Return the pair that can send ``nbytes``, or receive them."""
+        """Return the queue pair of a direction after a check that it can send, or receive, ``nbytes``."""
         return find_queue(self._name, self.pairs, direction, nbytes, sends=sends)
 
     def whichever(self) -> QueuePair | None:
-        """Return the next pair that has a message, round-robin; None if no pair has one."""
+        """Return the next queue pair, round-robin, with a message to receive; None if there is none."""
         receiving = find_receivers(self._name, self.pairs)
         index = find_ready(receiving, self._next_receiver)
         if index is None:
@@ -267,7 +267,7 @@ class MockQueues:
 
 
 class MockPe:
-    """A PE that runs ``run`` with ``queues``; call ``advance`` until ``finished``. ``name`` is its label in prints."""
+    """A PE that runs ``run`` with ``queues``; call ``advance`` until ``finished``. ``name`` labels the PE's prints."""
 
     def __init__(self, name: str, run: ProgramRun, queues: MockQueues) -> None:
         self.pe = queues.pe
@@ -416,7 +416,7 @@ class MockPe:
 
     @property
     def waiting(self) -> QueueWait | None:
-        """The queue that the kernel waits for: at its current request, else at its first posted receive."""
+        """The queue that the kernel waits for: that of its current request, else that of its first posted receive."""
         match self._request:
             case Command(op=Opcode.SEND, name=direction, line=line):
                 return QueueWait(pe=self.pe, kind="send", direction=direction, line=line)
@@ -426,7 +426,7 @@ class MockPe:
         return None if posted is None else QueueWait(pe=self.pe, kind="recv", direction=posted.name, line=posted.line)
 
     def waits_for(self) -> str:
-        """Return the text of what the kernel waits for."""
+        """Return a text that names the message, slot or event that the kernel waits for."""
         return "its commands to end" if self._request is None else awaited_by(self._request, self._run.place)
 
 

@@ -19,8 +19,9 @@ SCRATCH_BYTES = 4 << 20
 class Messages(NamedTuple):
     """Messages of up to ``chunk`` elements of ``item`` bytes, reduced by ``op``, and the space for them.
 
-    A queue has ``n_slots`` slots, and TCM has ``scratch_bytes`` for arrays. ``load_bytes`` is the bytes in flight from
-    memory. ``hop_bytes`` is the bytes in flight on a hop and back: within a cube, between cubes, between SIPs.
+    A queue has ``n_slots`` slots, and TCM has ``scratch_bytes`` for arrays. ``load_bytes`` is the number of bytes in
+    flight that sustain the memory's bandwidth. ``hop_bytes`` is the number of bytes in flight on a hop and back, for
+    hops within a cube, between cubes and between SIPs.
     """
 
     op: ReduceName
@@ -36,7 +37,7 @@ class Messages(NamedTuple):
         return [Chunk(first, count, chunk.tensor) for first, count in blocks(chunk.size, self.chunk, chunk.offset)]
 
     def segments(self, n_elem: int, copies: int = 1) -> Iterator[Chunk]:
-        """Yield parts of a tensor that fit scratch ``copies`` times, with their intermediate arrays."""
+        """Yield parts of a tensor; scratch can hold ``copies`` arrays of a part's size and intermediate arrays."""
         for first, count in blocks(n_elem, max(self.chunk, self.scratch_bytes // copies // (4 * self.item))):
             yield Chunk(first, count)
 
@@ -47,7 +48,7 @@ class Messages(NamedTuple):
     def load_ahead(
         self, pieces: Sequence[Chunk], order: Iterable[int] | None = None
     ) -> Iterator[tuple[int, list[Step]]]:
-        """Yield (index, loads) for each piece in ``order``: the loads that precede its use.
+        """Yield (index, loads) for each piece in ``order``: the loads to issue before the piece is used.
 
         The loads run ahead, so that ``load_bytes`` stay in flight.
         """
@@ -63,7 +64,7 @@ class Messages(NamedTuple):
         return reduce(buffer, buffer, source, self.op)
 
     def finish(self, buffer: int, contributions: int) -> list[Step]:
-        """Return the steps that end a reduction: for ``avg``, divide ``buffer`` by the number of contributions."""
+        """Return the steps that end a reduction: for ``avg`` a division by the number of contributions, else none."""
         return [scale(buffer, buffer, contributions)] if self.op == "avg" and contributions > 1 else []
 
 
@@ -98,13 +99,13 @@ def messages_of(
 
 
 def split_evenly(chunk: Chunk, parts: int) -> list[Chunk]:
-    """Return ``chunk`` in ``parts`` parts; the first ones have one element more if the division has a remainder."""
+    """Split ``chunk`` into ``parts`` parts; if the division has a remainder r, the first r have one element more."""
     size, more = divmod(chunk.size, parts)
     return [Chunk(chunk.offset + i * size + min(i, more), size + (i < more), chunk.tensor) for i in range(parts)]
 
 
 def number_pieces(parts: Iterable[Sequence[Chunk]]) -> list[range]:
-    """Return the range of piece numbers of each part, with pieces numbered part after part."""
+    """Return the range of piece numbers of each part; pieces are numbered consecutively over all parts."""
     ranges: list[range] = []
     for part in parts:
         first = ranges[-1].stop if ranges else 0

@@ -72,9 +72,9 @@ def prepare_queues(
 ) -> InstalledQueues:
     """Reserve rings for the queues of ``edges`` and return the install messages, for the caller to submit in any order.
 
-    Only memory changes before the messages are carried out; ``release_rings`` frees it. Raises IpcqError for edges that
-    cannot be installed and for a PE that already has queues, and AllocationError if a memory is full. On an error
-    nothing stays reserved.
+    The call only reserves memory, which ``release_rings`` frees; the messages do all else. Raises IpcqError for edges
+    that cannot be installed and for a PE that already has queues, and AllocationError if a memory is full. After an
+    error no memory is reserved.
     """
     check_host_calls()
     if isinstance(settings, AlgorithmSettings):
@@ -117,7 +117,7 @@ def prepare_queues(
 def install_edges(
     engine: GraphEngine, edges: Sequence[Edge], settings: QueueSettings | AlgorithmSettings
 ) -> InstalledQueues:
-    """Install queues for ``edges`` on all PEs, or on none, and wait for that. Raises as ``prepare_queues``."""
+    """Install queues for ``edges``, on all PEs or on none, and wait for the end. Raises as ``prepare_queues``."""
     queues = prepare_queues(engine, edges, settings)
     handles = [engine.submit(message) for message in queues.messages]
     errors = _wait_for_all(engine, handles)
@@ -130,7 +130,7 @@ def install_edges(
 
 
 def uninstall(engine: GraphEngine, queues: InstalledQueues) -> None:
-    """Remove queues from their PEs after the current kernels, wait for that, and free the memory.
+    """Remove queues from their PEs once the current kernels have ended, and free the memory of the queues.
 
     Raises IpcqError if the queues have been removed already and, after the removal, for messages that were never
     received.
@@ -155,14 +155,14 @@ def make_unreceived_error(messages: Sequence[UnreceivedMessage]) -> IpcqError:
 
 
 def lines_of(messages: Iterable[UnreceivedMessage]) -> list[str]:
-    """Return a line for each distinct path and place of messages, and at the end the number of lines left out."""
+    """Return a line for each distinct path and place of messages; a last line counts the lines left out."""
     texts = [text if n == 1 else f"{text}, {n} times" for text, n in Counter(map(str, messages)).items()]
     more = [f"and {len(texts) - _MAX_LINES} more"] if len(texts) > _MAX_LINES else []
     return [*texts[:_MAX_LINES], *more]
 
 
 def release_rings(engine: GraphEngine, queues: InstalledQueues) -> None:
-    """Free the memory of rings. No PE may have one of the queues any more."""
+    """Free the memory of rings; their queues must have been removed from all PEs."""
     for reservation in queues.reservations:
         _free(engine, queues.settings.buffer_kind, reservation)
 
@@ -253,7 +253,7 @@ _TREE = {"parent": ("child_left", "child_right"), "child_left": ("parent",), "ch
 
 
 class QueueEnd(NamedTuple):
-    """A planned queue pair: queue ``direction`` of ``pe`` and its peer's queue; it sends, receives or both."""
+    """A planned queue pair: queue ``direction`` of ``pe`` and its peer's queue. The queue sends, receives or both."""
 
     pe: PeCoord
     direction: str
@@ -276,11 +276,11 @@ def unite(*lists: Iterable[Edge]) -> list[Edge]:
 def pair_queues(edges: Sequence[Edge], spec: TopologySpec) -> list[QueueEnd]:
     """Return the ends of all queues: an end for each edge in order, then the ends that only receive.
 
-    The reverse of an edge is the opposite direction of its peer if that leads back; otherwise it is any direction that
-    leads back. A direction is the reverse of at most one edge. An edge without a reverse ends in a receive-only queue
-    on the peer, named after the opposite direction. The name is W for E, and ``child_left`` or else ``child_right`` for
-    ``parent``. It is ``sip0`` for messages from SIP 0 on ``sip3``, and ``from_x`` for any other name x. Raises
-    IpcqError for edges that cannot be installed.
+    The reverse of an edge is the opposite direction of its peer if that direction leads back; otherwise it is any
+    direction of the peer that leads back. A direction is the reverse of at most one edge. An edge without a reverse
+    ends in a receive-only queue on the peer, named after the opposite direction: W for E, ``child_left`` or else
+    ``child_right`` for ``parent``, and ``sip0`` for messages that SIP 0 sends on ``sip3``. For any other name x the
+    name is ``from_x``. Raises IpcqError for edges that cannot be installed.
     """
     by_name = _check_edges(edges, spec)
     reverse = _reverses(edges, by_name)

@@ -1,10 +1,10 @@
 """Rings of ranks and their rounds: every rank sends to the next rank and receives from the previous one, all at once.
 
-A rank first sends its own data, then passes received data on. So each queue carries one stream of messages in an order
-that both ends know. Receives do not block: a step waits for the messages that it uses, and only a full queue stops a
-rank. At its k-th send a rank has requested k messages. The send needs message k - n_slots of the next
-rank to be received there and reduced or copied, which needs no later send. So a ring cannot deadlock with any number
-of slots.
+A rank first sends its own data, then passes received data on. Each queue therefore carries one stream of messages, in
+an order that both ranks know. Receives do not block: a step waits for the messages that it uses, and only a full queue
+stops a rank. At its k-th send a rank has requested k messages. This send needs a free slot: the next rank must have
+received message k - n_slots and reduced or copied it, which requires no later send. A ring therefore cannot deadlock
+with any number of slots.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Relay:
 def reduce_round(
     relay: Relay, parts: PartPieces, pieces: Sequence[Chunk], messages: Messages, contributions: int
 ) -> None:
-    """Reduce ``pieces``, whose ``parts`` are in the order of sending; the last part ends up reduced here."""
+    """Reduce ``pieces``, whose ``parts`` are in the order of sending; this place ends with the last part reduced."""
     relay.push(parts[0])
     for part in parts[1:]:
         for i in part:
@@ -89,7 +89,7 @@ def reduce_round(
 
 
 def gather_round(relay: Relay, parts: PartPieces, pieces: Sequence[Chunk]) -> None:
-    """Pass pieces round the ring, with ``parts`` in the order of sending; the first part is the part of this place."""
+    """Pass pieces round the ring; ``parts`` are in the order of sending, and the first is the part of this place."""
     relay.push(parts[0])
     for part in parts[1:]:
         for i in part:
@@ -139,7 +139,7 @@ class SipRing(NamedTuple):
         return (self.ring.place - self.order.index(rank)) % self.ring.size
 
     def slots(self) -> list[int]:
-        """Return, for each place, the number of its rank's block in a tensor with a block for every rank."""
+        """Return the block number of each place's rank, in a tensor with a block for every rank."""
         ranks = sorted(self.order)
         return [ranks.index(rank) for rank in self.order]
 
@@ -147,7 +147,7 @@ class SipRing(NamedTuple):
 def over_sips(
     rank: int, world_size: int, /, *, sips: SipRing | None = None, ranks_are_sips: bool = True, **_others: object
 ) -> SipRing:
-    """Return the ring given to a schedule, or else all ranks by number.
+    """Return ``sips``, the ring passed to a schedule, or by default the ring of all ranks in the order of numbers.
 
     Raises InputError if ranks are PEs.
     """
@@ -197,8 +197,8 @@ def _place_in_ring(order: Sequence[int], sip: int, directions: Callable[[int, in
 def sip_order(sips: SipsSpec) -> list[int]:
     """Return all SIPs in the order of their ring.
 
-    Rings, tori and meshes with an even side have a ring of links. In other meshes a direct queue pair closes a line of
-    links. In ``fully_connected`` and ``switch`` every hop is a direct queue pair.
+    Rings, tori, and meshes with an even side have a ring of links. In other meshes, the ring is a line of links, closed
+    by a direct queue pair. In ``fully_connected`` and ``switch`` every hop is a direct queue pair.
     """
     grid = sips.grid
     if not sips.two_dimensional or 1 in (grid.w, grid.h):

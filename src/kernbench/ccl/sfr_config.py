@@ -24,12 +24,13 @@ def configure_sfr_intercube_multisip(
     spec: TopologySpec | Topology | Mapping[str, Any] | None = None,
     cfg: CclLike = None,
 ) -> IpcqPlan:
-    """Install queues on PE 0 of every cube and wait until that is done.
+    """Install queues on PE 0 of every cube and wait until all are installed.
 
     E, W, N, S lead to the adjacent cubes, ``global_X`` to the same cube of the adjacent SIPs. ``spec`` may repeat the
-    spec of the engine's machine, typed or as nested mappings; it is only checked. ``cfg`` gives the queue settings: a
-    typed algorithm, a mapping as in ``ccl.yaml`` with or without ``defaults``, a file or a loaded configuration. A file
-    gives the settings of its default algorithm. The ranks of the plan are PE 0 of all cubes, by SIP, then cube.
+    spec of the engine's machine, typed or as nested mappings; the function only checks it. ``cfg`` has the queue
+    settings: it is a typed algorithm, a mapping as in ``ccl.yaml`` with or without ``defaults``, a file or a loaded
+    configuration. From a file, the settings of its default algorithm are used. The ranks of the plan are PE 0 of all
+    cubes, by SIP, then cube.
 
     Raises IpcqError and AllocationError as ``prepare_queues``, and InputError for the spec of another machine.
     """
@@ -43,7 +44,7 @@ def configure_sfr_intercube_multisip(
 
 
 def _is_of(spec: TopologySpec | Topology | Mapping[str, Any], machine: TopologySpec) -> bool:
-    """Return True if ``spec`` describes ``machine``. Of a mapping, only the keys that determine queues count."""
+    """Return True if ``spec`` describes ``machine``; in a mapping, only the keys that determine queues are compared."""
     if isinstance(spec, Mapping):
         machine_values = machine.with_sip_grid.as_mapping()
         entries = ((path, key, _entry(spec, (*path, key))) for path, keys in _DECISIVE.items() for key in keys)

@@ -1,8 +1,8 @@
 """Runs of a collective's kernel without simulated time: the same kernel, NumPy arrays, and queues without latency.
 
-``check_schedule`` plays a schedule on a memory that holds no numbers, but the origins of each array. A rank blocks for
-two reasons only: a send to a full queue, or a receive without a message. The order in which ranks run therefore changes
-no result.
+``check_schedule`` executes a schedule on a memory that stores the origins of each array in place of numbers. A rank
+blocks for two reasons only: a send to a full queue, or a receive without a message. The order in which ranks run
+therefore changes no result.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def run_kernel_in_mock(
     ``kernel_fn`` is called as ``kernel_fn(t_ptr, *kernel_args, tl=…)``.
 
     - ``inputs``: one array for each rank. Ranks that are PEs need arrays of one shape and dtype.
-    - ``ranks_are_sips``: False (the default) makes ranks PEs of one SIP, ``pes_per_cube`` of each cube (0: all in one
-      cube). Their arrays follow each other behind one pointer. True makes each rank the only PE of a SIP, with its
-      own array.
+    - ``ranks_are_sips``: False (the default) makes ranks PEs of one SIP, with ``pes_per_cube`` ranks in each cube (0:
+      all in one cube). Their arrays follow each other in memory, and the kernel's pointer is that of the first array.
+      True makes each rank the only PE of a SIP, with an array of its own.
     - ``topology``: a name of ``kernbench.ccl.topologies``, a function ``f(topology, config)``, or a table
       rank -> direction -> rank. With ``none``, ranks that are SIPs have the queues that ``torch.distributed`` installs
       between SIPs. A function ``neighbors`` of ``algo_module`` changes the topology.
@@ -109,11 +109,11 @@ def check_schedule(
     slot_size: int = 4096,
     **config: Any,
 ) -> list[dict[Chunk, Counter[tuple[int, Chunk]]]]:
-    """Count, for each chunk that a rank stored, how often each rank's chunk has gone into it.
+    """Count the contributions of each rank's chunks to each chunk that a rank stored.
 
-    The result has a dictionary for each rank: stored chunk -> Counter of (rank, chunk). Nothing is simulated. Ranks are
-    PEs. ``topology``, ``config`` and errors are as for ``run_kernel_in_mock``: a schedule that stops with ``n_slots``
-    raises IpcqDeadlock. Errors name the rank and the step.
+    The result has a dictionary for each rank: stored chunk -> Counter of (rank, chunk). No numbers are computed and no
+    time is simulated. Ranks are PEs. ``topology``, ``config`` and errors are as for ``run_kernel_in_mock``: a schedule
+    that blocks with ``n_slots`` slots raises IpcqDeadlock. Errors name the rank and the step.
     """
     spec = mock_spec(check_count("world_size", world_size, 1), check_count("pes_per_cube", pes_per_cube, 0))
     kernel = schedule if isinstance(schedule, ScheduledKernel) else ScheduledKernel(schedule)
@@ -214,7 +214,7 @@ def _algorithm(
 
 
 def _rank_names(spec: TopologySpec, world_size: int) -> dict[PeCoord, str]:
-    """Return the name of each rank in errors, by its PE."""
+    """Return the name of each rank for errors, keyed by the PE of the rank."""
     return {nth_pe(spec, rank): f"rank {rank}" for rank in range(world_size)}
 
 
@@ -271,7 +271,7 @@ class Origin(NamedTuple):
 
 
 Content: TypeAlias = Counter[Origin]
-"""How often each origin has gone into an array"""
+"""The number of contributions of each origin to an array"""
 MemoryChunk: TypeAlias = tuple[int, int, int]
 """A chunk of memory: tensor, first byte, bytes"""
 
@@ -342,9 +342,10 @@ def play_schedules(
     edges: Sequence[Edge],
     **queues: Any,
 ) -> dict[PeCoord, dict[MemoryChunk, Content]]:
-    """Return the contents of each chunk that PEs stored; ``args`` has the arguments of each PE after its tensors.
+    """Execute schedules and return the contents of each chunk that PEs stored.
 
-    ``queues`` are ``n_slots``, ``slot_size`` and ``names`` of ``MockMachine``. Errors name the rank and the step.
+    ``args`` has the arguments of each PE after its tensors. ``queues`` are ``n_slots``, ``slot_size`` and ``names`` of
+    ``MockMachine``. Errors name the rank and the step.
     """
     memory = [_Contents() for _ in range(spec.num_sips)]
     pointers = [tensor << _TENSOR_BITS for tensor in range(kernel.tensors)]

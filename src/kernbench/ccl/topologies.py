@@ -94,8 +94,8 @@ def ring_1d(topology: TopologySpec, config: AlgorithmConfig) -> Edges:
 def ring_1d_unidir(topology: TopologySpec, config: AlgorithmConfig) -> Edges:
     """Return a ring over the ranks in one direction: E is the next rank.
 
-    In a world of two, each rank is the other's W as well. Otherwise the reverse of E would be E, and W would receive
-    nothing.
+    In a world of two ranks, each rank also has the other rank as W. Without this edge, the reverse of E would be E, and
+    W would receive nothing.
     """
     n = world_size_of(topology, config)
     return ring_1d(topology, config) if n == 2 else _between_ranks(topology, config, lambda r: {"E": (r + 1) % n})
@@ -164,7 +164,8 @@ def intercube_edges(topology: TopologySpec) -> Edges:
 def fabric_edges(topology: TopologySpec) -> Edges:
     """Return the edges between each PE and the same PE of other SIPs.
 
-    ``global_X`` leads to the adjacent SIP on side X, ``sip{k}`` to SIP k; every SIP has a ``sip{k}`` to all others.
+    ``global_X`` leads to the adjacent SIP on side X, ``sip{k}`` to SIP k. Every SIP has a ``sip{k}`` for every other
+    SIP k.
     """
     n = topology.num_sips
     pes = [[(sip, *pe) for pe in all_pes(topology, sip)] for sip in range(n)]
@@ -246,7 +247,7 @@ def _in_a_grid(topology: TopologySpec, config: AlgorithmConfig, *, wrap: bool) -
 
 
 def global_direction(side: str) -> str:
-    """Return the name of the queue to the adjacent SIP on a side, such as ``global_E``. Its traffic uses that link."""
+    """Return the name of the queue to the adjacent SIP on a side (``global_E``), which uses the link on that side."""
     return f"global_{side}"
 
 

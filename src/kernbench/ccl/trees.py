@@ -1,12 +1,14 @@
 """Trees: reduce towards the root and broadcast away from it, piece by piece, each piece sent on from its slot.
 
-In a one-way tree, receives do not block, so that pieces follow each other through all levels. An all-reduce sends
-results down while contributions go up, and both share the links of every node. A node that sends everything up first
-delays the results that it waits for. So a node receives one result from above for each piece that it sends, once it is
-a few pieces ahead. This *lead* covers the way to the root and back: bandwidth times delay of each hop.
+In a one-way tree, receives do not block, so pieces follow each other through all levels. An all-reduce sends results
+down while contributions go up, and both share the links of every node. A node that first sent all its pieces up would
+delay the results that it waits for. Therefore each node sends a few pieces ahead, and then receives one result from its
+parent for each piece that it sends. This *lead* covers the path to the root and back: the bandwidth-delay product of
+each hop.
 
 The tree cannot deadlock. A parent with a lead of L and s slots waits for its child to receive the first result. By then
-it has received piece L + s. So the child can send piece L + 2 s, and its lead exceeds the parent's by at most 2 s.
+the parent has received piece L + s. The child can therefore send piece L + 2 s, and its lead exceeds the lead of the
+parent by at most 2 s.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class Hops(NamedTuple):
     sips: int
 
     def lead(self, messages: Messages) -> int:
-        """Return how many pieces the node sends up before it receives the first result: the pieces in flight.
+        """Return the number of pieces that the node sends up before it receives the first result.
 
         A hop holds at most as many pieces as a queue has slots.
         """
@@ -65,7 +67,7 @@ def hops_to_root(rank: int, pes_per_cube: int = 1, cubes_per_sip: int = 1) -> Ho
 
 
 def reduce_pieces(branch: Branch, order: Sequence[int], pieces: Sequence[Chunk], messages: Messages) -> list[Step]:
-    """Return the steps that reduce ``pieces`` in ``order`` towards the root, which keeps the result in its buffers."""
+    """Return the steps that reduce ``pieces`` in ``order`` towards the root, whose buffers then have the result."""
     steps: list[Step] = []
     for i, added in _add_children(branch, pieces, messages, receive, order):
         steps += added if branch.parent is None else [*added, send(branch.parent, i)]
@@ -86,7 +88,7 @@ def spread(branch: Branch, order: Iterable[int], pieces: Sequence[Chunk]) -> lis
 def all_reduce(
     branch: Branch, lead: int, pieces: Sequence[Chunk], messages: Messages, contributions: int
 ) -> list[Step]:
-    """Return the steps that reduce ``pieces`` over the tree in place, with no buffers beyond the pieces in flight.
+    """Return the steps that reduce ``pieces`` over the tree in place; only the pieces in flight need buffers.
 
     All nodes end with the same bits: each sum is computed once, on the way up.
     """

@@ -27,7 +27,7 @@ def patient_collector() -> Iterator[None]:
 def collect_at_exit() -> None:
     """Collect garbage at exit, once for any number of calls.
 
-    Triton's library complains about objects that are left frozen or in cycles.
+    Without the collection, Triton's library prints complaints about objects that are frozen or in cycles.
     """
     atexit.unregister(_collect_all)
     atexit.register(_collect_all)

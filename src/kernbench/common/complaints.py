@@ -28,7 +28,7 @@ class Complaint:
 
 
 class Rejected(ValueError):  # noqa: N818 - it says what happened to the entry, like pydantic's own errors
-    """Raised by a model's validator that complains about several entries, or about an entry below its field."""
+    """Raised by a model's validator for complaints about several entries, or about an entry below the field."""
 
     def __init__(self, complaints: Iterable[Complaint]) -> None:
         self.complaints = tuple(complaints)
@@ -81,7 +81,7 @@ def _is_below(path: Path, other: Path) -> bool:
 
 
 def _add_shape(complaint: Complaint, item: ErrorDetails) -> Complaint:
-    """Return the complaint with a further type that the entry may have."""
+    """Return the complaint with one more type in the list of types that the entry may have."""
     shape = _WORDS[item["type"]](item, complaint.path).removeprefix("must be ")
     return replace(complaint, message=f"{complaint.message}, or {shape}")
 

@@ -94,8 +94,8 @@ class ConfigModel(BaseModel):
 class ExtendedModel(ConfigModel):
     """A section with keys that were added after 0.2.0.
 
-    Its plain data omit such a key where it has its default. Digests of older machines therefore stay the same, and
-    their sweeps can be resumed.
+    Plain data of the section omit such a key if it has its default value. Digests of older machines therefore do not
+    change, and their sweeps can be resumed.
     """
 
     later_keys: ClassVar[frozenset[str]]
@@ -141,7 +141,7 @@ class Document:
         return YamlPlace(self.source, _ROOT, _ROOT)
 
     def problem(self, complaint: Complaint) -> Problem:
-        """Return the complaint with its place in the file."""
+        """Return the problem of a complaint: its text with the place of the entry in the file."""
         place = self.place(complaint.path)
         line, column = place.key if complaint.at_key or complaint.path not in self.marks else place.value
         at = path_text(complaint.path)
@@ -196,7 +196,7 @@ def _fail(source: str, message: str, at: tuple[int, int] = (0, 0)) -> NoReturn:
 def read_model(model: type[M], data: object, context: object = None) -> M:
     """Return ``data`` as a ``model``; texts and booleans are not accepted as numbers, and lists become tuples.
 
-    The detour through JSON makes pydantic strict about values and lenient about containers, as YAML needs.
+    Pydantic validates the data as JSON, in which values are strict and containers are lenient, as YAML requires.
     Validators receive ``context``. Raises pydantic's ValidationError.
     """
     return model.model_validate_json(json.dumps(data, default=str), strict=True, context=context)
@@ -243,7 +243,7 @@ def path_of(text: str) -> Path:
 def apply_overrides(document: Document, overrides: Iterable[str]) -> Document:
     """Return a copy with each ``path=value`` applied; values are YAML scalars or flow collections (``[NW, NE]``).
 
-    Raises ConfigError for texts that are no overrides. Validation checks later that the path is a key.
+    Raises ConfigError for texts that are no overrides. The later validation checks that each path leads to a key.
     """
     edit = _Edit(document.source, deepcopy(document.data), dict(document.marks))
     problems = [problem for text in overrides for problem in edit.apply(text)]

@@ -1,7 +1,7 @@
 """Descriptions of the keys of a configuration: docstrings below its fields, types, units, defaults and bounds.
 
-The walk through a model follows the values of a machine, if there is one. Where a type leaves the keys open, as
-``attrs`` of a user's class does, the values say which keys exist.
+The walk through a model follows the values of a machine, if there is one. If a type does not fix the keys, as for
+``attrs`` of a user's class, the keys are those of the values.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Schema = Mapping[str, Any]
 class ConfigKey:
     """A key: its meaning and its allowed values.
 
-    ``type`` and ``allowed`` are words, ``choices`` are the allowed names. ``content`` is the value in the current
-    machine if the key is ``present`` there; a section has none. ``entries`` are the keys below the requested key.
+    ``type`` and ``allowed`` are texts for a reader, ``choices`` are the allowed names. ``content`` is the value in the
+    current machine, if the key is ``present`` there; a section has no content. ``entries`` are the keys below this key.
     """
 
     path: str
@@ -188,7 +188,7 @@ class _KeyEntry:
         return _KeyEntry((*self.path, name), types[1], self.meaning, content=content)
 
     def describe(self) -> ConfigKey:
-        """Return the description of the entry for a reader."""
+        """Return the entry's meaning and allowed values as a ``ConfigKey``."""
         schema = TypeAdapter(self.annotation).json_schema()
         shapes = [_resolve(alternative, schema) for alternative in schema.get("anyOf", [schema])]
         units = (unit_of_key(part) for part in reversed(self.path) if isinstance(part, str))

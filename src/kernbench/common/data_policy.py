@@ -14,9 +14,9 @@ KEEP_BYTES = 1 << 30
 class DataPolicy:
     """The values that a run stores.
 
-    With ``keep`` it stores all values that phase 2 needs, at most ``most_bytes`` unread ones (None: no limit). Without
-    ``keep``, or past the limit, reading a value raises NoDataError; with ``zeros`` it returns zeros. Raises InputError
-    for ``zeros`` with ``keep``, and for a negative limit.
+    With ``keep`` the run stores all values that phase 2 needs, but at most ``most_bytes`` of values that no program has
+    read yet (None: no limit). Without ``keep``, or past the limit, a read of a value raises NoDataError, or with
+    ``zeros`` returns zeros. Raises InputError for ``zeros`` with ``keep``, and for a negative limit.
     """
 
     keep: bool = True
@@ -34,7 +34,8 @@ class DataPolicy:
 class DataOptions:
     """The user's options for values.
 
-    ``data`` turns storing on or off (None: as the bench says); ``keep`` limits the bytes, such as ``"2GiB"``.
+    ``data`` turns the storing of values on or off (None: as the bench declares). ``keep`` limits the stored bytes, for
+    example to ``"2GiB"``.
     """
 
     data: bool | None = None
@@ -42,7 +43,10 @@ class DataOptions:
     keep: str | None = None
 
     def policy(self, *, verify: bool = False, sanitize: bool = False, bench: bool = True, share: int = 1) -> DataPolicy:
-        """Return the policy of a run. ``bench`` is the default of its bench; ``share`` concurrent runs share the limit.
+        """Return the policy of a run.
+
+        ``bench`` is the default that the bench declares. ``share`` is the number of concurrent runs that share the
+        limit.
 
         ``--data``, ``--verify-data`` and ``--sanitize`` store all values unless ``--keep`` sets a limit. Raises
         InputError for options that contradict each other.
@@ -71,4 +75,4 @@ def _parse_limit(text: str) -> int:
 
 
 UNSAID = DataOptions()
-"""Options of a user who sets none"""
+"""The options if the user sets none"""

@@ -38,7 +38,7 @@ F8E5M2 = DType("f8e5m2", 1, np.dtype(ml_dtypes.float8_e5m2), True)
 I64 = DType("i64", 8, np.dtype(np.int64), False)
 I16 = DType("i16", 2, np.dtype(np.int16), False)
 U8 = DType("u8", 1, np.dtype(np.uint8), False)
-"""Also the type of the raw bytes that host transfers and fills move."""
+"""Also the element type of raw bytes in host transfers and fills."""
 U16 = DType("u16", 2, np.dtype(np.uint16), False)
 U32 = DType("u32", 4, np.dtype(np.uint32), False)
 U64 = DType("u64", 8, np.dtype(np.uint64), False)

@@ -120,7 +120,7 @@ class UnknownNameError(InputError, LookupError):
 class UnreadableFileError(InputError):
     """An input file that cannot be read.
 
-    ``why`` says what the path leads to and which files can be read. ``missing``: nothing exists at the path.
+    ``why`` describes what the path leads to and which files can be read. ``missing``: nothing exists at the path.
     """
 
     def __init__(self, path: str, why: str, missing: bool = False) -> None:
@@ -182,8 +182,8 @@ class IpcqError(RunError):
 class SimulationDeadlock(RunError):  # noqa: N818 - the name users know
     """A run without a further event in which a component or a program still waits.
 
-    ``verdict`` is the most important line. Each of ``groups`` is a heading, then one line for each waiter; ``str``
-    shows the first 20 lines. Only ``full`` shows ``details``.
+    ``verdict`` is the most important line. Each of ``groups`` is a heading, then one line for each waiting component or
+    program. ``str`` shows the first 20 lines; only ``full`` shows ``details``.
     """
 
     def __init__(self, verdict: str, groups: tuple[tuple[str, ...], ...] = (), details: tuple[str, ...] = ()) -> None:
@@ -305,7 +305,7 @@ def notes_of(error: BaseException) -> Iterator[str]:
 
 
 SHORTEST = 3
-"""Shortest name, in letters, that gets a hint: all shorter names are close to each other."""
+"""The length of the shortest name for which errors suggest a similar name; shorter names all resemble each other."""
 
 
 def close_to(name: object, names: Iterable[str]) -> str:

@@ -129,7 +129,7 @@ TIMES: Mapping[str, int] = {"ns": 3}
 FIGURES: Mapping[str, int] = {**TIMES, "gbs": 3} | dict.fromkeys(
     ("utilisation", "occupancy", "fairness", "efficiency", "beyond", "macs"), 6
 )
-"""Decimals of times, bandwidths and shares, for human readers; data for programs keep bandwidths and shares exact"""
+"""Decimals of times, bandwidths and shares for human readers; data for programs do not round bandwidths and shares"""
 # The user's own values are shown unchanged.
 _UNROUNDED = frozenset(("configuration", "config", "attrs", "params", "parameters"))
 

@@ -26,8 +26,8 @@ def find_function(kind: str, text: str, builtins: Mapping[str, F], subject: str,
     """Return the function that ``text`` names: one of ``builtins``, or a function of the user.
 
     A user's function is a dotted path or ``file.py:function``, looked up in ``folder`` first. ``kind`` is the noun for
-    the function, and ``subject`` begins the texts of errors. Raises UnknownNameError for an unknown name, and
-    InputError for a path that leads to no function.
+    the function in errors, and ``subject`` is the beginning of their texts. Raises UnknownNameError for an unknown
+    name, and InputError for a path that leads to no function.
     """
     if text in builtins:
         return builtins[text]
@@ -185,10 +185,10 @@ def _find_line(error: BaseException, file: Path) -> str:
 
 @contextmanager
 def _importable(directory: str) -> Iterator[None]:
-    """Let modules in ``directory`` be imported, as under ``python -m``; a console script does not allow it.
+    """Allow imports from ``directory``, as under ``python -m``; in a console script they would fail.
 
-    The directory comes last in the path, so a user's ``yaml.py`` hides no module. The end of the block removes the
-    directory, so a simulation does not change the imports of the next one in the process.
+    The directory comes last on ``sys.path``, so a user's ``yaml.py`` hides no module. It is removed at the end of the
+    block, so a simulation does not change the imports of the next simulation in the process.
     """
     if directory in sys.path or (directory == os.getcwd() and "" in sys.path):
         yield

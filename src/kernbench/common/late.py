@@ -16,8 +16,8 @@ _STOPS = (signal.SIGINT, signal.SIGALRM)
 def late(module: str, name: str) -> Any:
     """Import ``module`` and return its attribute ``name``; stops wait until the import ends.
 
-    Use it for modules that are slow to import and that few runs need: a command, pictures, Parquet. The caller states
-    the type.
+    Use this function for modules that are slow to import and that few runs need: a command, pictures, Parquet. The
+    caller declares the type of the result.
     """
     with defer_stops():
         return vars(importlib.import_module(module))[name]

@@ -37,7 +37,7 @@ _MOST_SHIFTED = 63
 _GELU_SCALE = 2 * sqrt(2 / pi)
 _GELU_CUBE = 0.044715
 _LARGEST_F8E4M3 = 448.0
-# Elements of K that are summed between two roundings when the accumulators are narrower than f32: the K of a tile.
+# If accumulators are narrower than f32, sums are rounded after this many elements of K, which is the K of a tile.
 _NARROW_ACC_K = 64
 
 
@@ -61,9 +61,10 @@ PLAIN = Attributes()
 
 @value
 class Operator:
-    """An operator: ``fn`` computes on f32 or f64 arrays, ``integer`` on 64-bit ones (None: ``fn`` does, in f32).
+    """An operator: ``fn`` computes on f32 or f64 arrays, ``integer`` on 64-bit integers.
 
-    ``makes`` is the type of its results for any operands; None: the type of the operands.
+    With ``integer`` None, ``fn`` computes on integers too, converted to f32. ``makes`` is the type of the results for
+    any operands; None: the type of the operands.
     """
 
     name: str
@@ -93,8 +94,8 @@ def operator(name: str) -> Operator:
 def passes(name: str, n: int) -> int:
     """Return the number of passes of the MATH engine over an operator's bytes, along an axis of ``n`` elements.
 
-    A sort takes the L (L + 1) / 2 steps of a sorting network, where L is log2(n), rounded up. Every other operator
-    takes one pass.
+    A sort needs a pass for each of the L (L + 1) / 2 steps of a sorting network, where L is log2(n), rounded up. Every
+    other operator needs one pass.
     """
     if name not in SORTS:
         return 1
@@ -121,10 +122,10 @@ def evaluate(
 ) -> Array:
     """Compute ``op`` on ``args`` to an array of type ``out``, without warnings.
 
-    Operands broadcast as in NumPy; a number takes the type of the first array. ``shape`` is the shape of the result of
-    ``broadcast``, ``full``, ``iota``, ``zeros`` and ``constant``. ``acc`` (f32, f16, bf16) is the type of sums. The
-    result of ``copy``, ``cast``, ``trans`` and ``broadcast`` may share memory with the operand. Raises KernelError for
-    a wrong number of operands, and ValueError for shapes that do not fit.
+    Operands broadcast as in NumPy; a number is converted to the type of the first array. ``shape`` is the shape of the
+    result of ``broadcast``, ``full``, ``iota``, ``zeros`` and ``constant``. ``acc`` (f32, f16, bf16) is the type of
+    sums. The result of ``copy``, ``cast``, ``trans`` and ``broadcast`` may share memory with the operand. Raises
+    KernelError for a wrong number of operands, and ValueError for shapes that do not fit.
     """
     with np.errstate(all="ignore"):
         return compute(op, args, out, shape, attrs, acc)
@@ -424,7 +425,7 @@ _OF_INTEGERS: MappingProxyType[str, Callable[..., Any]] = MappingProxyType({"pow
 _ROUNDINGS = frozenset(("trunc", "rint", "round"))
 _ERF = np.vectorize(erf, otypes=[np.float32])
 SORTS = frozenset(("argsort", "argsort_down"))
-"""Operators that take several passes over their bytes: see ``passes``."""
+"""Operators that need several passes over their bytes: see ``passes``."""
 _SINGLE = frozenset(("unary", "binary", "ternary"))
 _ELEMENTWISE = _SINGLE | {"compare", "bits"}
 
@@ -540,7 +541,7 @@ ATOMICS = MappingProxyType(
         "atomic_cas": Operator("cas", 3, "ternary", _new_where_equal, _new_where_equal),
     }
 )
-"""Operators from (old element, operand of the atomic) to the new element; ``cas`` takes (old, compared, new)."""
+"""Operators from (old element, operand of the atomic) to the new element; ``cas`` has (old, compared, new)."""
 EPILOGUE = MappingProxyType(
     {"bias": OPERATORS["add"], "add": OPERATORS["add"], "scale": OPERATORS["mul"]}
     | {name: OPERATORS[name] for name in ("relu", "gelu", "silu")}

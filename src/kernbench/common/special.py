@@ -1,4 +1,4 @@
-"""Mathematical functions of the operators: they take f32 arrays, compute in f64 and round once to f32.
+"""Mathematical functions of the operators: they convert f32 arrays to f64, compute, and round once to f32.
 
 Domains and limits are those of the C library: NaN outside the domain, infinity on overflow.
 """

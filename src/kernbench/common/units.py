@@ -29,7 +29,7 @@ def whole_ps(ns: float) -> float:
 
 
 def transfer_ps(nbytes: int, bw_gbs: float) -> int:
-    """Return the picoseconds for ``nbytes`` at ``bw_gbs``: nbytes / bandwidth, rounded, at least 1 ps for any byte."""
+    """Return the time in ps to transfer ``nbytes`` at ``bw_gbs`` GB/s, rounded; at least 1 ps for any byte."""
     return max(1, round(nbytes * PS_PER_NS / bw_gbs)) if nbytes else 0
 
 
@@ -56,7 +56,7 @@ def _means_bits(unit: str) -> bool:
 
 
 def format_size(nbytes: int) -> str:
-    """Return ``4096`` as ``4 KiB``; a size between two multiples has up to two decimals."""
+    """Return a number of bytes as text: 4096 as ``4 KiB``; a number between two multiples has up to two decimals."""
     size = float(nbytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:

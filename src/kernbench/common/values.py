@@ -60,8 +60,8 @@ def value(
 ) -> type[T] | Callable[[type[T]], type[T]]:
     """Make a class whose fields never change: ``dataclass(frozen=True, slots=True)``.
 
-    ``guarded=False`` is for objects that are created or compared by the million. Only the type checker then refuses an
-    assignment, which halves the time of ``__init__``. ``==`` and ``hash`` are compiled for the class.
+    ``guarded=False`` is for classes with millions of objects or comparisons: only the type checker then refuses
+    assignments, and ``__init__`` runs in half the time. ``==`` and ``hash`` are compiled for the class.
     """
     options = Options(kw_only, eq, order, repr, guarded, hashed=eq, compiled=eq and not guarded)
     return _decorate(cls, options)
@@ -105,7 +105,7 @@ def _make_class(plain: type[T], options: Options) -> type[T]:
         members.pop(name, None)
     if "__eq__" in members and members["__hash__"] is None:
         del members["__hash__"]  # Python set it, not the author of the class.
-    # Methods that the author wrote win.
+    # Methods that the author wrote are not replaced.
     namespace = compiled | dict(_list_methods(fields, options)) | members
     namespace["__slots__"] = tuple(name for name in fields if name not in inherited)
     namespace["__dataclass_fields__"] = fields

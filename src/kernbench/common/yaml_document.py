@@ -19,7 +19,7 @@ from kernbench.common.values import state, value
 
 Path = tuple[str | int, ...]
 
-# Aliases may repeat parts of a file. A file with more entries than this is a mistake or an attack.
+# Aliases may repeat parts of a file. A file with more entries than this number is a mistake or an attack.
 MAX_ENTRIES = 50_000
 # Most keys and values of a text before aliases are expanded: all their nodes are in memory at once, 1 kB each.
 MAX_NODES = 200_000

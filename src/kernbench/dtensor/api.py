@@ -41,11 +41,11 @@ __all__ = [
 
 
 class DTensor:
-    """A tensor over the ranks of a mesh; every rank holds its part as a tensor on its SIP. Forward only.
+    """A tensor over the ranks of a mesh; every rank stores its part as a tensor on its SIP. Without gradients.
 
     Operators choose placements, redistribute operands as needed and launch a kernel on every SIP. All ranks of the mesh
-    must call them alike. ``free`` frees the memory, as for any tensor. ``distribute_tensor`` and ``from_local`` create
-    DTensors.
+    must call the same operators in the same order. ``free`` frees the memory of a part, as for any tensor.
+    ``distribute_tensor`` and ``from_local`` create DTensors.
     """
 
     __slots__ = ("_part",)
@@ -64,10 +64,10 @@ class DTensor:
         shape: Sequence[int] | None = None,
         dp: DPPolicy | None = None,
     ) -> DTensor:
-        """Create a DTensor from the local tensors of all ranks, by default copies of one tensor.
+        """Create a DTensor from the local tensors of all ranks, by default replicas of one tensor.
 
-        ``shape`` is the global shape; it defaults to the shape of parts of equal size. Raises InputError if the local
-        tensor is not a tensor of the machine, or not the part of this rank in ``shape``.
+        ``shape`` is the global shape; by default it is computed as if all parts had equal size. Raises InputError if
+        the local tensor is not a tensor of the machine, or does not have the size of this rank's part of ``shape``.
         """
         local, mesh = check_local(local_tensor), check_mesh("from_local", device_mesh)
         checked = check_placements(
@@ -111,7 +111,7 @@ class DTensor:
 
     @property
     def dp(self) -> DPPolicy | None:
-        """The policy of parts in their SIP, if their shape allows it; None chooses by size."""
+        """The placement policy of a part in its SIP, if the shape allows it; None: a policy chosen by size."""
         return self._part.spec.dp
 
     @property
@@ -128,7 +128,7 @@ class DTensor:
         device_mesh: DeviceMesh | Sequence[Placement] | None = None,
         placements: Sequence[Placement] | None = None,
     ) -> DTensor:
-        """Return the same tensor with other placements, or itself if they do not change.
+        """Return the tensor with other placements, or the same object if the placements do not change.
 
         The placements may be the only argument. Raises InputError for another mesh, and if a rank would have no
         elements.
@@ -143,7 +143,7 @@ class DTensor:
         return self if part is self._part else DTensor(part)
 
     def full_tensor(self) -> Tensor:
-        """Return the complete tensor on every rank: the local tensor after replication."""
+        """Redistribute the tensor so that every rank has all of it, and return the local tensor of this rank."""
         return self.redistribute([Replicate()] * self.device_mesh.ndim).to_local()
 
     def free(self) -> None:
@@ -246,12 +246,13 @@ def distribute_tensor(
     dp: DPPolicy | None = None,
     name: str | None = None,
 ) -> DTensor:
-    """Distribute ``tensor``, which every rank has completely, over a mesh; by default a copy on each rank.
+    """Distribute ``tensor``, which every rank has completely, over a mesh; by default a replica on each rank.
 
-    No rank communicates. From an array, nested lists or a host tensor, each rank copies its part from the host. From a
-    tensor on this rank's SIP, each rank copies its part there; with Replicate() alone the result uses the tensor
-    itself. ``dp`` is the policy of parts in a SIP, if their shape allows it; None chooses by size. Raises InputError
-    for Partial, for a tensor that is distributed already, and if a rank would have no elements.
+    The ranks exchange no messages. From an array, nested lists or a host tensor, each rank copies its part from the
+    host. From a tensor on its SIP, each rank copies its part within the SIP; if all placements are Replicate(), the
+    result uses the tensor itself. ``dp`` is the placement policy of a part in its SIP, if the shape allows it; None:
+    a policy chosen by size. Raises InputError for Partial, for a tensor that is distributed already, and if a rank
+    would have no elements.
     """
     check_mesh("distribute_tensor", device_mesh)
     if isinstance(tensor, DTensor):
@@ -295,7 +296,7 @@ def check_local(tensor: object) -> Tensor:
 def whole_shape(
     shape_argument: Sequence[int] | None, local: tuple[int, ...], placements: Placements, mesh: DeviceMesh
 ) -> tuple[int, ...]:
-    """Return the global shape: ``shape_argument``, or the shape of parts that all have the shape ``local``."""
+    """Return the global shape: ``shape_argument``, or by default the shape of a tensor with all parts of ``local``."""
     if shape_argument is None:
         return _scale_shape(local, placements, mesh)
     extents = [whole_number(extent) for extent in shape_argument] if isinstance(shape_argument, Sequence) else [None]

@@ -19,11 +19,11 @@ Names: TypeAlias = tuple[str, ...]
 
 
 class DeviceMesh:
-    """Ranks of the process group in one or two dims, each once, ascending along each dim.
+    """A mesh of ranks of the process group in one or two dims; no rank repeats, and ranks ascend along each dim.
 
-    ``init_device_mesh`` makes a mesh of all ranks. ``torch`` is the context; inside ``with RuntimeContext(...)`` it may
-    be left out. Raises InputError for another device type, for ranks that do not exist, and for several ranks without a
-    process group.
+    ``init_device_mesh`` makes a mesh of all ranks. ``torch`` is the context, and may be omitted inside
+    ``with RuntimeContext(...)``. Raises InputError for another device type, for ranks that do not exist, and for
+    several ranks without a process group.
     """
 
     __slots__ = ("_names", "_ranks", "_torch")
@@ -54,7 +54,7 @@ class DeviceMesh:
 
     @property
     def mesh(self) -> npt.NDArray[np.int64]:
-        """A copy of the array of ranks."""
+        """The ranks as an array with the shape of the mesh; a copy."""
         return self._ranks.copy()
 
     @property
@@ -102,7 +102,7 @@ class DeviceMesh:
         return self._torch.distributed.new_group(self.ranks_along(mesh_dim))
 
     def __getitem__(self, mesh_dim: str) -> DeviceMesh:
-        """Return the one-dim mesh of the ranks of ``ranks_along``, for the name of a dim.
+        """Return the mesh of one dim with the ranks of ``ranks_along``; ``mesh_dim`` is the name of the dim.
 
         Raises InputError for anything but the name of a dim.
         """

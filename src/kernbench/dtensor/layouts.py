@@ -20,7 +20,7 @@ BYTES_PER_PE = 2048
 
 
 def local_policy(shape: tuple[int, ...], itemsize: int, wanted: DPPolicy | None, topology: TopologySpec) -> DPPolicy:
-    """Return ``wanted`` if it gives every PE a block of a tensor of this shape, else rows over PEs."""
+    """Return ``wanted`` if every PE of that policy has a block of a tensor of this shape, else ``rows_policy``."""
     if wanted is not None and _fits(shape, itemsize, wanted, topology):
         return wanted
     return rows_policy(shape, itemsize, wanted, topology)
@@ -29,8 +29,8 @@ def local_policy(shape: tuple[int, ...], itemsize: int, wanted: DPPolicy | None,
 def rows_policy(shape: tuple[int, ...], itemsize: int, within: DPPolicy | None, topology: TopologySpec) -> DPPolicy:
     """Return a policy of rows over the cubes and PEs of ``within``, by default over all.
 
-    A single row is split by its elements. The number of PEs is at most the number of rows, with ``BYTES_PER_PE`` bytes
-    for each PE; cubes fill first.
+    A single row is split by its elements. There are at most as many PEs as rows, and each PE has at least
+    ``BYTES_PER_PE`` bytes. The policy uses more cubes before it uses more PEs of each cube.
     """
     cubes, pes = topology.cubes_per_sip, topology.pes_per_cube
     if within is not None:
@@ -47,14 +47,14 @@ def rows_policy(shape: tuple[int, ...], itemsize: int, within: DPPolicy | None, 
 def reads_in_order(layout: TensorLayout) -> bool:
     """Return True if a launch may read the tensor as one row-major array.
 
-    Scattered single elements do not allow that.
+    The result is False if a shard is a single element of a longer row.
     """
     scattered = any(view.window.size == 1 and view.shape[1:] != layout.shape[1:] for view in layout.views)
     return layout.is_row_major and not scattered
 
 
 def is_plain(layout: TensorLayout) -> bool:
-    """Return True if the layout suits collectives on blocks: each element once, in row-major order."""
+    """Return True if the tensor stores each element once, in row-major order, as collectives on blocks require."""
     return reads_in_order(layout) and not layout.has_copies
 
 
@@ -89,9 +89,9 @@ class _StoredWindow(NamedTuple):
 
 
 def copy_table(source: TensorLayout, target: TensorLayout, moves: Iterable[WindowMove]) -> IntTable:
-    """Return the lines of ``copy_windows``: every PE fills its shards and copies of the target.
+    """Return the lines of ``copy_windows``: every PE fills its shards of the target, replicas included.
 
-    Axes are those of the target.
+    Axes are the axes of the target.
     """
     sources, item = _find_windows(source), source.dtype.itemsize
     lines: list[int] = []
@@ -119,8 +119,8 @@ def copy_table(source: TensorLayout, target: TensorLayout, moves: Iterable[Windo
 def gemm_table(out: TensorLayout, pes: Sequence[PeCoord], tile: tuple[int, int]) -> IntTable:
     """Return the lines of ``gemm_windows``: every PE computes a part of the product.
 
-    A result that is not stored in order is split by the shards of the PEs. ``tile`` is the rows and columns of an
-    output tile. A partial tile costs as much as a full tile, so a PE computes at least one tile.
+    A result that is not stored in order is split by the shards of the PEs. ``tile`` has the numbers of rows and columns
+    of an output tile. A partial tile costs as much as a full tile, so a PE computes at least one tile.
     """
     item = out.dtype.itemsize
     if not is_plain(out):
@@ -148,7 +148,7 @@ def _shift(window: Window, by: Sequence[int]) -> Window:
 
 
 def _list_extents(shape: tuple[int, ...], source: tuple[int, ...], target: tuple[int, ...], itemsize: int) -> list[int]:
-    """Return the extents and both strides of a box; axes that are contiguous in both become one, the last axis."""
+    """Return the extents of a box and its strides in both tensors; axes contiguous in both are merged into the last."""
     if not shape:
         return [1, itemsize, itemsize]
     box = list(zip(shape, row_major(source, itemsize), row_major(target, itemsize), strict=True))
@@ -170,7 +170,7 @@ def _make_line(window: Window, offset: int, rows_of: Window, itemsize: int) -> t
 
 
 def _choose_grid(shape: tuple[int, ...], pes: int, tile: tuple[int, int]) -> tuple[int, int]:
-    """Return the numbers of parts of a product's rows and columns: as many as PEs and tiles allow, nearly square."""
+    """Return the numbers of parts of rows and columns: as many parts as PEs and tiles allow, of least perimeter."""
     row_tiles, column_tiles = (-(-extent // size) for extent, size in zip(shape, tile, strict=True))
     grids = ((rows, min(pes // rows, column_tiles)) for rows in range(1, min(pes, row_tiles) + 1))
     return max(grids, key=lambda grid: (grid[0] * grid[1], -(grid[0] * shape[1] + grid[1] * shape[0])))

@@ -28,7 +28,10 @@ from kernbench.runtime_api.tensor import Tensor
 
 
 class LocalTensors:
-    """Factory of and operations on tensors of a rank; ``dp`` is their placement in the SIP if their shape allows it."""
+    """Factory of local tensors of a rank, and operations on them.
+
+    ``dp`` is the placement of the tensors in the SIP, if their shape allows it.
+    """
 
     __slots__ = ("dp", "torch")
 
@@ -135,7 +138,7 @@ class RankPart:
 
     @property
     def tensors(self) -> LocalTensors:
-        """The factory of tensors with the placement of this one's parts."""
+        """The factory of local tensors with the placement of this part."""
         return LocalTensors(self.spec.mesh.torch, self.spec.dp)
 
     def with_placements(self, placements: Placements, local: Tensor) -> RankPart:
@@ -143,7 +146,7 @@ class RankPart:
         return RankPart(replace(self.spec, placements=placements), local)
 
     def check_live(self) -> None:
-        """Raise InputError if the local tensor has been freed, before work begins that would stay incomplete."""
+        """Raise InputError if the local tensor has been freed; call it before work that could not be completed."""
         if not self.local.is_live:
             raise InputError(f"tensor {self.local.name!r} has been freed")
 
@@ -179,7 +182,7 @@ class Blocks:
     def one(self, local: Tensor) -> Tensor:
         """Return a rank's chunk as a block.
 
-        The block is the tensor itself if the layout allows it, which is so on all ranks or on none.
+        The block is the tensor itself if the layout allows it; either all ranks or no rank can use the tensor itself.
         """
         if self.even and is_plain(local.layout):
             return local
@@ -206,7 +209,7 @@ class Blocks:
         shape: tuple[int, ...],
         collective: Callable[[Tensor], object],
     ) -> None:
-        """Fill ``result`` by the collective: directly, or through a tensor of ``shape`` and ``moves``."""
+        """Fill ``result`` by the collective: directly, or by ``moves`` from an intermediate tensor of ``shape``."""
         if moves is None and is_plain(result.layout):
             collective(result)
         else:

@@ -1,7 +1,8 @@
-"""Operations on distributed tensors: choose placements that an operation supports, and do its local work.
+"""Operations on distributed tensors: choose placements that an operation supports, and compute on local tensors.
 
-For each dim of the mesh a rule gives the placements of the operands and of the result. A choice is one rule for each
-dim. The cheapest redistribution of the operands decides, then the cheapest completion of the result, then the order.
+For each dim of the mesh a rule defines the placements of the operands and of the result. A choice is one rule for each
+dim. The choice with the cheapest redistribution of the operands is used. Ties are decided by the cheapest completion of
+the result, then by the order of the rules.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ LINEAR = {
     "mul": (LINEAR_IN_FIRST, PlacementRule((FULL, SUM), SUM)),
     "div": (LINEAR_IN_FIRST,),
 }
-"""Linear operators: applied to the contributions to a sum, they give contributions to the result."""
+"""Linear operators: applied to the contributions to a sum, they compute contributions to the result."""
 
 
 def matmul_choice(a: DTensorSpec, b: DTensorSpec) -> PlacementChoice:
@@ -96,14 +97,14 @@ def _choose_elementwise(linear: Sequence[PlacementRule], operands: Sequence[DTen
 def _find_rules(linear: Sequence[PlacementRule], placements: Sequence[Placement]) -> tuple[PlacementRule, ...]:
     """Return the rules for operands with these placements along a dim.
 
-    If one operand is sharded, all are. Contributions stay contributions if the operator allows it. Copies are the
-    fallback.
+    If one operand is sharded, all operands are sharded. Contributions to a sum stay contributions if the operator
+    allows it. If no other rule applies, all operands are replicated.
     """
     copies = PlacementRule((FULL,) * len(placements), FULL)
     cuts = [placement for placement in dict.fromkeys(placements) if isinstance(placement, Shard)]
     if cuts:
         return (*(PlacementRule((cut,) * len(placements), cut) for cut in cuts), copies)
-    # A replicated operand becomes a contribution without cost. So one Partial operand allows Partial for all.
+    # A replicated operand becomes a contribution at no cost, so one Partial operand allows Partial for all operands.
     fits = [
         rule
         for rule in linear

@@ -52,7 +52,7 @@ class Shard(Placement):
 
 @value
 class Replicate(Placement):
-    """A copy of the complete tensor on every rank."""
+    """A replica of the complete tensor on every rank."""
 
     def __str__(self) -> str:
         return "Replicate()"
@@ -81,15 +81,15 @@ Placements: TypeAlias = tuple[Placement, ...]
 
 
 def in_words(placements: Sequence[Placement]) -> str:
-    """Return placements as text."""
+    """Return placements as text for errors."""
     return f"[{', '.join(map(str, placements))}]"
 
 
 def check_placements(placements: Sequence[Placement], mesh_ndim: int, ndim: int) -> Placements:
     """Return a placement for each of ``mesh_ndim`` dims, with non-negative axes.
 
-    Raises InputError for another number of placements, for other objects, and for several reductions. Raises it also
-    for axes that a tensor of ``ndim`` axes does not have.
+    Raises InputError if there are not ``mesh_ndim`` placements, if an entry is no placement, and if Partial placements
+    have different reductions. Also raises InputError for axes that a tensor of ``ndim`` axes does not have.
     """
     if not isinstance(placements, Sequence) or not all(isinstance(placement, KINDS) for placement in placements):
         raise InputError(f"placements={placements!r}: a list of Shard(dim), Replicate() or Partial(op)")
@@ -165,7 +165,7 @@ FULL = Replicate()
 
 @value
 class Redistribution:
-    """A step that changes ``placements[mesh_dim]`` to ``target``; the other placements stay."""
+    """A step that changes ``placements[mesh_dim]`` to ``target`` and no other placement."""
 
     mesh_dim: int
     placements: Placements
@@ -183,12 +183,12 @@ class Redistribution:
 
     @property
     def whole(self) -> Placements:
-        """The placements with dim ``mesh_dim`` replicated: the data of the ranks of the line together."""
+        """The placements with dim ``mesh_dim`` replicated: a part then has the data of all ranks along that dim."""
         return replace_placement(self.placements, self.mesh_dim, FULL)
 
     @property
     def is_local(self) -> bool:
-        """True if no rank needs data of another."""
+        """True if no rank needs data of another rank for the step."""
         return isinstance(self.source, Replicate) or (
             isinstance(self.source, Shard) and isinstance(self.target, Partial)
         )
@@ -202,9 +202,9 @@ def replace_placement(placements: Placements, mesh_dim: int, placement: Placemen
 def plan_steps(source: Placements, target: Placements) -> list[Redistribution]:
     """Return the steps from ``source`` to ``target``.
 
-    A rank's part of an axis is a chunk of the chunk that earlier dims of the mesh leave. Before an earlier dim begins
-    or ends to shard an axis, later dims that shard it are gathered, from the last one on. Sharding of replicated data
-    comes before all independent steps, because it leaves fewer bytes to send.
+    Each dim of the mesh that shards an axis splits the chunk that results from the earlier dims. Before an earlier dim
+    starts or stops sharding an axis, the later dims that shard the axis are therefore gathered, the last one first.
+    Sharding of replicated data comes before all independent steps, because fewer bytes are then sent.
     """
     steps: list[Redistribution] = []
     now = source
@@ -231,7 +231,7 @@ def count_sent_bytes(
 ) -> float:
     """Return an estimate of the bytes that a rank sends.
 
-    The estimate is for the first rank, which has the largest chunks, with the algorithms of the collectives.
+    The estimate is for the first rank, which has the largest chunks, and assumes the algorithms of the collectives.
     """
     return sum(_count_step_bytes(step, shape, itemsize, mesh_shape) for step in plan_steps(source, target))
 
@@ -245,7 +245,7 @@ def _count_step_bytes(
 
 
 def _count_rounds(step: Redistribution) -> float:
-    """Return how often all data of the ranks of a step travel round their ring."""
+    """Return how many times all data of a step's ranks travel round the ring of these ranks."""
     if step.is_local:
         return 0
     if isinstance(step.source, Partial):
@@ -273,5 +273,5 @@ def _is_in_the_way(dim: int, now: Placements, target: Placements) -> bool:
 
 
 def _is_blocked(dim: int, wanted: Placement, now: Placements, target: Placements) -> bool:
-    """Return True while an earlier dim of the mesh has yet to begin or end sharding the same axis."""
+    """Return True while an earlier dim of the mesh still has to start or stop sharding the same axis."""
     return any(now[at] != target[at] and wanted in (now[at], target[at]) for at in range(dim))

@@ -12,7 +12,7 @@ from kernbench.runtime_api.tensor import Tensor
 
 
 def redistribute(part: RankPart, placements: Placements) -> RankPart:
-    """Return the tensor with other placements: the same part if nothing changes, else a part with a new local tensor.
+    """Return the tensor with other placements: the same object if nothing changes, else a part with a new local tensor.
 
     Raises InputError if a rank would have no elements, or if the tensor has been freed.
     """
@@ -26,7 +26,7 @@ def redistribute(part: RankPart, placements: Placements) -> RankPart:
         if before.local is not part.local:
             before.free_unless(now)
     if now.local is part.local and now.spec.placements != part.spec.placements:
-        # All changed dims have one rank, so the data are the same; a copy gives them an owner of their own.
+        # All changed dims have one rank, so the data are the same; the result is a copy that can be freed separately.
         return now.with_placements(placements, now.tensors.clone(now.local, now.local.name))
     return now
 
@@ -35,8 +35,8 @@ def redistribute(part: RankPart, placements: Placements) -> RankPart:
 class MeshLine:
     """The ranks along one dim of a mesh while one placement becomes another.
 
-    ``line_shape`` is the shape of their data together, ``place`` the place of this rank in the line. ``owned`` says
-    that no other tensor uses the local tensor, so that it may be overwritten.
+    ``line_shape`` is the shape of the data of all these ranks together, ``place`` the index of this rank in the line.
+    ``owned`` means that no other tensor uses the local tensor, which may therefore be overwritten.
     """
 
     part: RankPart
@@ -74,7 +74,7 @@ class MeshLine:
         return self.part.spec.mesh.torch.distributed
 
     def move(self) -> Tensor:
-        """Carry out the step and return this rank's tensor after it: a new one, or the owned one."""
+        """Carry out the step and return this rank's local tensor after it: a new tensor, or the owned tensor."""
         source, target = self.step.source, self.step.target
         if isinstance(source, Shard):
             if isinstance(target, Shard):
@@ -104,7 +104,8 @@ class MeshLine:
     def _contribute(self, target: object) -> Tensor:
         """Convert Replicate to Partial.
 
-        For a sum, the first rank contributes the tensor and all others zeros, which is exact in any type.
+        For a sum, the first rank contributes the tensor and all other ranks contribute zeros, which is exact in any
+        element type.
         """
         if isinstance(target, Partial) and target.reduce_op == "sum" and self.place:
             return self.tensors.zeros(self.line_shape, self.local.dtype, self._make_name("zeros"))
@@ -117,7 +118,7 @@ class MeshLine:
         return result
 
     def _reduce(self, source: Partial) -> Tensor:
-        """Convert Partial to Replicate: all-reduce, on a copy if another tensor uses the contributions."""
+        """Convert Partial to Replicate: all-reduce in place, or on a copy if another tensor uses the contributions."""
         result = self.local if self.owned else self.tensors.clone(self.local, self._make_name("reduced"))
         self.collectives.all_reduce(result, source.reduce_op, self.group, elementwise=True)
         return result
@@ -149,7 +150,7 @@ class MeshLine:
         return self._finish(packed, result)
 
     def _exchange(self, from_axis: int, to_axis: int) -> Tensor:
-        """Convert Shard to Shard of another axis: all-to-all of the chunks of chunks."""
+        """Convert Shard to Shard of another axis: split each rank's chunk along that axis, then all-to-all."""
         blocks, result = (
             self._make_blocks(from_axis, to_axis),
             self._make_result(self.window(to_axis, self.place).shape),

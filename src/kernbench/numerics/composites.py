@@ -1,7 +1,8 @@
 """Composites in flight during the replay: they are deferred until another record accesses their operands.
 
-A composite without such an access is one operation at its commit. An access to bytes that its tiles still have to read
-or write first advances the composite to the event of the access, tile by tile. So does a host that reads memory.
+A composite without such an access is computed as one operation at its commit. Before an access to bytes that its tiles
+still have to read or write, the composite is advanced to the event of the access, tile by tile. The same happens before
+the host reads memory.
 
 Events are integers, sorted as the hardware orders reads and commits. An event has the time in ps, 1 for a read or 0 for
 a commit, and the number of the record. At the same time, commits precede reads; further ties are broken by number.
@@ -140,8 +141,8 @@ class Due(NamedTuple):
 class OpenComposites:
     """The composites of ``op_log`` in flight. Callers ``advance`` the groups that the methods return.
 
-    ``written`` and ``claimed`` are the memory spaces that composites write, and that they access. Check these first:
-    most accesses are in other spaces.
+    ``written`` are the memory spaces that composites write, ``claimed`` the spaces that they access. Callers check
+    these first, because most accesses are in other spaces.
     """
 
     __slots__ = ("_acc", "_claims", "_log", "_next", "_open", "_tiles", "_writes", "claimed", "written")

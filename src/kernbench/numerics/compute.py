@@ -33,7 +33,8 @@ Rule: TypeAlias = Callable[[Work, OperandMemory, DType, bool], Array]
 def result(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:
     """Compute the result of ``work`` from the current memory, in the type and shape of its output.
 
-    A ``private`` result does not change with memory. Call it inside ``np.errstate(all="ignore")``.
+    With ``private``, the result is no view of memory, so later writes do not change it. Call the function inside
+    ``np.errstate(all="ignore")``.
     """
     return RULES[work.kind](work, memory, acc, private)
 
@@ -139,7 +140,7 @@ def _repeats(target: Operand) -> bool:
 
 
 def _one_after_another(op: Operator, old: Array, operands: Sequence[Array], target: Operand) -> Array:
-    """Compute an atomic element by element; write the value before each change to ``old``, return those after it."""
+    """Compute an atomic element by element and return the new values; write the value before each change to ``old``."""
     size, new, current = target.dtype.itemsize, np.empty_like(old), old.reshape(-1)
     latest: dict[int, Array] = {}
     at = 0

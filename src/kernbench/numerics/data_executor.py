@@ -1,4 +1,4 @@
-"""The replay under the name in the specification."""
+"""The class ``Replay`` under the name that the specification uses."""
 
 from __future__ import annotations
 

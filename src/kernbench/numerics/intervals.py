@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def bounds(operand: Operand) -> tuple[Range, ...]:
-    """Return ranges that contain all bytes of an operand, with the gaps between rows: one, or one for each segment."""
+    """Return the ranges of an operand's bytes and the gaps between its rows: one range, or one for each segment."""
     if operand.strides is None and operand.valid is None and not operand.segments:
         return ((operand.address, operand.address + operand.nbytes),)
     span = _span(operand)

@@ -1,9 +1,9 @@
 """The contents of the machine's memories: byte-addressed, sparse, zero at addresses that were never written.
 
 A space is a sorted list of disjoint extents. A write into a hole creates an extent, rounded to complete granules. A
-tensor is therefore one buffer, and many small writes create few extents. ``keep`` stores an array that never changes
-without a copy, at any number of addresses, so a tensor and all loads of it exist once. A write to a part of such an
-array copies it first.
+tensor is therefore one buffer, and many small writes create few extents. ``keep`` stores an unchanging array without
+copying it, at any number of addresses, so a tensor and all loads of the tensor share one array. A write to a part of
+such an array first copies the array.
 """
 
 from __future__ import annotations
@@ -198,9 +198,9 @@ class MemoryStore:
             extent.put(addr, end, array, strides)
 
     def keep(self, space: str, addr: int, array: Array) -> None:
-        """Write an array row-major, without a copy if it can never change.
+        """Write an array in row-major order; an array that can never change is stored without a copy.
 
-        The array then exists once for any number of addresses, until a write to one of them.
+        All addresses at which the array is stored share it, until one of these addresses is written.
         """
         memory = self._memories.get(space) or _unknown(space)
         if memory.tracked or not array.flags.c_contiguous or not never_changes(array):
@@ -381,7 +381,7 @@ def reach(shape: Shape, strides: Shape) -> int:
 
 def repeat_pattern(pattern: bytes, nbytes: int) -> Array:
     """Return ``nbytes`` of repetitions of ``pattern``; the last one may be cut."""
-    # NumPy makes a list of all repetitions, so it receives few long ones.
+    # NumPy creates a list of all repetitions, so the pattern is first lengthened.
     unit = pattern * (1 + min(nbytes, GRANULE_BYTES) // len(pattern))
     return np.resize(np.frombuffer(unit, np.uint8), nbytes)
 

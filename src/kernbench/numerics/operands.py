@@ -14,7 +14,7 @@ from kernbench.common.errors import RunError
 from kernbench.messages.commands import NOWHERE, Operand
 from kernbench.numerics.memory import MemoryStore, as_bytes, never_changes, split
 
-# Most cached places, more than 256 PEs use concurrently; a full cache is cleared.
+# The largest number of cached places, more than 256 PEs use concurrently; a full cache is cleared.
 _CACHED_PLACES = 1 << 17
 # Unchanging arrays of at least this size are stored without a copy, and their places are not cached.
 _LARGE_BYTES = 16 * 1024
@@ -57,7 +57,10 @@ class OperandMemory:
         self._operands: list[Operand] = []  # keeps the operands of all places alive, so identities stay unique
 
     def load(self, operand: Operand, *, private: bool) -> Array:
-        """Return the operand's array. A ``private`` array never changes with memory; any other must not be written."""
+        """Return the operand's array. With ``private``, later writes to memory do not change the array.
+
+        Without ``private``, the array may be a view of memory and must not be written.
+        """
         place = self._places.get(id(operand))
         if place is None:
             place = self._find(operand)

@@ -39,8 +39,9 @@ class ReplayStats:
 
 
 class Replay:
-    """The replay of ``op_log`` into ``memory_store``: each record once, operands at its read, result at its commit.
+    """The replay of ``op_log`` into ``memory_store``.
 
+    Each record is replayed once: its operands are loaded at its read, its result is written at its commit.
     ``dtype_acc`` is the type of sums (f32, f16, bf16). Raises UnknownNameError for another type.
     """
 
@@ -136,10 +137,10 @@ class Replay:
         return max((int(times.max()) for times in (reads, commits) if times.size), default=self._horizon)
 
     def _due(self, until_ps: int) -> tuple[Array, Array]:
-        """Remove the events up to ``until_ps``; return them in order, with times. At a time, commits precede reads.
+        """Remove the events up to ``until_ps``; return them in order, with times. At one time, commits precede reads.
 
-        Reads at ``until_ps`` stay unless a required event follows them: a commit at that time may be logged later, and
-        would precede them.
+        Reads at ``until_ps`` are not removed unless a required event follows them: a commit at that time, which would
+        precede the reads, may still be logged.
         """
         self._horizon = max(self._horizon, until_ps)
         table = self._in_flight

@@ -215,14 +215,14 @@ _ELEMENTS_AT_ONCE = 1 << 16
 
 
 def tolerance_for(dtype: DType, rtol: float | None = None, atol: float | None = None) -> Tolerance:
-    """Return the requested tolerances, else the defaults of the dtype. The default for integers is equality."""
+    """Return the requested tolerances, else the defaults of the dtype; integers have to be equal by default."""
     default = _TOLERANCES.get(dtype.name, _EXACT)
     return Tolerance(default.rtol if rtol is None else rtol, default.atol if atol is None else atol)
 
 
 @value
 class Errors:
-    """The ``wrong`` elements (one bool each, in the compared shape) and the maximum errors: NaN if any error is NaN."""
+    """The ``wrong`` elements, as a mask of bools, and the maximum errors, which are NaN if any error is NaN."""
 
     wrong: Array
     max_abs: float
@@ -231,7 +231,7 @@ class Errors:
 
 def errors_of(actual: Array, expected: Array, tolerance: Tolerance, *, equal_nan: bool) -> Errors:
     """Compare two arrays of the same shape in f64. NaN equals NaN only with ``equal_nan``."""
-    # Compare block by block: f64 errors of a large tensor take many times its memory.
+    # Compare block by block: the f64 errors of a large tensor need many times the memory of the tensor.
     got, wanted = actual.reshape(-1), expected.reshape(-1)
     wrong = np.empty(got.size, np.bool_)
     max_abs = max_rel = 0.0
@@ -267,7 +267,7 @@ def _block_errors(actual: Array, expected: Array, tolerance: Tolerance, *, equal
 
 
 def _max_relative(error: Array, wanted: Array) -> float:
-    """Return the greatest relative error over the elements whose expected value is not zero."""
+    """Return the largest relative error among the elements whose expected value is not zero."""
     magnitude = np.abs(wanted)
     nonzero = magnitude > 0
     with np.errstate(invalid="ignore"):

@@ -63,8 +63,8 @@ BenchFunction: TypeAlias = Callable[[Any], object]
 class Bench:
     """A named host program, callable as its function.
 
-    ``evaluation``: the bench builds its own engines, so it may submit nothing to the engine of its run. ``data``: a run
-    records what phase 2 needs. A function in a file turns this off by ``data = False`` in its module.
+    ``evaluation``: the bench builds its own engines and may submit nothing to the engine of its run. ``data``: a run
+    records the data that phase 2 needs; a module turns this off with ``data = False`` for the functions in its file.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Bench:
         return self.function(torch)
 
     def make_params(self, overrides: Iterable[str] = ()) -> ConfigModel:
-        """Return the bench's parameters, changed by overrides such as ``bench.m=512``.
+        """Return the bench's parameters: its defaults, changed by overrides such as ``bench.m=512``.
 
         Raises ConfigError, which lists all errors in them.
         """
@@ -92,7 +92,7 @@ class Bench:
 
 
 class BenchRegistry:
-    """Benches by name, in which ``-`` and ``_`` are equal. ``group``: entry points to load at the first look-up."""
+    """Benches by name; ``-`` and ``_`` in names are equal. ``group``: the entry points to load at the first look-up."""
 
     def __init__(self, group: str | None = None) -> None:
         self._benches: dict[str, Bench] = {}
@@ -109,9 +109,9 @@ class BenchRegistry:
     ) -> Callable[[BenchFunction], Bench]:
         """Return a decorator that registers a function ``run(torch)``; every parameter needs a default.
 
-        ``data=False``: the bench reads no values, so a run stores none unless asked to. Raises BenchError, which names
-        the file, for a name that exists or is not kebab-case. Raises it too unless the description is one line and all
-        parameters have valid defaults.
+        ``data=False``: the bench reads no values, so a run stores none unless the user requests it. Raises BenchError,
+        with the name of the file, in these cases: the name is registered already or is not kebab-case; the description
+        is not one line; a parameter has no valid default.
         """
 
         def enter(function: BenchFunction) -> Bench:
@@ -208,12 +208,12 @@ _MODULE = re.compile(r"(?P<module>\w+(?:\.\w+)*):(?P<function>\w+)")
 def load_bench(text: str, registry: BenchRegistry = REGISTRY) -> Bench:
     """Return the bench that ``text`` names: a registered one, ``path/to/file.py[:function]``, or ``module:function``.
 
-    The default function of a file is ``run``. The function may be decorated with ``@bench`` or plain; a plain function
-    has no parameters.
+    The default function of a file is ``run``. The function need not be decorated with ``@bench``; without the
+    decorator, it has no parameters.
 
     Raises UnknownNameError for a name that is not registered. Raises BenchError if the file is missing, fails to import
     (with the line) or lacks the function. Raises ProgramExitError if the file calls ``sys.exit`` while it is imported.
-    A file that needs the machine while it is imported is imported by the run, which has a machine.
+    The import of a file that uses the machine at import time is deferred to the run, which has a machine.
     """
     match = _FILE.fullmatch(text)
     named = _MODULE.fullmatch(text)
@@ -319,7 +319,7 @@ def check_program(path: str | Path) -> None:
 
 @contextmanager
 def _importable(directory: Path) -> Iterator[None]:
-    """Let a file import its neighbours. Its folder comes last on the path, so that it hides no other module."""
+    """Let a file import other files of its folder, which comes last on ``sys.path`` so that it hides no module."""
     sys.path.append(str(directory))
     try:
         yield
@@ -341,9 +341,9 @@ def _explain(error: Exception, path: Path, resolved: Path) -> KernbenchError:
 def load_script(file: str, arguments: Sequence[str] = ()) -> Bench:
     """Return a bench that runs ``file`` as ``python FILE ARGUMENTS`` does.
 
-    The file's folder comes first on the path, the installed front ends are imported, figures are drawn without a
-    window, and ``sys.exit(0)`` counts as success. ``current_context()`` returns the machine's context. Raises
-    BenchError if the file cannot be read as a program.
+    The file's folder comes first on ``sys.path``, the installed front ends are imported, figures are drawn without a
+    window, and ``sys.exit(0)`` counts as success. In the script, ``current_context()`` returns the context of the run.
+    Raises BenchError if the file cannot be read as a program.
     """
     check_program(file)
     path = Path(file)
@@ -378,7 +378,7 @@ def _run_main(path: Path) -> None:
 
 
 def _package_of(error: ImportError) -> str | None:
-    """Return how to install the package that the script itself fails to import; None if another package lacks it."""
+    """Return how to install the missing package; None unless the error names a missing top-level module."""
     if not isinstance(error, ModuleNotFoundError) or error.name is None or "." in error.name:
         return None
     return f"if {error.name} is a package, install it: pip install {error.name}"

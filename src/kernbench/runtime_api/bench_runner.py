@@ -59,8 +59,8 @@ class BenchStatus(StrEnum):
 class PhaseSummary:
     """The summary of all requests of one phase.
 
-    ``nbytes``: their bytes in total. ``busy_ns``: the time in which at least one was in flight. ``longest_ns``: the
-    duration of the longest.
+    ``nbytes``: the total bytes of the requests. ``busy_ns``: the time during which at least one request was in flight.
+    ``longest_ns``: the duration of the longest request.
     """
 
     phase: str
@@ -74,8 +74,8 @@ class PhaseSummary:
 class KernelSummary:
     """The summary of all launches of one name.
 
-    ``total_ns``: their durations added up. ``pe_exec_ns``: the longest execution on one PE in any of them.
-    ``algorithm``: the algorithm of a collective; launches of the same name by another algorithm are counted separately.
+    ``total_ns``: the sum of the launches' durations. ``pe_exec_ns``: the longest execution on one PE in any launch.
+    ``algorithm``: the algorithm of a collective; launches of the same name with another algorithm have another summary.
     """
 
     name: str
@@ -99,7 +99,7 @@ class BenchSummary:
 class RunCompletion:
     """The end of a complete run. Times are in ns of the program, counted from the end of initialisation.
 
-    ``request_id``: the request that failed, else the last that the program waited for; None if there was none.
+    ``request_id``: the request that failed, else the last request that the program waited for; None without requests.
     """
 
     request_id: int | None
@@ -120,7 +120,7 @@ class BenchResult:
     ``completion``: the end of the run, with its error if it failed. ``traces``: every request. ``sim_ns``: simulated
     time of the program, without initialisation and cleanup. ``load``: the initialisation time of a front end's program;
     None for other programs. ``value``: the return value of the program. ``error``: the exception that it raised.
-    ``skipped_comparisons``: comparisons that were not evaluated, since the run does not verify. ``links``: the traffic
+    ``skipped_comparisons``: comparisons not evaluated, because the run does not verify. ``links``: the traffic
     of each link at the end of the program. ``program``: the first line of the bench. ``unmodelled``: the operators of a
     front end that the host computed at the cost of copies, with their counts. ``operators``: the operators that took
     time. ``remarks``: the front end's remarks. ``data``: the data that was stored, read and computed.
@@ -242,9 +242,9 @@ def run_bench(
     """Run a bench, or any function of one argument, on a machine that ``engine_factory`` builds from ``topology``.
 
     ``params``: the bench's parameters, or overrides like ``bench.m=512``. ``verify``: evaluate the bench's comparisons;
-    by default if the engine computes data. ``data``: the data that the engine built here stores; by default all, or as
-    the bench declares. ``ccl``: the configuration of collectives, or its file. ``frontends``: the settings by which
-    front ends run their programs.
+    by default True if the engine computes data. ``data``: the data that the engine stores; by default all data, unless
+    the bench declares otherwise. ``ccl``: the configuration of collectives, or its file. ``frontends``: the settings of
+    front ends.
 
     The result holds errors of the program, and its ``raise_for_status()`` raises them. Raises InputError for an
     unusable topology, device or parameter.
@@ -349,7 +349,7 @@ class _BenchRun:
             self._data = engine.data_report()
 
     def _check_queues(self) -> None:
-        """Raise IpcqError for messages of this run in queues that remain, since its context did not install them."""
+        """Raise IpcqError for messages of this run left in queues that its context neither installed nor removes."""
         context = self._context
         lost, report = context.requests.lost, context.cleanup_report
         lost.add(message for message in context.engine.unreceived() if message.launch >= self._first_request)
@@ -397,7 +397,7 @@ class _BenchRun:
 
 @contextmanager
 def _refused_threads_fail() -> Iterator[None]:
-    """Raise, at the end, the error of a thread that may not call the machine, unless the program has caught it."""
+    """At the end of the run, raise the error of a thread that may not call the machine, unless it was caught."""
     refused: list[SecondThreadError] = []
 
     def note(args: threading.ExceptHookArgs) -> None:
@@ -434,7 +434,7 @@ def _forks_end() -> Iterator[None]:
 
 
 def _end_fork(error: BaseException | None) -> NoReturn:
-    """End this process as Python does, but do not clean up or write what belongs to the parent."""
+    """End this process as Python does, but leave the cleanup and the outputs of the run to the parent process."""
     code = 0
     if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
         code = error.code or 0

@@ -43,7 +43,7 @@ def group_of(ranks: Iterable[int] | None, world_size: int) -> RankGroup:
 
 
 CallChannel: TypeAlias = Hashable
-"""A separate count of calls: the collectives of all ranks or of a group, or the messages from one rank to another."""
+"""A separately counted sequence of calls: collectives of all ranks or of a group, or messages between two ranks."""
 ShardPlaces: TypeAlias = tuple[tuple[int, int, int, int], ...]
 
 
@@ -53,9 +53,10 @@ class CollectiveMismatch(RunError):  # noqa: N818 - the name describes the event
 
 @value(kw_only=True)
 class CollectiveTensor:
-    """The properties of a collective's tensor that are the same on every rank. ``places``: (cube, pe, offset, bytes).
+    """The properties of a collective's tensor that must be the same on every rank.
 
-    ``policy``: the placement that the program wrote; different policies may give the same places.
+    ``places``: (cube, pe, offset, bytes) of each shard. ``policy``: the placement policy in the program; different
+    policies may result in the same places.
     """
 
     shape: tuple[int, ...]
@@ -88,7 +89,7 @@ class CollectiveCall:
         )
 
     def describe_beside(self, other: CollectiveCall) -> str:
-        """Return the call as text, with layouts if the text is otherwise the same as that of ``other``."""
+        """Return the call as text; the text includes layouts only if it would otherwise equal the text of ``other``."""
         if str(self) != str(other):
             return str(self)
         return f"{self} of {', '.join(operand.policy for operand in self.operands)}"
@@ -96,7 +97,7 @@ class CollectiveCall:
 
 @state
 class RankMeeting:
-    """One collective: the call of its first rank, and the ranks ``here`` that have called it."""
+    """One collective: the call of the first rank that arrived, and the ranks ``here`` that have made the call."""
 
     call: CollectiveCall
     number: int
@@ -104,7 +105,7 @@ class RankMeeting:
     here: list[int] = field(default_factory=list)
 
     def __str__(self) -> str:
-        """Return the call and the missing ranks, for a report of the calls that a rank waits for."""
+        """Return the call and the ranks that have yet to make it, as text."""
         missing = [rank for rank in self.parties if rank not in self.here]
         who = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))} never joined"
         return f"{self.call}, number {self.number}" + (f", which {who}" if missing else "")
@@ -126,7 +127,7 @@ class CallBook:
         return not self._open and self._broken is None
 
     def enter(self, channel: CallChannel, rank: int, call: CollectiveCall, parties: Sequence[int]) -> RankMeeting:
-        """Enter the next call of ``rank`` in ``channel``, in which ``parties`` take part.
+        """Record the next call of ``rank`` in ``channel``; ``parties`` are the ranks that have to make the same call.
 
         Raises CollectiveMismatch if an earlier rank called another collective. Every later call raises the same error:
         the program then ends with it, even if a ``finally`` block calls further collectives.

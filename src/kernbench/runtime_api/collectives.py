@@ -23,7 +23,7 @@ from kernbench.topology.spec import TopologySpec
 
 
 def list_table(layout: TensorLayout) -> tuple[int, ...]:
-    """Return ``(cube, pe, in_offset, n_elem, out_offset, stride)`` of every shard and copy.
+    """Return ``(cube, pe, in_offset, n_elem, out_offset, stride)`` of every shard, replicas included.
 
     All numbers but ``n_elem`` are in bytes. The table is for tensors of this layout, one for each rank, at consecutive
     virtual addresses.
@@ -34,9 +34,10 @@ def list_table(layout: TensorLayout) -> tuple[int, ...]:
 
 
 def part_table(name: str, part: TensorLayout, full: TensorLayout) -> tuple[int, ...]:
-    """Return the ``list_table`` of ``part`` if ``full`` consists of one block of that size for each rank, in order.
+    """Return the ``list_table`` of tensor ``part`` for a collective with ``full``: one block per rank, in rank order.
 
-    Raises InputError for layouts in which blocks are not at consecutive virtual addresses.
+    A block of ``full`` has the size of ``part``. Raises InputError for layouts in which blocks are not at consecutive
+    virtual addresses.
     """
     if not (_copies(part) and _copies(full) and part.owners == full.owners):
         _check_in_order(name, part, copies=True)
@@ -45,9 +46,9 @@ def part_table(name: str, part: TensorLayout, full: TensorLayout) -> tuple[int, 
 
 
 def exchange_table(name: str, inputs: TensorLayout, outputs: TensorLayout, ranks: int) -> tuple[int, ...]:
-    """Return the table, as ``list_table`` has it, for two tensors with a block for every rank.
+    """Return a table in the format of ``list_table`` for two tensors with a block for every rank.
 
-    The PEs that own the tensors share every block evenly. Raises InputError as ``part_table`` does.
+    Every block is divided evenly among the PEs that own the tensors. Raises InputError as ``part_table`` does.
     """
     size = inputs.dtype.itemsize
     stride = inputs.nbytes // ranks
@@ -106,7 +107,7 @@ class Member:
         return "all" if self.among is None else self.among
 
     def ring(self, spec: TopologySpec) -> SipRing:
-        """Return the rank's place in the ring over the participating ranks, in the form that kernels take."""
+        """Return the rank's place in the ring over the participating ranks, as an argument of kernels."""
         if self.among is None:
             return self.group.ring_of(self.rank, spec)
         return ring_among(self.among.ranks, self.rank)
@@ -144,8 +145,8 @@ class Collectives:
     def all_reduce(self, member: Member, tensor: TensorLayout, op: str | None = None) -> Work:
         """Start an all-reduce by the configured algorithm.
 
-        If the algorithm does not accept the layout, reduce elementwise over ranks, with a warning. ``op`` None: the
-        configured reduction. Raises InputError if the configuration forbids the replacement.
+        If the algorithm does not accept the layout, an elementwise reduction over ranks replaces it, with a warning.
+        ``op`` None: the configured reduction. Raises InputError if the configuration forbids the replacement.
         """
         configured, refusal = member.group.algorithm, self._explain_refusal(member, tensor)
         op = op or configured.config.reduce_op
@@ -177,7 +178,7 @@ class Collectives:
         return self._start(member, _prepare_shards(call, algorithm, pes, tensor, reduce_op=op))
 
     def in_place(self, member: Member, name: str, tensor: TensorLayout, root: int, op: str | None = None) -> Work:
-        """Start a broadcast or a reduce between every shard and its counterparts on the other SIPs."""
+        """Start a broadcast or a reduce between each shard and the same shard on the other SIPs."""
         call = CollectiveCall(
             name=name, operands=(CollectiveTensor.of(tensor),), details=(("root", root), *_name_op(op))
         )
@@ -186,10 +187,10 @@ class Collectives:
         return self._start(member, _prepare_shards(call, algorithm, tensor.owners, tensor, **more))
 
     def message(self, member: Member, tensor: TensorLayout, src: int, dst: int) -> Work:
-        """Start a message from ``src`` to ``dst``; the member's rank is one of them.
+        """Start this member's end of a message from ``src`` to ``dst``; the member's rank is one of the two.
 
-        The messages from one rank to another are a stream of launches with its own queue. A PE thus has all messages of
-        its rank in flight at once, even if one queue is full.
+        The messages from one rank to another form a stream of launches with its own queue. A PE thus has all messages
+        of its rank in flight at once, even if one queue is full.
         """
         call = CollectiveCall(
             name="send_recv", operands=(CollectiveTensor.of(tensor),), details=(("src", src), ("dst", dst))

@@ -63,12 +63,12 @@ class NoParams(ConfigModel):
 
 
 class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
-    """The host's side of one run: the part of PyTorch that a program on the machine needs. A context manager.
+    """The host's side of one run, with the part of PyTorch's interface that programs need. A context manager.
 
     ``target_device``: the SIPs that the run may use. ``spec``: the machine, if it differs from the engine's.
-    ``params``: the program's typed parameters. ``verify``: evaluate comparisons; by default if the engine computes
-    data. ``ccl``: the configuration of collectives, loaded or as a file; else ./ccl.yaml, else the packaged file.
-    ``frontends``: the settings by which front ends run their programs.
+    ``params``: the program's typed parameters. ``verify``: evaluate comparisons; by default True if the engine computes
+    data. ``ccl``: the configuration of collectives, or its file; by default ./ccl.yaml, else the packaged file.
+    ``frontends``: the settings of front ends.
 
     Raises InputError for ``verify`` without data, and for a device that the machine does not have.
     """
@@ -151,7 +151,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
 
     @property
     def has_data(self) -> bool:
-        """True when values can be read; otherwise a program need not compute data."""
+        """True when the program can read values; in a run without data it need not compute expected values."""
         return self._engine.enable_data
 
     def bytes_in_use(self, sip: int) -> int:
@@ -173,9 +173,10 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
     ) -> Work:
         """Run a kernel on every PE that owns a shard of a tensor argument, and block until all are done.
 
-        With ``async_op`` return at once; the returned Work waits. ``kernel`` is a function or the name of a kernel of
-        the package. A list of tensors, one for each SIP, is one argument: all these SIPs start at the same time, and
-        each gets its own tensor. Raises the error of the kernel, or InputError for arguments that no kernel can take.
+        With ``async_op`` the call returns a Work at once, whose ``wait`` blocks. ``kernel`` is a function or the name
+        of a kernel of the package. An argument may be a list of tensors, one for each SIP: all these SIPs start at the
+        same time, and the kernel on each SIP receives the tensor of that SIP. Raises the error of the kernel, or
+        InputError for arguments that no kernel can take.
         """
         self._workers.check()
         self.operators.count_from_begin()
@@ -186,8 +187,8 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
     ) -> Work:
         """Run a front end's program once on each of ``pes``, (sip, cube, pe), all of one SIP; otherwise as ``launch``.
 
-        Tensors may be on any PEs of that SIP. The function takes ``args`` and ``tl``, whose ``site`` gives its place.
-        Lines, also those of errors, are lines of ``kernel.file``.
+        Tensors may be on any PEs of that SIP. The function is called with ``args`` and ``tl``; ``tl.site`` identifies
+        its PE. Line numbers, in errors too, refer to ``kernel.file``.
         """
         return self._start((prepare_launch_on(name, pes, kernel, args, self._spec),), async_op=async_op)
 
@@ -217,8 +218,8 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         """Install the queues of an algorithm for kernels that use them directly; block until all are installed.
 
         ``algorithm``: a name in ccl.yaml, or settings as returned by ``resolve_algorithm_config``.
-        ``world_size_override``: the number of ranks, which are then the first PEs. The plan maps ranks to PEs and lists
-        each rank's neighbours. The end of the context removes the queues.
+        ``world_size_override``: a number of ranks; rank r is then the r-th PE. The returned plan maps ranks to PEs and
+        lists each rank's neighbours. The queues are removed when the context ends.
         """
         return self._groups.plan(algorithm, world_size_override)
 
@@ -233,7 +234,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
             self._requests.lost.raise_new_if_well()
 
     def map_on(self, tensor: Tensor, pes: Sequence[PeCoord]) -> None:
-        """Map a tensor on PEs of its SIP, so that they reach it by its address as its owners do."""
+        """Map a tensor on PEs of its SIP that do not own it, so that their kernels can use the tensor's address."""
         self._memory.map_on([((tensor.layout,), tuple(pes))])
 
     def map_memory(self, part: str) -> int:
@@ -268,10 +269,10 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Clean up. After an error abandon the requests in flight, and restore the machine if it still responds.
+        """Clean up. After an error, abandon the requests in flight, and restore the machine if it still responds.
 
-        After an interrupt the machine is restored when it is next used. Raises IpcqError for messages that were not
-        received, unless it was raised for them before.
+        After an interrupt, the machine is restored when it is next used. Raises IpcqError for messages that no PE
+        received, unless an earlier IpcqError has reported them.
         """
         _CURRENT.reset(self._entered.pop())
         self._workers.come_home()
@@ -301,7 +302,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
                 self._engine.machine.postpone(self._leave)
 
     def _leave(self) -> None:
-        """Restore the machine to a state without this context; if it no longer responds, only free the memory."""
+        """Remove this context's state from the machine; if the machine no longer responds, only free the memory."""
         self._workers.take_over()
         in_order = False
         try:

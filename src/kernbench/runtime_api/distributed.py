@@ -30,7 +30,7 @@ class WholeGroup:
 
 
 class ReduceOp(StrEnum):
-    """The ways to reduce contributions to one value; their strings are accepted too."""
+    """The operators that combine contributions to one value; their names are accepted as strings too."""
 
     SUM = "sum"
     MAX = "max"
@@ -99,7 +99,7 @@ class Distributed:
         self._groups.join(worker)
 
     def destroy_process_group(self, group: RankGroup | None = None) -> None:
-        """Wait for the requests of this rank in flight, and leave; the last rank's call removes the queues.
+        """Wait for this rank's requests in flight, and leave the group; the last rank to leave removes the queues.
 
         If the program itself created the group, its own call removes the queues, once its ranks have ended. A ``group``
         of some ranks has no state: the call destroys nothing.
@@ -118,7 +118,9 @@ class Distributed:
         return self._groups.of(self._workers.current) is not None
 
     def new_group(self, ranks: Iterable[int] | None = None) -> RankGroup:
-        """Return a group of some ranks, by default of all, for the ``group`` of collectives; takes no simulated time.
+        """Return a group of some ranks, by default of all, as the argument ``group`` of collectives.
+
+        The call takes no simulated time.
 
         Collectives identify roots by their rank among all ranks. Blocks are in ascending order of rank.
         """
@@ -129,7 +131,7 @@ class Distributed:
         return list(range(self.get_world_size())) if group is None else list(group.ranks)
 
     def get_rank(self, group: RankGroup | None = None) -> int:
-        """Return the number of this rank, or its number in ``group`` (-1 if it is not a member).
+        """Return the number of this rank in the world, or in ``group`` (-1 if it is not a member).
 
         Outside a rank return 0, with a warning under KERNBENCH_DEBUG=1.
         """
@@ -165,13 +167,13 @@ class Distributed:
     ) -> Work | None:
         """Replace every element with the reduction of that element over all ranks.
 
-        The algorithm of ccl.yaml does this if it accepts the layout. Otherwise ``sip_allreduce`` runs in its place,
-        with one warning for each algorithm; with ``strict`` in ccl.yaml this is an InputError. ``op`` None: the
-        ``reduce_op`` of ccl.yaml, else the sum.
+        The algorithm configured in ccl.yaml runs if it accepts the layout of the tensor. Otherwise ``sip_allreduce``
+        runs in its place, with one warning for each algorithm; with ``strict`` in ccl.yaml, InputError is raised
+        instead. ``op`` None: the ``reduce_op`` of ccl.yaml, else the sum.
 
-        The packaged default, ``intercube_allreduce``, reduces a tensor with a row per cube over cubes too.
-        ``elementwise``, which PyTorch does not have, selects ``sip_allreduce`` for any layout, with the sum unless
-        ``op`` is set.
+        The packaged default, ``intercube_allreduce``, accepts a tensor with one row per cube and also reduces over the
+        cubes. ``elementwise``, which PyTorch does not have, selects ``sip_allreduce`` for any layout, with the sum
+        unless ``op`` is set.
         """
         member = self._require_rank("all_reduce", group)
         layout, reduction = self._find_layout(member, tensor), None if op is None else _check_op(op)
@@ -184,7 +186,7 @@ class Distributed:
     def broadcast(
         self, tensor: Tensor, src: int, group: RankGroup | None = None, async_op: bool = False
     ) -> Work | None:
-        """Copy the tensor of ``src`` to every rank's tensor."""
+        """Overwrite the tensor of every rank with the tensor of rank ``src``."""
         member = self._require_rank("broadcast", group)
         layout, root = self._find_layout(member, tensor), _check_rank(member, "src", src)
         return _finish(self._collectives.in_place(member, "broadcast", layout, root), async_op)
@@ -192,7 +194,7 @@ class Distributed:
     def reduce(
         self, tensor: Tensor, dst: int, op: str = ReduceOp.SUM, group: RankGroup | None = None, async_op: bool = False
     ) -> Work | None:
-        """Replace the tensor of ``dst`` with the reduction over all ranks; the other tensors do not change."""
+        """Replace the tensor of rank ``dst`` with the reduction over all ranks; other ranks' tensors do not change."""
         member = self._require_rank("reduce", group)
         layout, root = self._find_layout(member, tensor), _check_rank(member, "dst", dst)
         return _finish(self._collectives.in_place(member, "reduce", layout, root, _check_op(op)), async_op)
@@ -204,9 +206,9 @@ class Distributed:
         group: RankGroup | None = None,
         async_op: bool = False,
     ) -> Work | None:
-        """Copy the tensor of rank r to ``tensor_list[r]`` of every rank.
+        """Copy the tensor of each rank r to ``tensor_list[r]`` on every rank.
 
-        A tensor in place of the list works as in all_gather_into_tensor.
+        If ``tensor_list`` is a tensor, the call is an all_gather_into_tensor.
         """
         return self._exchange_blocks("all_gather", tensor, tensor_list, None, group, async_op)
 
@@ -226,7 +228,7 @@ class Distributed:
     ) -> Work | None:
         """Set the output of rank r to the reduction of ``input_list[r]`` over all ranks.
 
-        A tensor in place of the list works as in reduce_scatter_tensor.
+        If ``input_list`` is a tensor, the call is a reduce_scatter_tensor.
         """
         return self._exchange_blocks("reduce_scatter", input_list, output, _check_op(op), group, async_op)
 
@@ -262,8 +264,8 @@ class Distributed:
     ) -> Work | None:
         """Copy block r of the input of rank s to block s of the output of rank r; all blocks have one size.
 
-        Raises UnsupportedError for split sizes: every PE exchanges with the same PE of the other SIPs, on shards of one
-        size.
+        Raises UnsupportedError for split sizes, because each PE exchanges shards of equal size with the same PE of the
+        other SIPs.
         """
         if output_split_sizes or input_split_sizes:
             raise UnsupportedError("all_to_all_single: blocks of different sizes are not supported; leave both None")
@@ -277,7 +279,7 @@ class Distributed:
     ) -> Work | None:
         """Wait until all ranks have called barrier.
 
-        ``device_ids`` is PyTorch's and has no effect: a rank has one SIP.
+        ``device_ids`` is accepted for PyTorch programs and has no effect: a rank has one SIP.
         """
         return _finish(self._collectives.barrier(self._require_rank("barrier", group)), async_op)
 
@@ -291,7 +293,7 @@ class Distributed:
         return src
 
     def batch_isend_irecv(self, p2p_op_list: Sequence[BatchedMessage]) -> list[Work]:
-        """Post the messages in order, as the single calls do, and return the Work of each.
+        """Post the messages in order, each like a call of its ``op``, and return the Work of each message.
 
         Raises InputError for an ``op`` that is neither ``isend`` nor ``irecv``, before posting any.
         """
@@ -346,7 +348,7 @@ class Distributed:
         return [self._find_layout(member, tensor) for tensor in tensors]
 
     def _find_member(self, name: str, group: object) -> Member:
-        """Return this rank in its process group, or the program in the group that it created."""
+        """Return this rank as a member of its process group; outside a rank, the program in the group it created."""
         worker = self._workers.current
         process_group = self._groups.of(worker)
         if process_group is None:
@@ -379,7 +381,7 @@ class Distributed:
 
 
 def _check_apart(name: str, outputs: Sequence[TensorLayout]) -> None:
-    """Raise InputError when two outputs are one tensor, which would keep the later block only. Inputs may repeat."""
+    """Raise InputError if two outputs are one tensor: the later block would overwrite the other. Inputs may repeat."""
     first: dict[TensorKey, int] = {}
     for at, layout in enumerate(outputs):
         before = first.setdefault(layout.key, at)

@@ -59,7 +59,7 @@ class Generator:
 
 
 class Generators:
-    """The generators of all ranks, one each, as if each rank were a process: a draw affects no other rank.
+    """The random generators of the ranks. Each rank has its own, like a process: its draws affect no other rank.
 
     A rank begins with the seed that the program set last.
     """
@@ -93,9 +93,9 @@ class Generators:
 class TensorFactories:
     """The tensor factories of one context.
 
-    ``dtype``: the element type, by default f32. ``dp``: the placement over the cubes and PEs of the SIP, by default PE
-    0 of cube 0. ``name``: the name in reports. The device writes zeros, ones and single values; all other data is
-    copied from the host.
+    Parameters of all factories: ``dtype`` is the element type, by default f32. ``dp`` is the placement over the cubes
+    and PEs of the SIP, by default on PE 0 of cube 0. ``name`` is the name in reports. The device itself fills a tensor
+    with zeros, ones or another single value; all other data is copied from the host.
     """
 
     def __init__(self, memory: TensorMemory, devices: Devices, generators: Generators) -> None:
@@ -105,7 +105,7 @@ class TensorFactories:
     def empty(
         self, *size: SizeArg, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
     ) -> Tensor:
-        """Make an uninitialised tensor on the current SIP: it has the previous content of its memory."""
+        """Make an uninitialised tensor on the current SIP; its values are the previous content of its memory."""
         return self._create(shape_of(size), _resolve_dtype(dtype), dp, name, None)
 
     def zeros(
@@ -167,7 +167,7 @@ class TensorFactories:
     def randn_like(
         self, like: Tensor, /, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
     ) -> Tensor:
-        """Make a tensor like ``like``, with the numbers that ``randn`` draws."""
+        """Make a tensor like ``like`` of normally distributed numbers, as ``randn`` does."""
         tensor = self._create_like(like, _check_float(_resolve_dtype(dtype, like.dtype)), dp, name, None)
         return tensor.copy_(self._generators.normal(tensor.shape))
 
@@ -176,7 +176,7 @@ class TensorFactories:
     ) -> Tensor:
         """Make a tensor on the current SIP and copy ``data`` (an array, nested lists or a tensor) into it.
 
-        Without ``dtype``, machine types stay the same, other floats become f32 and other integers i32.
+        Without ``dtype``, data of an element type of the machine retains it; other floats become f32, integers i32.
         """
         check_host_calls()
         if isinstance(data, Tensor):
@@ -212,15 +212,16 @@ class TensorFactories:
         return self._create(numbers.shape, kind, dp, name, None).copy_(numbers)
 
     def manual_seed(self, seed: int) -> None:
-        """Restart the random numbers of this rank; a rank without a seed uses the program's."""
+        """Set the seed of this rank's random numbers; a rank without a seed of its own uses the program's seed."""
         self._generators.seed(seed)
 
     def randn(
         self, *size: SizeArg, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
     ) -> Tensor:
-        """Make a tensor of normally distributed numbers on the current SIP, equal for every run and every layout.
+        """Make a tensor of normally distributed numbers on the current SIP.
 
-        ``manual_seed`` determines the numbers. Raises InputError for an integer type.
+        The numbers are the same in every run and for every layout; ``manual_seed`` selects them. Raises InputError for
+        an integer type.
         """
         tensor = self._create(shape_of(size), _check_float(_resolve_dtype(dtype)), dp, name, None)
         return tensor.copy_(self._generators.normal(tensor.shape))

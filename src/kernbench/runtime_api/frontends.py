@@ -16,9 +16,9 @@ from kernbench.common.config import ConfigModel, Document, apply_overrides, chec
 class TritonSettings(ConfigModel):
     """The settings of the Triton front end.
 
-    ``autotune``: the first configuration, or the fastest in simulated time, found by running each once. ``capability``:
+    ``autotune``: use the first configuration, or run each once and use the fastest in simulated time. ``capability``:
     the compute capability that a program sees under --as-cuda. ``order``: the assignment of programs to PEs, see
-    ``programs_of``. ``points``: the number of x values of a benchmark.
+    ``programs_of``. ``points``: the number of x values that a benchmark measures.
     """
 
     autotune: Literal["first", "search"] = "first"
@@ -35,9 +35,9 @@ class TritonSettings(ConfigModel):
 class TorchSettings(ConfigModel):
     """The settings of the PyTorch front end.
 
-    ``cubes``: the number of cubes of its SIP over which a tensor spreads. ``pes``: the number of PEs in each of these
+    ``cubes``: the number of cubes over which a tensor is spread in its SIP. ``pes``: the number of PEs in each of these
     cubes, counted from PE 0; None: all. ``as_cuda``: the device "cuda" of a script is the machine. ``strict``: an
-    operator without a kernel is an error. ``from_load``: the time of a run includes initialisation.
+    operator without a kernel is an error. ``from_load``: the reported time of a run includes initialisation.
     """
 
     as_cuda: bool = False

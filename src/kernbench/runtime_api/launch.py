@@ -35,13 +35,13 @@ class Launch:
 def prepare_launches(
     name: str, kernel: KernelFunction | str, args: Iterable[object], kwargs: Mapping[str, object]
 ) -> tuple[Launch, ...]:
-    """Check a launch and return its messages: one, or one for each SIP if arguments are lists of a tensor per SIP.
+    """Check a launch and return its messages: one, or one for each SIP if an argument is a list of a tensor per SIP.
 
     A string names a kernel of the package. Raises InputError in these cases:
 
     - the arguments do not fit the kernel, or no kernel can take them;
     - no argument is a tensor, so that no PE is determined;
-    - a tensor was freed, or tensors are on several SIPs;
+    - a tensor was freed, or the tensors are on different SIPs;
     - lists of tensors name different SIPs.
     """
     args = tuple(args)
@@ -67,8 +67,9 @@ def prepare_launch_on(
 ) -> Launch:
     """Prepare the launch of a front end's program, which lists its PEs itself and runs once on each.
 
-    The function takes ``args`` and ``tl``, whose ``site`` gives its place. Raises InputError for no PE, and for a PE
-    that is repeated or that ``spec`` does not have. Raises InputError for tensors that were freed or are on other SIPs.
+    The function is called with ``args`` and ``tl``; ``tl.site`` identifies its PE. Raises InputError if the list of PEs
+    is empty, or has a PE twice or one that ``spec`` does not have. Also raises InputError for tensors that were freed
+    or are on other SIPs.
     """
     exists = [0 <= s < spec.num_sips and 0 <= c < spec.cubes_per_sip and 0 <= p < spec.pes_per_cube for s, c, p in pes]
     if not pes or len(set(pes)) < len(pes) or not all(exists):
@@ -94,7 +95,7 @@ def _pick_sip(value: object, at: int) -> object:
 
 
 def _count_sips(name: str, lists: Sequence[Sequence[Tensor]]) -> int | None:
-    """Return the number of SIPs that take part; None if no argument is a list."""
+    """Return the number of SIPs of a launch with lists of tensors; None if no argument is a list."""
     if not lists:
         return None
     sips = [[tensor.sip for tensor in group] for group in lists]
@@ -169,7 +170,7 @@ def _check_live(name: str, tensors: Sequence[Tensor]) -> None:
 
 
 def _warn_of_gaps(name: str, targets: tuple[PeCoord, ...]) -> None:
-    """Warn about a launch on part of a grid: kernels that divide work by program_id expect the complete grid."""
+    """Warn if the PEs of a launch do not form a complete grid, which kernels that divide work by program_id expect."""
     cubes, pes = ({target[axis] for target in targets} for axis in (1, 2))
     if len(targets) < len(cubes) * len(pes):
         warnings.warn(

@@ -40,9 +40,9 @@ from kernbench.observe.works import Works
 class LaunchSplit:
     """A launch in three phases: control path before the first kernel, kernels, control path after the last kernel.
 
-    ``title``: the name, and for a collective its ``algorithm`` too. ``slowest``: the PE whose kernel ran longest.
-    ``shares``: the parts of that kernel's time, which add up to ``slowest_ns``. ``blocks``: the block sizes of the
-    products, as m×k×n.
+    ``title``: the name of the launch, and for a collective its ``algorithm`` too. ``slowest``: the PE whose kernel ran
+    longest, for ``slowest_ns``. ``shares``: the parts of that kernel's time, which add up to ``slowest_ns``.
+    ``blocks``: the block sizes of the products, as m×k×n.
     """
 
     name: str
@@ -69,9 +69,9 @@ class LaunchSplit:
 class RunReport:
     """The figures measured on the engine of a run.
 
-    ``launches``: the longest launch of each name. ``queues``: those of PEs that sent messages. ``under_way``: requests
-    that had not ended when the run did, or that failed and were abandoned. ``translation``: None without TLBs.
-    ``memories``: the memories that moved most.
+    ``launches``: the longest launch of each name. ``queues``: the queues of PEs that sent messages. ``under_way``:
+    requests that had not ended when the run ended, or that failed and were abandoned. ``translation``: the figures of
+    address translation; None without TLBs. ``memories``: the memories that transferred the most bytes.
     """
 
     launches: tuple[LaunchSplit, ...]
@@ -95,9 +95,9 @@ def report_run(
 ) -> RunReport:
     """Compute the figures of a run, up to its current time.
 
-    Launches and engines count from ``since_ns`` on, all other figures from the start. ``links``: the traffic of links
-    at the end of the program; None while the program runs: the current traffic. ``works``: the works of the log, if the
-    caller has them.
+    The figures of launches and engines count from ``since_ns`` on, all other figures from the start of the run.
+    ``links``: the traffic of links at the end of the program; None means the current traffic. ``works``: the works of
+    the log, if the caller has computed them already.
     """
     since_ps = ns_to_ps(since_ns)
     launched = [handle for handle in launches_of(engine.handles) if handle.submitted_ps >= since_ps]
@@ -137,7 +137,7 @@ def _name(msg: HostMsg) -> str:
 
 
 def _has_ended(handle: RequestHandle) -> bool:
-    """Return True when a request has ended without being abandoned."""
+    """Return True when a request has ended and was not abandoned."""
     return handle.outcome is not None and not isinstance(handle.outcome.error, AbandonedError)
 
 

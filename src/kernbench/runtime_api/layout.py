@@ -1,4 +1,4 @@
-"""The place of a tensor in memory: its shards, and the part of the tensor in each.
+"""The place of a tensor in memory: its shards, and the part of the tensor in each shard.
 
 A layout may have another shape over the same shards. Several tensors of one layout may form one range of virtual
 addresses.
@@ -45,9 +45,9 @@ class ShardStretch:
         return spec.sip, spec.cube, spec.pe
 
     def elements(self, held: Array) -> Array:
-        """Return the piece's elements as a view of ``held``.
+        """Return the elements of the piece as a strided view of ``held``.
 
-        ``held`` begins with the first of these elements and contains the elements in between too.
+        ``held`` begins with the first element of the piece, and also contains the elements of the shard in between.
         """
         strides = row_major(self.piece.view.shape, held.itemsize)
         return np.ndarray(self.piece.source.shape, held.dtype, held, 0, strides)
@@ -57,7 +57,7 @@ class ShardStretch:
 class TensorLayout:
     """A tensor in the memory of one SIP. ``views`` and the deployment's shards are in the same order.
 
-    ``made_as``: the shape that ``dp`` splits, if it is not ``shape``.
+    ``made_as``: the shape that the policy ``dp`` splits, if that shape is not ``shape``.
     """
 
     shape: tuple[int, ...]
@@ -76,7 +76,7 @@ class TensorLayout:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all elements, without copies."""
+        """The bytes of all elements, replicas not counted."""
         return self.deployment.nbytes
 
     @property
@@ -96,12 +96,12 @@ class TensorLayout:
 
     @property
     def whole(self) -> Window:
-        """The window of all elements."""
+        """The window that contains all elements."""
         return Window.whole(self.shape)
 
     @property
     def shards(self) -> tuple[MappedShard, ...]:
-        """The shards and their copies, in (cube, pe) order."""
+        """The shards, replicas included, in (cube, pe) order."""
         return self.deployment.shards
 
     @property
@@ -147,23 +147,23 @@ class TensorLayout:
         return bool(self._later_views)
 
     def is_first(self, stretch: ShardStretch) -> bool:
-        """Return True when a stretch belongs to the first copy of its shard."""
+        """Return True when a stretch belongs to the first replica of its shard."""
         return stretch.piece.view not in self._later_views
 
     def first_stretches(self, window: Window) -> list[ShardStretch]:
-        """Return the stretches that contain the elements of ``window`` once, in the first copy."""
+        """Return the stretches that contain each element of ``window`` once, in the first replica."""
         return [self._make_stretch(piece) for piece in pieces(self._first_views, window)]
 
     def all_stretches(self, window: Window) -> list[ShardStretch]:
-        """Return the stretches that contain the elements of ``window`` in every copy, in the order of their PEs."""
+        """Return the stretches that contain the elements of ``window`` in all replicas, in the order of their PEs."""
         return [self._make_stretch(piece) for piece in pieces(self.views, window)]
 
     def stretches_of(self, index: Index) -> list[ShardStretch]:
-        """Return the stretches that contain one element, in every copy; the first copy comes first."""
+        """Return the stretches that contain one element, in all replicas; the first replica comes first."""
         return self.all_stretches(Window(tuple((at, at + 1) for at in index)))
 
     def place_of(self, index: Index, fmt: AddressFormat, pe: PeCoord | None = None) -> str:
-        """Return PE and address of one element as text: in its first copy, or in the copy on ``pe``."""
+        """Return PE and address of one element as text: in its first replica, or in the replica on ``pe``."""
         stretch = next(stretch for stretch in self.stretches_of(index) if pe in (None, stretch.pe))
         return f"{pe_name(stretch.pe)}, {PhysAddr.decode(stretch.pa, fmt)!r}"
 
@@ -181,7 +181,7 @@ def first_element(window: Window, shape: Shape) -> int:
 
 
 def shard_table(layout: TensorLayout) -> tuple[int, ...]:
-    """Return ``(cube, pe, offset_bytes, n_elem)`` of every shard and copy, in one flat tuple for a kernel."""
+    """Return ``(cube, pe, offset_bytes, n_elem)`` of every shard, replicas included, as one flat tuple for a kernel."""
     size = layout.dtype.itemsize
     return tuple(number for s in layout.shards for number in (s.cube, s.pe, s.offset_bytes, s.nbytes // size))
 
@@ -189,14 +189,15 @@ def shard_table(layout: TensorLayout) -> tuple[int, ...]:
 KINDS = ("row_wise", "column_wise", "replicate")
 ViewsOf: TypeAlias = Callable[[DPPolicy], tuple[ShardView, ...]]
 Elements: TypeAlias = tuple[int, tuple[tuple[int, int], ...]]
-"""Ordered elements of a tensor: the flat index of the first, then (count, distance) of each run from inside out."""
+"""Ordered elements of a tensor: the flat index of the first, then (count, distance) of each run, innermost first."""
 
 
 def reshape_layout(layout: TensorLayout, shape: Shape, place: ViewsOf) -> TensorLayout | None:
     """Return the layout of the same elements, in the same order, under ``shape``; None if a shard is no box of it.
 
-    The layout has the policy that places every element where it is, if there is one. Otherwise it retains ``dp`` and
-    the shape that ``dp`` splits. ``place`` returns the shards that a policy makes of a tensor of ``shape``.
+    If a policy for ``shape`` places every element where it is now, the result has that policy. Otherwise the result
+    retains ``dp`` and the shape that ``dp`` splits. ``place`` returns the shards that result from a policy for a tensor
+    of ``shape``.
     """
     held = [_list_elements(view.window, layout.shape) for view in layout.views]
     windows = [_find_window(elements, shape) for elements in held]
@@ -273,7 +274,7 @@ class _Joined:
 
 
 class JoinedRanges:
-    """The lists of joined tensors whose tensors all live."""
+    """The lists of joined tensors; a list is dropped when one of its tensors is freed."""
 
     __slots__ = ("_engine", "_joined")
 
@@ -282,7 +283,7 @@ class JoinedRanges:
         self._joined: dict[tuple[TensorKey, ...], _Joined] = {}
 
     def join(self, layouts: Sequence[TensorLayout]) -> tuple[int, list[HostMsg]]:
-        """Return the address of the first tensor, which the others follow, and the messages that map them there.
+        """Return the first address of a range in which the tensors follow each other, and the messages that map it.
 
         There are no messages if the tensors are joined already.
         """

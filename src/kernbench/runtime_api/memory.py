@@ -1,4 +1,4 @@
-"""The tensors of one context, created, read, written and freed in simulated time, and its extra memories."""
+"""The tensors of one context, created, read, written and freed in simulated time, and the context's extra memories."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from kernbench.runtime_api.transfers import (
 
 @value
 class FreedTensor:
-    """A tensor that the context freed, since its program did not."""
+    """A tensor that the context had to free because the program did not free it."""
 
     name: str
     shape: tuple[int, ...]
@@ -54,7 +54,7 @@ class FreedTensor:
 
 @value
 class LeakedMemory:
-    """Memory that is still allocated after all tensors are freed, and was not when the context began."""
+    """Memory that was free when the context began, and is allocated after the context has freed all its tensors."""
 
     part: str
     nbytes: int
@@ -65,7 +65,7 @@ class LeakedMemory:
 
 @value
 class CleanupReport:
-    """The result of ``cleanup``: the tensors that it freed, and memory still allocated without a tensor.
+    """The result of ``cleanup``: the tensors that ``cleanup`` freed, and memory still allocated without a tensor.
 
     ``left``: unfinished work of ranks, such as requests that no rank waited for.
     """
@@ -109,9 +109,10 @@ class TensorMemory:
         sip: int,
         fill: float | None = None,
     ) -> TensorLayout:
-        """Allocate a tensor (in no simulated time), then map it and initialise it to ``fill``, both at once.
+        """Allocate a tensor, map it in the MMUs of its owners, and initialise it to ``fill``.
 
-        ``fill`` None: the tensor is uninitialised.
+        Allocation takes no simulated time; the messages that map and fill the tensor are in flight together. With
+        ``fill`` None, the tensor stays uninitialised.
         """
         self._requests.check()
         if fill is not None:
@@ -125,7 +126,7 @@ class TensorMemory:
         return layout
 
     def create_like(self, layout: TensorLayout, name: str, dtype: DType, fill: float | None = None) -> TensorLayout:
-        """Create a tensor of the shape, the layout and the SIP of another."""
+        """Create a tensor with the shape and the layout of another tensor, on the same SIP."""
         shape = layout.shape if layout.made_as is None else layout.made_as
         created = self.create(name, shape, dtype, layout.dp, layout.sip, fill)
         if shape == layout.shape:
@@ -135,9 +136,9 @@ class TensorMemory:
         return under_its_shape
 
     def renew(self, layout: TensorLayout) -> None:
-        """Mark the elements as unwritten.
+        """Mark all elements of the tensor as unwritten.
 
-        While a request in flight uses the tensor, the marks do not change.
+        While a request in flight uses the tensor, the call has no effect.
         """
         if not self.uses.under_way(layout.key):
             self._engine.retire()
@@ -147,13 +148,14 @@ class TensorMemory:
         self._engine.renew((shard.pa, shard.nbytes) for shard in layout.shards)
 
     def map_on(self, wanted: Iterable[tuple[Iterable[TensorLayout], tuple[PeCoord, ...]]]) -> None:
-        """Map tensors on PEs whose MMUs do not have them yet; owners always have them."""
+        """Map tensors in the MMUs of PEs that do not have them yet; the owners of a tensor always have it."""
         self._requests.transfer(chain.from_iterable(self._make_mappings(layouts, pes) for layouts, pes in wanted))
 
     def join(self, layouts: Sequence[TensorLayout]) -> int:
-        """Place tensors of one layout at consecutive virtual addresses for their owners, and return the first address.
+        """Map tensors of one layout to consecutive virtual addresses on their owners, and return the first address.
 
-        The data does not move, and the tensors keep their addresses too. The range lasts while all of them live.
+        The data does not move, and each tensor retains its own address too. The range exists until one of the tensors
+        is freed.
         """
         va, messages = self._joined.join(layouts)
         self._requests.transfer(messages)
@@ -184,7 +186,7 @@ class TensorMemory:
         return copied
 
     def reshape(self, layout: TensorLayout, shape: tuple[int, ...]) -> TensorLayout | None:
-        """Return the tensor under another shape of as many elements; None if its shards do not allow it."""
+        """Return the tensor under another shape of as many elements; None if a shard is no box of the new shape."""
         self._check_live(layout)
         return reshape_layout(layout, shape, lambda policy: self._make_views(shape, layout.dtype, policy, layout.sip))
 
@@ -223,20 +225,20 @@ class TensorMemory:
         return sum(nbytes for (pe, part), nbytes in use.items() if part == "hbm" and pe[0] == sip)
 
     def fill(self, layout: TensorLayout, value: float) -> None:
-        """Set every element to ``value``; the device writes it."""
+        """Set every element to ``value``, which the device writes without data from the host."""
         self._write(layout, fill_messages(layout, value))
 
     def copy(self, layout: TensorLayout, source: HostSource | None) -> None:
-        """Copy ``source``, which broadcasts to the tensor, to every copy by a host transfer.
+        """Write ``source``, broadcast to the tensor's shape, to every replica by a transfer from the host.
 
-        ``source`` None: a transfer without values.
+        With ``source`` None, the transfer has the same duration and no values.
         """
         self._write(layout, copy_messages(layout, source if self.has_data else None))
 
     def update(self, layout: TensorLayout, window: Window, values: Array | None, chosen: Array) -> None:
-        """Set the elements of ``window`` where ``chosen`` is true to ``values``; only their bytes are sent.
+        """Set the elements of ``window`` where ``chosen`` is true to ``values``; only the bytes of these are sent.
 
-        ``values`` None: a transfer without values.
+        With ``values`` None, the transfer has the same duration and no values.
         """
         if window == layout.whole and chosen.all():
             self.copy(layout, values)
@@ -246,8 +248,8 @@ class TensorMemory:
     def read(self, layout: TensorLayout, window: Window, index: Any = ...) -> Array:
         """Read the elements of ``window`` by a host transfer.
 
-        ``index``: the elements of the window that the program uses; observers report errors in these only. Raises
-        NoDataError, before any time passes, in a run without values.
+        ``index``: the elements of the window that the program uses; observers report errors only in these elements.
+        Raises NoDataError in a run without data, before any simulated time passes.
         """
         self._requests.check()
         self._check_live(layout)
@@ -256,7 +258,7 @@ class TensorMemory:
         return np.zeros(window.shape, layout.dtype.numpy) if values is None else values
 
     def pass_on(self, layout: TensorLayout, window: Window, index: Any = ...) -> Array | None:
-        """Read values that the host passes to the machine, unseen by the program; None in a run without data."""
+        """Read values that the host writes to the machine again; the program does not see them. None without data."""
         start_ps = self._engine.machine.clock.time
         self.settle(layout)
         self._requests.transfer(read_messages(layout, layout.first_stretches(window)))
@@ -280,11 +282,11 @@ class TensorMemory:
         return self._gather(layout, window) if has_values else np.zeros(window.shape, layout.dtype.numpy)
 
     def copies(self, layout: TensorLayout, first: Array) -> Iterator[TensorCopy]:
-        """Yield every further copy as it is stored now; ``first`` is the first copy."""
+        """Yield every replica as it is stored now; ``first`` is the content of the first replica."""
         return copies(layout, layout.whole, first, self._engine.read_memory) if layout.has_copies else iter(())
 
     def check(self, layout: TensorLayout, tolerance: Tolerance) -> None:
-        """Report to observers the errors in a tensor that the host compares with this tolerance."""
+        """Report errors in a tensor to observers: unwritten elements, and replicas that differ beyond the tolerance."""
         if self._watch.is_on:
             now, held = self._engine.machine.clock.time, self._gather(layout, layout.whole)
             self._watch.check(
@@ -301,7 +303,7 @@ class TensorMemory:
     def settle(self, layout: TensorLayout, *, writes: bool = True) -> None:
         """Wait for requests in flight that use the tensor. Raises InputError if it is freed.
 
-        ``writes``: the caller writes the tensor; otherwise requests that only read it are not waited for.
+        ``writes``: the caller will write the tensor; without it, the call does not wait for requests that only read.
         """
         self._requests.check()
         self._check_live(layout)
@@ -316,7 +318,7 @@ class TensorMemory:
     def release_all(self, *, unmap: bool = True) -> CleanupReport:
         """Free all live tensors, in the order of creation, and report them.
 
-        Without ``unmap`` only free the allocations: after an error the machine may not respond.
+        Without ``unmap``, only free the allocations, because after an error the machine may not respond.
         """
         left = tuple(self._live.values())
         if unmap:

@@ -39,13 +39,13 @@ class ProcessContext:
     def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
         """Wait until all ranks have ended, and return True.
 
-        If a rank raises, the others end at their next wait, and their requests in flight are dropped. The times are
-        PyTorch's and have no effect: ranks always end. Raises:
+        If a rank raises, the others end at their next wait, and their requests in flight are dropped. The time-out
+        arguments are accepted for PyTorch programs and have no effect, because ranks always end. Raises:
 
         - SpawnException if a rank raised;
         - SimulationDeadlock if no rank can proceed;
         - RunError if an interrupt ended the ranks;
-        - IpcqError if the ranks succeeded but left messages in queues that they removed.
+        - IpcqError if the ranks succeeded, but the queues that they removed had messages that no PE had received.
         """
         self._joined = True
         self._run()
@@ -109,8 +109,9 @@ class Multiprocessing:
     ) -> ProcessContext | None:
         """Run ``fn(rank, *args)`` for every rank below ``nprocs`` in simulated time; return None when all have ended.
 
-        With ``join=False`` return at once: ranks run whenever the program waits, at the latest in ``join()``. The end
-        of the context joins ranks that are not a ``daemon``. Ranks share this process for every ``start_method``.
+        With ``join=False``, the call returns at once. The ranks then run whenever the program waits, at the latest in
+        ``join()``, and the end of the context joins all ranks except ``daemon`` ranks. Ranks share this process for
+        every ``start_method``.
 
         Raises SpawnException if a rank raises, or if a rank of an unjoined spawn had raised. Raises InputError for
         arguments that cannot be spawned, and UnsupportedError in a rank or while other ranks run.

@@ -15,9 +15,9 @@ from kernbench.common.values import state, value
 
 @value
 class OperatorUse:
-    """An operator of a program: its number of ``calls``, the launches that carried them out, and their simulated time.
+    """An operator of a program: the number of its ``calls``, and the launches and the simulated time of these calls.
 
-    ``ns``: from call to return, transfers included. ``modelled``: False if the host computed it.
+    ``ns``: the time from calls to returns, transfers included. ``modelled``: False if the host computed the operator.
     """
 
     name: str
@@ -29,9 +29,10 @@ class OperatorUse:
 
 @value
 class LoadTime:
-    """The initialisation time: from the start of a program to its first computation, the operator and line ``until``.
+    """The initialisation time: from the start of a program to its first computation.
 
-    ``counted``: the run's time includes it, as the user requested.
+    ``until``: the operator and the line of that computation. ``counted``: the run's time includes the initialisation,
+    as the user requested.
     """
 
     ns: float
@@ -58,10 +59,10 @@ class _Tally:
 
 @state
 class OperatorTallies:
-    """The operators of a run, by name. An operator includes the operators that it calls.
+    """The operators of a run, by name. The figures of an operator include those of the operators that it calls.
 
-    ``from_load``: count the time before the first computation too. ``load``: the initialisation time; None during
-    initialisation, and in a run that a kernel of the program itself began.
+    ``from_load``: count the time before the first computation too. ``load``: the initialisation time. It is None during
+    initialisation, and in a run whose first launch is a kernel of the program itself.
     """
 
     now: Callable[[], float]
@@ -86,7 +87,7 @@ class OperatorTallies:
             self._by_name.clear()
 
     def count_from_begin(self) -> None:
-        """Note a launch by the program itself: without an earlier operator, the run counts from its start."""
+        """Note a launch by the program itself; if no operator came before, the run's time counts from the start."""
         self.is_loading = False
 
     @property

@@ -56,10 +56,10 @@ class QueueInstaller:
         return queues
 
     def remove(self, queues: InstalledQueues) -> None:
-        """Remove queues once the kernels of their PEs have ended, free the memory, and note lost messages.
+        """Remove queues once the kernels of their PEs have ended, free their memory, and note lost messages.
 
-        If a rank is stopped during the removal, the next call completes it. Raises IpcqError if the queues are gone
-        already.
+        If a rank is stopped during the removal, the next call completes the removal. Raises IpcqError if the queues
+        have been removed already.
         """
         if queues not in self._there:
             raise IpcqError("the queues of this installation have been removed already")
@@ -76,7 +76,7 @@ class QueueInstaller:
                 self._requests.lost.add(self.engine.unreceived(queues.pes))
 
     def remove_all(self, queues: Iterable[InstalledQueues] | None = None) -> None:
-        """Remove those of these queues that are still installed; without an argument, all."""
+        """Remove the given queues that are still installed; without an argument, all queues of the context."""
         for installed in tuple(self._there if queues is None else queues):
             if installed in self._there:
                 self.remove(installed)
@@ -91,9 +91,9 @@ class QueueInstaller:
 
 @state(eq=False)
 class ProcessGroup:
-    """A group of one rank for each SIP, from its first member until its last has left.
+    """A process group with one rank for each SIP; it exists until its last member has left.
 
-    ``gate`` opens when the group is complete. ``spoilt``: ranks have failed, and their messages may remain in the
+    ``gate`` opens when all ranks have joined. ``spoilt``: ranks have failed, and their messages may remain in the
     queues. ``packaged``: the loaded collectives of the package, by name.
     """
 
@@ -126,13 +126,13 @@ class ProcessGroup:
         return any(worker in workers for worker in self.members.values())
 
     def ring_of(self, rank: int, spec: TopologySpec) -> SipRing:
-        """Return the place of a rank's SIP in the ring over all SIPs, in the form that collectives take."""
+        """Return the place of a rank's SIP in the ring over all SIPs, as an argument of collectives."""
         if rank not in self.rings:
             self.rings[rank] = ring_of_all(spec, rank)
         return self.rings[rank]
 
     def algorithm_called(self, name: str) -> Algorithm:
-        """Return a collective of the package by its module's name, with the queues of the group."""
+        """Return the collective of the package whose module has this name, with the queues of the group."""
         if name not in self.packaged:
             plain = replace(self.algorithm.config, name=name, module=name, topology="none", mapper="all_pes")
             self.packaged[name] = load_algorithm(replace(plain, validator="multi_pe_sip_local", passthrough=()))
@@ -142,7 +142,7 @@ class ProcessGroup:
 class ProcessGroups:
     """The process groups of a context, and the ranks in them.
 
-    Spawned ranks form one group together, unless the program has created one: they are then its members.
+    Spawned ranks together form one group. If the program has created a group before, they are members of that group.
     """
 
     __slots__ = (
@@ -205,9 +205,9 @@ class ProcessGroups:
         self._groups |= dict.fromkeys(workers, group)
 
     def join(self, worker: Worker) -> None:
-        """Join the group that forms; return when all ranks have joined and every PE has its queues.
+        """Join the group of the spawned ranks; return when all ranks have joined and every PE has its queues.
 
-        If the program itself joins, create the group of the ranks that it will spawn. In these ranks the group exists
+        A call by the program itself creates the group of the ranks that it will spawn. For these ranks the group exists
         already.
         """
         self._scheduler.check()
@@ -296,7 +296,7 @@ class ProcessGroups:
             self._of_program.spoilt = True
 
     def settle(self) -> None:
-        """Wait for requests in flight of groups that their ranks did not leave: others will use those PEs' queues.
+        """Wait for the requests in flight of groups that their ranks did not leave, since other ranks need the PEs.
 
         Requests that can never end are abandoned.
         """

@@ -101,14 +101,14 @@ class Sleepers:
 
 Describe: TypeAlias = Callable[[RequestHandle], str]
 
-# Ranks that only yield to each other on an idle machine would do so for ever: after this many rounds it is a deadlock.
+# Ranks that only yield to each other on an idle machine would never end: after this many rounds, report a deadlock.
 TURNS_IN_VAIN = 10_000
 
 
 class Spawned:
     """Ranks that were spawned together. ``finish`` is called once, when all have ended.
 
-    If one rank raises, all end. A deadlock or an interrupt also ends all, and is stored as the ``failure``.
+    If one rank raises, all ranks end. A deadlock or an interrupt also ends all ranks and is stored as ``failure``.
     """
 
     __slots__ = ("_finish", "_finished", "failure", "interrupted", "tasks")
@@ -216,7 +216,7 @@ class RankScheduler:
             self._drive(gate.sleep(), lambda: gate.is_open)
 
     def give_way(self, under_way: Iterable[RequestHandle], label: WaitText) -> None:
-        """Let the others run, and advance time to the next completion among ``under_way``, if there is any.
+        """Let other ranks run, and advance time to the next completion among the requests ``under_way``, if any.
 
         ``label`` describes the wait in a deadlock report.
         """
@@ -228,7 +228,7 @@ class RankScheduler:
             self._advance(turn)
 
     def check(self) -> None:
-        """Leave the running rank if it was stopped: it may not use the machine any more."""
+        """Leave the running rank if it has been stopped: a stopped rank may no longer use the machine."""
         if self._current is not None:
             self._current.check()
 
@@ -295,10 +295,10 @@ class RankScheduler:
         self._ready = sorted(tasks, key=lambda task: task.worker.rank)
 
     def _pass_time(self, sleep: Sleep) -> list[Sleeper]:
-        """Advance to the first completion, and return the sleepers that it wakes.
+        """Advance time to the first completion, and return the sleepers that waited for the completed request.
 
-        If nothing can complete, return none, so that the ranks that yielded run again: they may start or notice
-        something.
+        If no request can complete, the result is empty. The ranks that yielded then run again, since they may submit a
+        request or stop waiting.
         """
         awaited = self._sleepers.requests
         patient = self._vain_turns < TURNS_IN_VAIN and bool(self._sleepers.giving_way)

@@ -33,11 +33,11 @@ class HandedOn(ABC):
 
     @abstractmethod
     def in_rank(self, rank: int, n_ranks: int) -> object | None:
-        """Return the object of the same class for rank ``rank`` of ``n_ranks``; None for no object."""
+        """Return the object that rank ``rank`` of ``n_ranks`` inherits; None if the rank inherits none."""
 
 
 class RankLocal:
-    """The objects that libraries store for a rank, one of each class, as globals of a process."""
+    """The objects that libraries store for a rank, at most one of each class, in place of globals of a process."""
 
     __slots__ = ("_kept",)
 
@@ -54,7 +54,7 @@ class RankLocal:
         return local
 
     def put(self, value: object) -> None:
-        """Store ``value`` in place of the object of its class."""
+        """Store ``value`` for the rank; it replaces a stored object of the same class."""
         self._kept[type(value)] = value
 
     def get(self, kind: type[T]) -> T | None:
@@ -92,8 +92,8 @@ class Worker:
 class Workers:
     """The running worker of one context, and the thread that may call the machine.
 
-    The first thread that calls the machine is the only one that may, until it ends: the simulation and all ranks run in
-    one thread.
+    Until it ends, the first thread that calls the machine is the only thread that may call it: the simulation and all
+    ranks run in one thread.
     """
 
     __slots__ = ("_claim", "_current", "_home", "_thread", "main")
@@ -125,7 +125,7 @@ class Workers:
         self._thread = current_thread()
 
     def come_home(self) -> None:
-        """Let the thread that created the context end it, even if another thread has called the machine."""
+        """Let the thread that created the context end the context, even if another thread has called the machine."""
         if current_thread() is self._home:
             self.take_over()
 
@@ -148,7 +148,7 @@ def _make_thread_error(owner: Thread) -> SecondThreadError:
 
 
 def wants_debugging() -> bool:
-    """Return True when the user requested warnings about legal code that is probably a mistake."""
+    """Return True when the user has requested warnings about valid code that is probably a mistake."""
     return os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
 
 
@@ -159,7 +159,7 @@ ENDS_IN_VAIN = 100
 
 
 class RankRunner(Generic[W]):
-    """One run of ``function(*args)``, which passes each of its waits (a ``W``) to its resumer.
+    """One run of ``function(*args)``, which passes each of its waits (a ``W``) to the caller of ``resume``.
 
     Only the scheduler resumes ranks and advances simulated time, so no kernel runs inside a rank.
     """
@@ -223,9 +223,9 @@ WaitText = Callable[[], str]
 
 @value
 class Sleep:
-    """The wait of a rank: for the end of one of ``handles``, or for its ``gate`` to open.
+    """The wait of a rank: until one of the requests ``handles`` has ended, or until ``gate`` is open.
 
-    ``label`` describes it. ``gives_way``: the rank yields: it could proceed at once, but lets others run first.
+    ``label`` describes the wait. ``gives_way``: the rank could proceed at once, but lets other ranks run first.
     """
 
     label: WaitText
@@ -235,7 +235,7 @@ class Sleep:
 
 
 class Gate:
-    """A meeting point of ranks: those that arrive wait until it is opened. ``label`` describes the wait."""
+    """A meeting point of ranks: a rank that arrives waits until the gate is open. ``label`` describes the wait."""
 
     __slots__ = ("_label", "_open")
 
@@ -275,7 +275,7 @@ class RankTask:
 
     @property
     def standing(self) -> str:
-        """The wait of the rank, or that it has ended, for a report."""
+        """Text for a report: what the rank waits for, or that the rank has ended."""
         return f"{self.worker} {'has ended' if self.sleep is None else f'waits for {self.sleep.label()}'}"
 
     def run(self) -> None:

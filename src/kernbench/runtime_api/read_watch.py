@@ -1,4 +1,4 @@
-"""Report faults in elements that the host reads: unwritten elements, and copies that differ."""
+"""Report faults in elements that the host reads: unwritten elements, and replicas that differ."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from kernbench.runtime_api.transfers import copies
 
 @value(kw_only=True)
 class Look:
-    """A read of a tensor. ``held``: the content of ``window`` in the first copy; ``start_ps``: the start of the read.
+    """A read of a tensor, from time ``start_ps`` on. ``held``: the content of ``window`` in the first replica.
 
-    ``index``: the elements of the window that the program uses. ``tolerance``: the allowed difference of copies; by
-    default that of their type.
+    ``index``: the elements of the window that the program uses. ``tolerance``: the allowed difference between replicas;
+    by default the tolerance of the element type.
     """
 
     action: Literal["read", "assert_close"]
@@ -36,7 +36,7 @@ class Look:
 
     @property
     def stretches(self) -> list[ShardStretch]:
-        """The inspected stretches: those of the first copy for a read, of all copies for a comparison."""
+        """The inspected stretches: those of the first replica for a read, of all replicas for a comparison."""
         compared = self.action == "assert_close"
         return self.layout.all_stretches(self.window) if compared else self.layout.first_stretches(self.window)
 
@@ -49,7 +49,7 @@ class Look:
 
 @value
 class _Unlike:
-    """A copy that differs: its first different element and the value there."""
+    """A replica that differs from the first: the index of its first different element and the value there."""
 
     pe: PeCoord
     index: Index
@@ -70,7 +70,7 @@ class ReadWatch:
         return self._engine.tracks_writes
 
     def check(self, look: Look) -> None:
-        """Report unwritten elements, and copies that are not close to the first, to observers."""
+        """Report to observers unwritten elements, and replicas that are not close to the first replica."""
         self._check_written(look)
         if look.layout.has_copies:
             self._check_copies(look)

@@ -33,10 +33,10 @@ from kernbench.runtime_api.ranks import WaitText, Worker, Workers
 
 
 class LostMessages:
-    """The messages of one context that no PE received: removed with their queues, or when queues were reset.
+    """The messages of one context that no PE received before their queues were removed or reset.
 
-    Each message is reported by one IpcqError. Messages lost because of another failure are only listed, and only after
-    a failed run.
+    Each message is reported in exactly one IpcqError. Messages lost because of another failure are not reported as
+    errors: they are listed after a failed run.
     """
 
     __slots__ = ("_errors", "_lost", "_n_raised", "_swept")
@@ -64,15 +64,15 @@ class LostMessages:
             raise self._errors[-1]
 
     def raise_new_if_well(self) -> None:
-        """Raise IpcqError as ``raise_new`` does, unless another error is being handled: it must not be hidden.
+        """Raise IpcqError as ``raise_new`` does, unless it would hide another error that is being handled.
 
-        The messages are then raised later.
+        In that case, a later call reports the messages.
         """
         if sys.exception() is None:
             self.raise_new()
 
     def has_raised(self, error: Exception) -> bool:
-        """Return True when ``error`` is about such messages."""
+        """Return True when ``error`` reports lost messages of this context."""
         return any(raised is error for raised in self._errors)
 
     def list_lines(self, *, after_failure: bool) -> tuple[str, ...]:
@@ -101,8 +101,8 @@ class Purpose:
 def purpose_of(msg: HostMsg, fmt: AddressFormat) -> Purpose:
     """Return the purpose of a request.
 
-    Its phase is ``launch``, ``h2d``, ``d2h``, ``init`` (filled by the device), ``map``, ``unmap``, ``dma``, ``queues``
-    (installed or removed), else ``other``.
+    The phase is ``launch``, ``h2d`` (host to device), ``d2h`` (device to host), ``init`` (the device fills memory),
+    ``map``, ``unmap``, ``dma``, ``queues`` (installation or removal), or else ``other``.
     """
     match msg:
         case KernelLaunchMsg():
@@ -199,7 +199,7 @@ class Requests:
 
     @property
     def last_completion(self) -> Completion | None:
-        """The completion of the first failed request, else the last completion seen."""
+        """The completion of the first failed request; without failures, the last completion that a wait returned."""
         failed = (completion for completion in self._completions if not completion.ok)
         return next(failed, self._completions[-1] if self._completions else None)
 
@@ -209,7 +209,7 @@ class Requests:
         return bool(self._unseen or self._records)
 
     def submit_together(self, messages: Iterable[HostMsg]) -> list[RequestHandle]:
-        """Start requests that form one piece of work: if one fails, the others are of no use."""
+        """Start requests that form one piece of work: if one request fails, the others are stopped."""
         handles: list[RequestHandle] = []
         handles += [self.submit(msg, together=handles) for msg in messages]
         return handles
@@ -217,10 +217,10 @@ class Requests:
     def submit(
         self, msg: HostMsg, about: WaitText | None = None, together: Sequence[RequestHandle] = ()
     ) -> RequestHandle:
-        """Start a request now. It gets the context's correlation id unless it has one.
+        """Start a request now; a request without a correlation id gets that of the context.
 
-        ``about``: its description in reports of waits. ``together``: the requests of the same piece of work, in order
-        of submission.
+        ``about``: the description of the request in reports of waits. ``together``: the requests of the same piece of
+        work, in order of submission.
         """
         self.check()
         self._scheduler.check()
@@ -233,7 +233,7 @@ class Requests:
         return handle
 
     def unseen(self, handle: RequestHandle) -> bool:
-        """Return True when no wait has seen the request's end: its error, if any, is still to be raised."""
+        """Return True when no wait has returned the request's completion, so its error, if any, has not been raised."""
         return handle.request_id in self._unseen
 
     def unseen_of(self, worker: Worker) -> tuple[str, ...]:
@@ -243,10 +243,11 @@ class Requests:
     def wait(self, handles: Sequence[RequestHandle]) -> list[Completion]:
         """Advance time until all requests are done, and return their completions.
 
-        Raises the error of the first failed request. After a SimulationDeadlock no request in flight is waited for
-        implicitly, since that would deadlock again. If a kernel failed on some PEs and left others waiting, its error
-        is raised instead. An AbandonedError names the failure that ended the request. After a launch of the program has
-        failed, the rest of its piece of work is stopped and its queues are reset.
+        Raises the error of the first failed request. After a SimulationDeadlock, no later call waits implicitly for
+        the requests in flight, since the wait would deadlock again. If a kernel failed on some PEs and left others
+        waiting, the kernel's error is raised instead of the SimulationDeadlock. An AbandonedError names the failure
+        that ended the request. After a failed launch, the other requests of the same piece of work are stopped, and
+        their queues are reset.
         """
         try:
             self._scheduler.wait(handles, self._describe)
@@ -261,7 +262,7 @@ class Requests:
         return [handle.completion() for handle in handles]
 
     def transfer(self, messages: Iterable[HostMsg]) -> None:
-        """Submit all messages, then wait for all: they overlap."""
+        """Submit all messages at once, so that they overlap, then wait for all."""
         self.wait([self.submit(msg) for msg in messages])
 
     def give_way(self) -> None:
@@ -283,11 +284,12 @@ class Requests:
     ) -> dict[Worker, Exception]:
         """Drop the requests in flight of these workers, or of all: the machine stops them.
 
-        Ended requests are still recorded. ``why``: the text for those that wait for the dropped requests. ``blamed``:
-        the workers have failed, which explains all messages lost with the requests; otherwise it explains only the
-        messages that these requests sent. ``later``: the machine stops the requests when it is next used.
+        Ended requests are still recorded. ``why``: the error text for waits for the dropped requests. ``blamed``: the
+        workers have failed, and the failure explains all messages that are lost with the requests. Without ``blamed``,
+        it explains only lost messages of requests that have failed or can never end. ``later``: the machine stops the
+        requests when it is next used.
 
-        Return the error of each worker whose request had failed on a PE while other PEs continued it.
+        Return the error of each worker with a request that had failed on one PE while other PEs still executed it.
         """
         dropped = [request for request in self._unseen.values() if workers is None or request.worker in workers]
         handles = [request.handle for request in dropped]
@@ -303,7 +305,7 @@ class Requests:
     def _give_up(self, handles: Iterable[RequestHandle], at_fault: Iterable[RequestHandle] | None = None) -> None:
         """Have the machine stop requests. Messages in queues are then lost, except those that other requests sent.
 
-        ``at_fault``: requests whose messages are lost because of the failure; None: all messages.
+        ``at_fault``: the requests whose lost messages the failure explains; None: all requests.
         """
         ids = None if at_fault is None else {handle.request_id for handle in at_fault}
         self._engine.abandon([handle for handle in handles if not handle.done])
@@ -314,9 +316,9 @@ class Requests:
                 self.lost.add([message])
 
     def _recover_from(self, failure: BaseException, handles: Sequence[RequestHandle]) -> None:
-        """Abandon requests that became useless after a failed wait for ``handles``, unless ranks proceed.
+        """Abandon the requests that are of no use after a failed wait for ``handles``, unless other ranks proceed.
 
-        Raise the error of a failed kernel if it led to a deadlock.
+        If a failed kernel led to a deadlock, raise the kernel's error.
         """
         if self._scheduler.busy:
             return
@@ -332,7 +334,7 @@ class Requests:
             self._drop(handles)
 
     def _postpone_giving_up(self, handles: Iterable[RequestHandle]) -> None:
-        """Have the machine stop requests when it is next used, since running it until they end may take long."""
+        """Have the machine stop requests when it is next used, because simulating until they end may take long."""
 
         def give_up() -> None:
             with suppress(Exception):  # the machine may have been interrupted in an inconsistent state
@@ -369,7 +371,7 @@ class Requests:
         return failed
 
     def forget(self) -> None:
-        """Drop all requests without a wait or a request to the machine. Ended requests are still recorded."""
+        """Drop all requests, without waiting and without using the machine. Ended requests are still recorded."""
         self._drop([request.handle for request in self._unseen.values()])
 
     def _drop(self, handles: Sequence[RequestHandle]) -> None:
@@ -420,7 +422,8 @@ class Work:
     def wait(self, timeout: object = None) -> bool:
         """Block until all requests are done, and return True. Raises the error of a failed request.
 
-        ``timeout`` is PyTorch's and has no effect: a request that can never end is a SimulationDeadlock.
+        ``timeout`` is accepted for PyTorch programs and has no effect. A request that can never end raises
+        SimulationDeadlock.
         """
         self._requests.wait(self._handles)
         return True
@@ -458,7 +461,7 @@ class Uses:
     def settle(self, key: TensorKey, *, writes: bool = True) -> None:
         """Wait for all requests in flight that use a tensor, of any worker.
 
-        With ``writes`` False the caller only reads, and only requests that write the tensor are waited for.
+        With ``writes`` False the caller only reads, so the call waits only for requests that write the tensor.
         """
         using = [use.handle for use in self._list_uses(key) if writes or use.writes]
         if using:

@@ -37,8 +37,9 @@ class EngineTime:
 class LineUse:
     """A line of a kernel.
 
-    ``says``: its text. ``path_ns``: its time on the critical path; ``parts``: that time by part. ``busy``: the time
-    that each engine worked for it. ``blocks``: the block sizes of its products, as m×k×n.
+    ``says``: the source text of the line. ``path_ns``: the line's time on the critical path; ``parts``: that time by
+    part. ``busy``: the time that each engine worked for the line. ``blocks``: the block sizes of its products, as
+    m×k×n.
     """
 
     line: int
@@ -62,9 +63,9 @@ _WAITED_FOR: Mapping[WaitedFor, str] = {
 
 @value(kw_only=True)
 class LineWait:
-    """The waits of a kernel's line on the path for another line: ``count`` waits of ``ns`` in all.
+    """The waits of a kernel's line on the critical path for another line: ``count`` waits, ``ns`` in total.
 
-    ``waited_for`` is the reason:
+    ``waited_for`` is the reason of the waits, and ``cause`` the other line:
 
     - a message or a slot of queue ``direction``: ``cause``, in another kernel, sends the message or frees the slot;
     - memory order: ``cause``, in the same kernel, accesses the same bytes;
@@ -91,7 +92,7 @@ class LineWait:
 
 @value(kw_only=True)
 class KernelShare:
-    """The time of a path in the kernel of a launch on one PE."""
+    """The part of a critical path's time that is in the kernel of one launch on one PE."""
 
     pe: PeCoord
     launch_id: int
@@ -121,12 +122,12 @@ class TimeExplanation:
 
     @cached_property
     def slices(self) -> tuple[SliceTime, ...]:
-        """The use of slices with banks during the path, by any requester."""
+        """The use of HBM slices with banks during the time of the path, by all requesters."""
         return slice_times(self._seen, self.path)
 
     @cached_property
     def roofline(self) -> Roofline:
-        """The bounds by resource, and the time beyond the largest bound."""
+        """The lower bound of the time by each resource, and the time beyond the largest bound."""
         return roofline(self._seen, self.path, self.slices, self._launch_id)
 
 
@@ -172,14 +173,14 @@ class LaunchExplanation(TimeExplanation):
 
     @cached_property
     def verdict(self) -> Verdict:
-        """The verdict on the bottleneck."""
+        """The verdict: the bottleneck of the launch."""
         return judge(self.roofline, self.shares, lambda: self.gains_ps, say_waits(self.path, self._names))
 
     @cached_property
     def gains_ps(self) -> Mapping[str, int]:
-        """The estimated ps that the launch gains if one resource, on its path or at work for it, is a tenth faster.
+        """The estimated gain in ps for each resource, if that resource alone were a tenth faster.
 
-        Empty for a launch that has not ended.
+        The resources are those on the launch's path or at work for the launch. Empty for a launch that has not ended.
         """
         if not self.ended:
             return {}
@@ -195,12 +196,12 @@ class LaunchExplanation(TimeExplanation):
 
     @cached_property
     def waits(self) -> tuple[LineWait, ...]:
-        """The waits for other lines, the longest first."""
+        """The waits of lines for other lines, the longest first."""
         return _sum_waits(self.path, self._names)
 
     @cached_property
     def pes(self) -> tuple[KernelShare, ...]:
-        """The kernels on the path, the longest first."""
+        """The kernels on the path by PE, the longest first."""
         return _sum_shares(self.path, self._names)
 
 
@@ -236,13 +237,13 @@ class RunExplanation(TimeExplanation):
 
     @cached_property
     def verdict(self) -> RunVerdict:
-        """The verdict on the time: kernels (by the bottleneck of the longest of each name), copies and waits."""
+        """The verdict on the run: its kernels (by the bottleneck of each name's longest launch), copies and waits."""
         verdicts = {launch.name: launch.verdict for launch in self.longest_of_each_name()}
         return judge_run(self.path, self._seen.divider, self._names, verdicts, self._copies)
 
     @property
     def main_launch(self) -> LaunchExplanation | None:
-        """The longest launch of the name with most of the run's critical path; None if no kernel is on the path."""
+        """The longest launch of the name with the largest share of the critical path; None if no kernel is on it."""
         name = max(self._spent, key=lambda name: self._spent[name], default=None)
         return max(
             (launch for launch in self.launches if launch.name == name), key=lambda launch: launch.ps, default=None
@@ -286,7 +287,7 @@ def explain_run(log: TraceLog, handles: Sequence[RequestHandle], begin_ns: float
 
 
 def _sum_waits(path: CriticalPath, names: Mapping[int, str]) -> tuple[LineWait, ...]:
-    """Return the hops of a path, merged by their pair of lines."""
+    """Return the waits on a path, merged for each pair of waiting line and other line."""
     hops_by_lines: dict[tuple[KernelPlace, KernelPlace, WaitedFor, str], list[PathHop]] = {}
     for hop in path.hops:
         hops_by_lines.setdefault((hop.waiting, hop.cause, hop.waited_for, hop.direction), []).append(hop)
@@ -323,7 +324,7 @@ _MOST_PES = 16
 
 
 class _Texts:
-    """The texts of a launch's lines, on the PEs where a line is on the path, else on all examined PEs."""
+    """The texts of a launch's lines: for the PEs on which a line is on the path, else for all examined PEs."""
 
     def __init__(self, program: ProgramText, path: CriticalPath, pes: Iterable[PeCoord]) -> None:
         self._program = program

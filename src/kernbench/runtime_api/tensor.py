@@ -38,12 +38,12 @@ __all__ = ["Tensor", "deploy_tensor"]
 class Tensor(Shaped):
     """A tensor in the memory of one SIP, made by a ``RuntimeContext``.
 
-    Reading and writing are host transfers: they take simulated time, and first wait for launches in flight that have
-    the tensor as an argument. In a run without data, writing takes the same time, and reading raises NoDataError (or
-    returns zeros, if the run is set so).
+    Reads and writes by the program are transfers between host and device. They take simulated time, and first wait for
+    launches in flight that have the tensor as an argument. In a run without data, a write has the same duration, and a
+    read raises NoDataError, or returns zeros if the run is configured to do so.
 
-    ``==`` and ``!=`` read the tensor and compare element by element; so do ``in`` and ``remove`` of a list. Hashing is
-    by identity.
+    ``==`` and ``!=`` read the tensor and compare element by element; so do ``in`` and ``remove`` of a list. The hash of
+    a tensor depends on its identity, not on its elements.
     """
 
     __slots__ = ("_layout", "_memory")
@@ -73,7 +73,7 @@ class Tensor(Shaped):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all elements, without further copies."""
+        """The bytes of all elements, replicas not counted."""
         return self._layout.nbytes
 
     @property
@@ -109,8 +109,8 @@ class Tensor(Shaped):
     def reshape(self, *shape: SizeArg) -> Tensor:
         """Return the same memory under another shape, in no simulated time; one extent may be -1.
 
-        Raises ShapeError for another number of elements, and if a shard is no box of the new shape. In the second case
-        the program has to move the data itself.
+        Raises ShapeError if the number of elements differs, or if a shard is no box of the new shape. For such shards,
+        the program has to copy the data to a new tensor.
         """
         wanted = shape_of(shape)
         extents = complete_shape(wanted, self.numel())
@@ -134,9 +134,9 @@ class Tensor(Shaped):
     def copy_(self, src: object) -> Tensor:
         """Copy ``src`` (an array, a host tensor, another tensor or a number) to the tensor, and return the tensor.
 
-        Elements are converted to the tensor's dtype. The transfer passes through the host and writes every copy.
-        ``src`` may change afterwards: the call stores its content. Raises ShapeError unless ``src`` broadcasts to this
-        shape.
+        Elements are converted to the tensor's dtype. The data pass through the host and are written to every replica.
+        The call stores the content of ``src``, which may change afterwards. Raises ShapeError unless ``src`` broadcasts
+        to this shape.
         """
         check_host_calls()
         source = src if isinstance(src, Tensor | LaterArray) else numeric(src, self.name)
@@ -158,25 +158,25 @@ class Tensor(Shaped):
         return self.fill_(0)
 
     def numpy(self) -> Array:
-        """Return all elements in an array of this dtype, read from the first copy."""
+        """Return all elements in an array of the tensor's dtype, read from the first replica."""
         return self._memory.read(self._layout, self._layout.whole)
 
     def fetch(self, start: int, stop: int, index: Any = ...) -> Array:
         """Read elements ``start`` to ``stop`` of the first axis, as ``self[start:stop]`` does.
 
-        For libraries that store more in a tensor than their program uses: ``index`` selects the elements that it uses.
+        For libraries that store more elements in a tensor than their program uses; ``index`` selects the used elements.
         """
         window = self._layout.whole.along(0, start, stop)
         return self._memory.read(self._layout, window, index)
 
     def pass_on(self, start: int = 0, stop: int | None = None, index: Any = ...) -> Array | None:
-        """Read as ``fetch`` does, for values that are passed to another tensor, unseen; None in a run without data."""
+        """Read as ``fetch`` does, for values that are only written to another tensor; None in a run without data."""
         window = self._layout.whole
         part = window if stop is None else window.along(0, start, stop)
         return self._memory.pass_on(self._layout, part, index)
 
     def renew(self) -> None:
-        """Mark the elements as unwritten, since the memory is reused for a new tensor, as by ``empty``."""
+        """Mark all elements as unwritten: for a library that reuses the memory for a new tensor, as by ``empty``."""
         self._memory.renew(self._layout)
 
     def cpu(self) -> HostTensor:
@@ -191,7 +191,7 @@ class Tensor(Shaped):
         return self._memory.look(self._layout)
 
     def copies(self, first: Array) -> Iterator[TensorCopy]:
-        """Yield the content of every PE's copy, as ``peek`` reads it. ``first`` is the result of ``peek``.
+        """Yield the content of every replica, as ``peek`` reads it. ``first`` is the result of ``peek``.
 
         Yield nothing for a tensor whose elements are stored only once.
         """
@@ -200,7 +200,7 @@ class Tensor(Shaped):
     def check(self, tolerance: Tolerance) -> None:
         """Report errors in a compared tensor to observers.
 
-        Errors are unwritten elements, and copies that differ by more than ``tolerance``.
+        Errors are unwritten elements, and replicas that differ by more than ``tolerance``.
         """
         self._memory.check(self._layout, tolerance)
 
@@ -223,7 +223,7 @@ class Tensor(Shaped):
         self._memory.release(self._layout)
 
     def __getitem__(self, index: Any) -> HostTensor:
-        """Return the elements that NumPy would select, as a host tensor.
+        """Return the elements that NumPy would select with this index, as a host tensor.
 
         Only the stretches of shards that contain these elements are read.
         """
@@ -232,7 +232,7 @@ class Tensor(Shaped):
         return HostTensor(np.asarray(fetched[selection.rest]))
 
     def __setitem__(self, index: Any, value: object) -> None:
-        """Assign as NumPy does, in every copy; only the bytes that change are sent."""
+        """Assign as NumPy does, in every replica; only the bytes of the assigned elements are sent."""
         check_host_calls()
         selection = select(index, self.shape)
         source = self._pass_on(value if isinstance(value, Tensor) else numeric(value, self.name))
@@ -409,7 +409,7 @@ class KnownValues:
     def put(self, tensor: Tensor, first: int, elements: Array) -> None:
         """Store elements that the host writes from element ``first`` on.
 
-        For a tensor whose elements are unavailable, only a write of all elements is stored.
+        If the elements of a tensor are unavailable, only a write of all its elements is stored.
         """
         if len(elements) == tensor.numel():
             self._elements[tensor] = np.array(elements)

@@ -31,9 +31,9 @@ from kernbench.runtime_api.transfers import TensorCopy
 
 @value(kw_only=True)
 class Mismatch:
-    """One wrong element: in the first copy, or in that of ``pe``.
+    """One wrong element: in the first replica, or in the replica on ``pe``.
 
-    ``place``: its PE and address as text; empty if unknown.
+    ``place``: the PE and the address of the element as text; empty if unknown.
     """
 
     index: tuple[int, ...]
@@ -51,10 +51,10 @@ class Mismatch:
 class Comparison:
     """The result of a comparison.
 
-    The maximum errors are over all elements: NaN if a NaN is among the wrong ones. An element of a tensor with copies
-    is ``wrong`` if it is wrong in any copy. ``pes``: the number of PEs with a copy, 0 without copies. ``wrong_pes``:
-    the PEs whose copy is wrong. ``reason``: the reason why nothing was compared (shapes, types), else empty. ``line``:
-    the program line of a failed comparison.
+    The maximum errors are over all elements, and are NaN if a wrong element is NaN. An element of a replicated tensor
+    is ``wrong`` if it is wrong in any replica. ``pes``: the number of PEs with a replica; 0 if the tensor is not
+    replicated. ``wrong_pes``: the PEs whose replica is wrong. ``reason``: why nothing was compared (different shapes or
+    types), else empty. ``line``: the program line of a failed comparison.
     """
 
     name: str
@@ -109,7 +109,7 @@ def compare(
     """Compare element by element in f64. Default tolerances are those of the dtype of ``actual``.
 
     Floats of any width are comparable with each other, but not with integers. NaN equals NaN only with ``equal_nan``.
-    ``copies``: further copies of a tensor, which have to be close too; ``actual`` is the first.
+    ``copies``: the further replicas of a tensor, which have to be close too; ``actual`` is the first replica.
     """
     tolerance = tolerance_for(host_dtype(actual), rtol, atol)
     reason = _explain_unlike(actual, expected)
@@ -154,7 +154,7 @@ def _explain_unlike(actual: Array, expected: Array) -> str:
 
 
 def _find_mismatch(errors: Errors, actual: Array, expected: Array, copy: TensorCopy | None = None) -> Mismatch | None:
-    """Return the first wrong element. ``copy``: the arrays are a part of the tensor, in this copy."""
+    """Return the first wrong element. With ``copy``, the arrays are the part of the tensor in this replica."""
     if not errors.wrong.any():
         return None
     at = first_true(errors.wrong)
@@ -172,8 +172,8 @@ Expected: TypeAlias = object | Callable[[], object]
 class Verifier:
     """The comparisons of one context.
 
-    A comparison takes no simulated time, so verification does not change the duration of a run. Like any host read it
-    waits for launches in flight on the tensor, with or without verification.
+    A comparison itself takes no simulated time. Like any read by the host it waits for launches in flight that use the
+    tensor, even in a run that does not verify. Verification therefore does not change the duration of a run.
     """
 
     __slots__ = ("_comparisons", "_fmt", "_skipped", "_verify")
@@ -210,9 +210,9 @@ class Verifier:
     ) -> Comparison | None:
         """Compare ``actual`` with ``expected``, an array or a function that returns one, and record the result.
 
-        A failed comparison does not stop the program. Every copy of the tensor ``actual`` has to be close; of
-        ``expected`` only the first copy is used. Default tolerances are those of the dtype of ``actual``. Return None
-        if the run does not verify.
+        A failed comparison does not stop the program. Every replica of the tensor ``actual`` has to be close to the
+        first replica of ``expected``. Default tolerances are those of the dtype of ``actual``. Return None if the run
+        does not verify.
         """
         settled = [side for side in (actual, expected) if isinstance(side, Tensor)]
         for tensor in settled:

@@ -27,8 +27,8 @@ from kernbench.runtime_api.layout import ShardStretch, TensorLayout
 class LaterArray:
     """An array of ``shape`` that ``make`` computes on first use; NumPy functions and ``copy_`` accept it.
 
-    The elements are cached while they are referenced; a later use computes equal elements again. A run that reads no
-    values never computes them.
+    The elements are cached as long as they are referenced; a later use computes equal elements again. A run that reads
+    no values never computes the elements.
     """
 
     __slots__ = ("_made", "_make", "shape")
@@ -55,9 +55,9 @@ HostSource: TypeAlias = "Array | LaterArray"
 
 
 def snapshot(source: Array) -> Array:
-    """Return a read-only array of the current elements; a copy, unless no code can change them.
+    """Return a read-only array of the current elements, which is a copy unless no code can change ``source``.
 
-    Elements that ``source`` repeats are copied once.
+    Elements that ``source`` repeats by broadcasting are copied once.
     """
     if never_changes(source):
         return source
@@ -88,7 +88,7 @@ class HeldValues:
         self._elements: Array | None = None
 
     def window(self, index: tuple[slice, ...]) -> HostBytes:
-        """Return the bytes of a part. The first part counts as holding all stored bytes."""
+        """Return the bytes of a part. The stored bytes of the whole transfer are counted with the first part."""
         held, self._held_bytes = self._held_bytes, 0
         nbytes = prod(len(range(*part.indices(n))) for part, n in zip(index, self._shape, strict=True))
         return HostBytes(nbytes * self._dtype.itemsize, lambda: self._make_bytes(index), held)
@@ -101,7 +101,7 @@ class HeldValues:
         if never_changes(elements) and part.dtype == self._dtype.numpy and part.flags.c_contiguous:
             return as_bytes(part)  # memory stores the array itself
         converted = convert(part, self._dtype)
-        converted.flags.writeable = False  # memory may then store this array for all copies of the part
+        converted.flags.writeable = False  # memory may then share this array among replicas of the part
         return as_bytes(converted)
 
 
@@ -140,8 +140,8 @@ def fill_messages(layout: TensorLayout, value: float) -> Iterator[MemoryWriteMsg
 def copy_messages(layout: TensorLayout, source: HostSource | None) -> Iterator[MemoryWriteMsg]:
     """Yield the messages that copy ``source``, in its current state, to the tensor, one for each shard.
 
-    ``source`` broadcasts to the shape and may have any element type; None: no data. Copies of a shard share their
-    bytes.
+    ``source`` broadcasts to the tensor's shape and may have any element type; None: no data. Replicas of a shard share
+    one array of bytes.
     """
     held = None if source is None else HeldValues(source, layout.shape, layout.dtype)
     sent: dict[int, HostBytes] = {}
@@ -157,8 +157,8 @@ def update_messages(
 ) -> Iterator[MemoryWriteMsg]:
     """Yield the messages that set the elements where ``chosen`` is true to ``values``.
 
-    ``values`` and ``chosen`` have the shape of ``window``. Each run of consecutive bytes of each shard, copies
-    included, is one message. ``values`` None: no data.
+    ``values`` and ``chosen`` have the shape of ``window``. Each run of consecutive bytes in a shard, replicas included,
+    is one message. ``values`` None: no data.
     """
     size = layout.dtype.itemsize
     for piece in pieces(layout.views, window):
@@ -177,7 +177,7 @@ def _find_positions(piece: WindowPiece, chosen: Array) -> Array:
 
 
 def _split_runs(positions: Array) -> Iterator[tuple[int, int, int]]:
-    """Yield runs of consecutive positions: the number of positions before the run, its first position, its length."""
+    """Yield each run of consecutive positions: the count of positions before it, its first position and its length."""
     if not positions.size:
         return
     starts = [0, *(np.flatnonzero(np.diff(positions) != 1) + 1).tolist()]
@@ -202,9 +202,9 @@ def gather(layout: TensorLayout, window: Window, stretches: Iterable[ShardStretc
 
 @value
 class TensorCopy:
-    """One PE's copy of elements of a window: those in ``part``, relative to the window's corner.
+    """The replica on one PE of elements of a window: those in ``part``, relative to the window's corner.
 
-    ``held``: its elements, in the shape of ``part``; None for the first copy or if the bytes are the same.
+    ``held``: its elements, in the shape of ``part``; None for the first replica, or if the bytes equal the first's.
     """
 
     pe: PeCoord
@@ -213,10 +213,10 @@ class TensorCopy:
 
 
 def copies(layout: TensorLayout, window: Window, first: Array, read: ReadBytes) -> Iterator[TensorCopy]:
-    """Yield every copy of the elements of ``window``; ``first``: the elements of the first copy.
+    """Yield every replica of the elements of ``window``; ``first``: the elements of the first replica.
 
-    Only one copy at a time is in memory. Copies are first compared byte by byte: equal copies cost no further
-    comparison.
+    Only one replica at a time is in memory. Replicas are first compared with the first byte by byte, so that equal
+    replicas cost no further comparison.
     """
     bits = f"u{layout.dtype.itemsize}"
     for stretch in layout.all_stretches(window):

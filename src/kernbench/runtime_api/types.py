@@ -21,7 +21,7 @@ _FORMS = f"write {ALL!r} or, for one SIP, 'sip:0'"
 
 @value
 class DeviceSelector:
-    """The selected SIPs of a machine: ``all``, or one as ``sip:0``. Raises InputError for another text."""
+    """The selection of SIPs of a machine: ``all``, or one SIP as ``sip:0``. Raises InputError for any other text."""
 
     text: str = ALL
 
@@ -46,7 +46,7 @@ def resolve_device(selector: DeviceSelector | str, machine: Topology | TopologyS
 def resolve_device(
     selector: DeviceSelector | str, machine: Topology | TopologySpec | None = None
 ) -> DeviceSelector | tuple[int, ...]:
-    """Resolve ``selector``: with a machine to the ids of its SIPs, otherwise to a DeviceSelector.
+    """Return the ids of the SIPs that ``selector`` selects on a machine; without a machine, return a DeviceSelector.
 
     Raises InputError for a text that is no device, and for a SIP that the machine does not have.
     """
@@ -83,7 +83,7 @@ class Devices:
 
     @property
     def current(self) -> int:
-        """The SIP for new tensors: the one that was set, else the first selected."""
+        """The SIP for new tensors: the SIP that the program has set, else the first selected SIP."""
         worker = self._workers.current
         if worker.device is None and worker.spawned and wants_debugging():
             warnings.warn(f"{worker} has no device: torch.ahbm.set_device({worker.rank})", RuntimeWarning, stacklevel=4)

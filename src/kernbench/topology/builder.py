@@ -96,9 +96,9 @@ def list_machines() -> Iterator[tuple[str, str]]:
 
 
 def is_machine_name(text: str, beside: Path = Path()) -> bool:
-    """Return True for a text that means the name of a packaged machine, existing or misspelt.
+    """Return True if a text is meant as the name of a packaged machine, even if it is misspelt.
 
-    A word without a suffix is a name, unless the folder ``beside`` has such a file.
+    A word without a suffix is a name, unless there is a file of that name in the folder ``beside``.
     """
     return text in packaged_machines() or (_BARE_NAME.fullmatch(text) is not None and not (beside / text).exists())
 
@@ -235,7 +235,7 @@ def advise(spec: TopologySpec) -> Iterator[Complaint]:
 def channels_of_rows(hbm: HbmSpec, stride: int) -> tuple[int, int]:
     """Return the number of pseudo-channels that rows ``stride`` bytes apart use, and the number they could use."""
     unit = hbm.interleave_bytes
-    # Without banks, the consecutive bytes on a channel count as one burst of one row.
+    # Without banks, the consecutive bytes on a pseudo-channel count as one burst of one row.
     banks = hbm.banks or HBM3.model_copy(update={"row_bytes": unit, "burst_bytes": unit})
     rows = max(ROWS, min(MOST_ROWS, hbm.round_bytes // stride))
     bytes_ = np.arange(rows)[:, None] * stride + np.arange(0, ROW_BYTES, min(ROW_BYTES, banks.burst_bytes))

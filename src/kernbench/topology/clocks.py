@@ -103,7 +103,7 @@ def list_clocked_entries(spec: BaseModel, clocks: ClocksSpec) -> list[ClockedEnt
 
 
 def check_clocks(spec: BaseModel, clocks: ClocksSpec) -> Iterator[Complaint]:
-    """Complain about a clock that moves a rate or a latency out of the range that the file allows."""
+    """Complain about a clock that scales a rate or a latency beyond the range that the file allows."""
     for entry in list_clocked_entries(spec, clocks):
         least, most = (LEAST_RATE, MOST_RATE) if entry.unit in RATES else (0.0, MOST_NS)
         if not least <= entry.clocked <= most:

@@ -18,7 +18,7 @@ AnyComponent = ComponentSpec[InnerAttrs]
 LINKED_PE_KINDS = ("pe_dma", "pe_cpu")
 """The builtin components of a PE that have a link, to the xbar of its corner"""
 XBAR = "xbar"
-"""Name of that xbar in the links of a PE's extra parts"""
+"""The name by which links of a PE's extra parts refer to the xbar of the PE's corner"""
 
 
 @value
@@ -37,7 +37,7 @@ class PlannedPart:
 
 @value
 class PlannedLink:
-    """A directed link between two components of the plan; ``src`` and ``dst`` are their numbers in it."""
+    """A directed link between two components of the plan; ``src`` and ``dst`` are the components' numbers in it."""
 
     src: int
     dst: int

@@ -172,30 +172,30 @@ class CubeSpec(WithExtras):
 
     @property
     def pc_ps_per_byte(self) -> float:
-        """The time of a byte on a pseudo-channel in ps."""
+        """The time in ps to transfer a byte on a pseudo-channel."""
         return PS_PER_NS / self.pc_bw_gbs
 
     @property
     def slice_bw_gbs(self) -> float:
-        """The sustained bandwidth of a slice: the sum over its channels."""
+        """The sustained bandwidth of a slice: the sum over its pseudo-channels."""
         if self.hbm.banks is not None:
             return self.hbm.num_pcs * self.pc_bw_gbs
         return self.links.xbar_to_hbm.bw_gbs * self.components.hbm_ctrl.attrs.usable
 
     @property
     def slice_peak_gbs(self) -> float:
-        """The bandwidth of a slice while all its channels transfer data."""
+        """The bandwidth of a slice while all its pseudo-channels transfer data."""
         banks = self.hbm.banks
         return self.links.xbar_to_hbm.bw_gbs if banks is None else self.hbm.num_pcs * banks.pc_gbs
 
     @property
     def slice_text(self) -> str:
-        """The bandwidths of a slice in words."""
+        """The sustained and the peak bandwidth of a slice, as text."""
         return f"a slice: peak {self.slice_peak_gbs:.5g}, sustained {self.slice_bw_gbs:.4g} GB/s"
 
     @property
     def hbm_access_ns(self) -> float:
-        """The latency of an access to a slice, without the time of its bytes and of opening a row."""
+        """The latency of an access to a slice in ns, without the times to transfer its bytes and to open a row."""
         return self.hbm.access_ns(self.components.hbm_ctrl.attrs)
 
     @property

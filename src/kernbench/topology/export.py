@@ -60,7 +60,7 @@ class PartRow:
 
 @value
 class ClockRow:
-    """A number of the file (``given``), the clock that drives it, and its value at that clock."""
+    """A number of the file (``given``), the clock that scales the number, and its value at that clock."""
 
     path: str
     clock: str
@@ -110,7 +110,10 @@ def clock_rows(topology: Topology) -> list[ClockRow]:
 
 
 def peak_text(spec: TopologySpec) -> str:
-    """Return the peak of all PEs by type, in TFLOPS or, for integers, TOPS; types of equal rate share an entry."""
+    """Return the peak compute rate of all PEs by element type; types of equal rate share an entry.
+
+    The unit is TFLOPS for floats and TOPS for integers.
+    """
     by_rate: dict[float, list[str]] = {}
     for dtype, rate in spec.pe.gemm.macs_per_ns.items():
         by_rate.setdefault(rate, []).append("f8" if dtype.startswith("f8") else dtype)
@@ -126,7 +129,7 @@ def _extra_rows(spec: TopologySpec) -> Iterator[tuple[str, str]]:
 
 
 def _access_text(cube: CubeSpec) -> str:
-    """Return the latency of an access as text, without the time of its bytes and of opening a row."""
+    """Return the latency of an access as text, without the times to transfer its bytes and to open a row."""
     all_ns, banks = cube.hbm_access_ns, cube.hbm.banks
     if banks is None:
         return f"{all_ns:g} ns to the first byte"
@@ -134,7 +137,7 @@ def _access_text(cube: CubeSpec) -> str:
 
 
 def bank_rows(topology: Topology) -> list[tuple[str, str]]:
-    """Return rows about the banks of a slice and the fields of its addresses; none without banks."""
+    """Return rows that describe the banks of a slice and the fields of its addresses; empty without banks."""
     hbm = topology.spec.cube.hbm
     return [] if hbm.banks is None else _bank_rows(hbm, hbm.banks)
 

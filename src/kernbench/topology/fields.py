@@ -73,7 +73,7 @@ class BankedSpec(ConfigModel):
     """A memory with banks."""
 
     banks: PositiveCount = 1
-    """Number of banks, which serve accesses in parallel. The bandwidth of the memory is that of one bank."""
+    """Number of banks, which serve accesses in parallel; the memory's bandwidth figure is the bandwidth of one bank."""
     bank_bytes: Size = 4096
     """Consecutive bytes on a bank before addresses go to the next bank; unused with one bank."""
 
@@ -119,7 +119,7 @@ class ComponentSpec(ConfigModel, Generic[A_co]):
 
 
 class Components(ConfigModel):
-    """Base of the ``components`` sections, whose keys are the kinds allowed in that place."""
+    """Base of the ``components`` sections; the keys of a section are the kinds of its place."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -150,7 +150,10 @@ def implementation_of(registry: Registry, impl: str) -> type[Part]:
 
 
 def _attrs_model(part: type[Part], kind_model: Any) -> type[InnerAttrs]:
-    """Return the model for the attrs of ``part``: its ``Attrs``, which must extend the model of the kind, or that."""
+    """Return the model for the attrs of ``part``: its ``Attrs``, or by default the model of the kind.
+
+    ``Attrs`` must extend the model of the kind.
+    """
     assert isinstance(kind_model, type)
     assert issubclass(kind_model, InnerAttrs)
     attrs: object = part.Attrs
@@ -172,7 +175,7 @@ def _part_name(text: str) -> str:
 
 
 class ExtraLink(LinkSpec):
-    """A pair of equal links to a neighbour, one in each direction."""
+    """Two equal links to a neighbour, one in each direction."""
 
     to: str
     """Component at the other end: a kind of the same cube or PE, or the name of another extra part."""
@@ -182,7 +185,7 @@ class ExtraPart(ComponentSpec[PartAttrs]):
     """``{ impl: my_parts.Scratch, bytes: 1MiB, attrs: {...}, links: [{ to: sram, bw_gbs: 64.0 }] }``."""
 
     kind: str = ""
-    """Kind for which its class is registered; the default is the name of the part."""
+    """Kind for which the class of the part is registered; the default is the name of the part."""
     bytes: Size | None = None
     """Capacity, if the part is a memory; null: it is no memory."""
     links: tuple[ExtraLink, ...] = Field(min_length=1)
@@ -228,7 +231,7 @@ ExtraParts = Annotated[dict[Annotated[str, AfterValidator(_part_name)], ExtraPar
 
 
 class WithExtras(ConfigModel):
-    """A section with ``extra``; the plain data of a machine without extra parts omit the key."""
+    """A section with the key ``extra``; plain data omit the key for a machine without extra parts."""
 
     extra: ExtraParts = Field(default_factory=dict)
     """Additional components of every cube or PE, by name."""

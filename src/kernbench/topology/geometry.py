@@ -65,7 +65,7 @@ def manhattan_mm(a: PointMm, b: PointMm) -> float:
 
 @value
 class CubeGeometry:
-    """Positions within a cube, from its north-west corner."""
+    """Positions within a cube, measured from the cube's north-west corner."""
 
     w: float
     h: float
@@ -163,7 +163,7 @@ class ChipletGeometry:
     edge: Side
 
     def at(self, u: float, v: float) -> PointMm:
-        """Return the position at ``u`` and ``v``."""
+        """Return the position on the board of the point at ``u`` and ``v``."""
         r = self.rect
         x, y = {"N": (u, 1 - v), "S": (u, v), "W": (1 - v, u), "E": (v, u)}[self.edge]
         return point(r.x + x * r.w, r.y + y * r.h)
@@ -175,9 +175,9 @@ class ChipletGeometry:
         return self.at(min(max(along, 0.04), 0.96), 0.1)
 
     def port(self, port: SipPort, count: int) -> PointMm:
-        """Return the position of a scale-up port of ``count`` ports: at the end or on the outer edge on its side.
+        """Return the position of one of ``count`` scale-up ports: on the outer edge, or at an end of the chiplet.
 
-        The port on the side of the cubes is at an end, beside the port there.
+        A port is on its own side of the chiplet. The port on the side of the cubes is at an end, beside the port there.
         """
         ends = self._ends()
         if port.side is None:
@@ -252,7 +252,7 @@ class MachineGeometry:
         return Rect(*point(x, y), size.w, size.h)
 
     def chiplet(self, outline: Rect) -> ChipletGeometry:
-        """Return the IO chiplet of the SIP with this outline, centred along its edge."""
+        """Return the IO chiplet of the SIP with this outline; the chiplet is centred along its edge of the SIP."""
         edge = self.spec.sip.io_chiplet.edge
         along, depth = self._chiplet_size()
         w, h = (along, depth) if edge in {"N", "S"} else (depth, along)

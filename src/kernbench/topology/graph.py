@@ -1,6 +1,7 @@
 """The compiled machine: nodes, directed edges, and queries on them.
 
-A node carries its coordinates, so no code parses an id. The order is that of construction, the same in every run.
+A node carries its coordinates, so no code parses an id. Nodes and edges are in the order of construction, which is the
+same in every run.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ class Node:
 class Edge:
     """A directed link.
 
-    ``overhead_ns`` is that of the link, without the overhead of the entered node. ``fifo_bytes`` is the size of the
-    FIFO at the receiving end, None if ``unbounded``.
+    ``overhead_ns`` is the latency of the link itself, without that of the entered node. ``fifo_bytes`` is the size of
+    the FIFO at the receiving end, None if ``unbounded``.
     """
 
     src: str

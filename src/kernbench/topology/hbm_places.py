@@ -52,9 +52,10 @@ class Places:
     def _fold_fields(
         self, coordinates: Mapping[str, BurstArray], above: Mapping[str, BurstArray]
     ) -> dict[str, BurstArray]:
-        """Return the fields after folding, for all fields with a fold.
+        """Return the values of all fields that have a fold, with the folded bits XORed in.
 
-        Each fold of a field uses its next bits. The bits of a row go round-robin over its folds until none remain.
+        Each fold of a field uses the next bits of that field. The bits of a row are distributed round-robin over the
+        folds that name the row, until no bits remain.
         """
         folded: dict[str, BurstArray] = {}
         unused = dict(coordinates)

@@ -15,8 +15,8 @@ from kernbench.topology.hbm_spec import HbmTiming
 class RefreshClock:
     """The clock of banks: bank time stops for ``outage_ps`` in every ``period_ps`` of real time, from the first period.
 
-    A bank time at an outage has two real times: ``out`` returns the time before the outage, ``out_after`` the time
-    after it.
+    A bank time at which an outage begins corresponds to two real times: ``out`` returns the real time before the
+    outage, ``out_after`` the real time after the outage.
     """
 
     period_ps: int
@@ -24,7 +24,7 @@ class RefreshClock:
 
     @property
     def used(self) -> float:
-        """The fraction of real time that is not lost to outages."""
+        """The fraction of real time outside outages."""
         return 1 - self.outage_ps / self.period_ps
 
     def into(self, ps: int) -> int:

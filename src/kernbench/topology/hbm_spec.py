@@ -54,11 +54,11 @@ class HbmTiming(ExtendedModel):
     """Occupancy of the row command bus by a read or a write, if all commands share the bus; null: reads and writes
     have their own bus."""
     ccd_s_ns: float = Field(default=1.25, gt=0, le=1e6)
-    """tCCD_S: between bursts; also the time of a burst on the data bus."""
+    """tCCD_S: from a burst to the next; also the time of a burst on the data bus."""
     ccd_l_ns: Duration = 2.5
-    """tCCD_L: between bursts of the same group."""
+    """tCCD_L: from a burst to the next burst of the same bank group."""
     ccd_l_wr_ns: Duration | None = None
-    """tCCD_L_WR: between write bursts of the same group; null: the value of ``ccd_l_ns``."""
+    """tCCD_L_WR: from a write burst to the next of the same bank group; null: the value of ``ccd_l_ns``."""
     ccd_r_ns: Duration = 1.9
     """tCCD_R: between bursts of different stacks, if both stacks read only one group."""
     rtp_ns: Duration = 5.6
@@ -74,13 +74,13 @@ class HbmTiming(ExtendedModel):
     rfc_ns: Duration = 350.0
     """tRFC: duration of a refresh."""
     refi_ns: float = Field(default=3900.0, gt=0, le=1e12)
-    """tREFI: between refreshes."""
+    """tREFI: from a refresh to the next."""
     drain: float = Field(default=0.7, ge=0, le=1)
-    """Fraction of tRC that each refresh costs in addition; the value is fitted to hbm3."""
+    """Time that each refresh costs beyond tRFC, tRP and tRCD, as a fraction of tRC; the default is fitted to hbm3."""
     high: Share = 0.8
-    """High watermark: fill of the write queue, as a fraction, at which its writes are drained."""
+    """High watermark: the filled fraction of the write queue at which the controller begins to drain writes."""
     low: float = Field(default=0.2, ge=0, le=1)
-    """Low watermark: fill of the write queue, as a fraction, at which draining stops."""
+    """Low watermark: the filled fraction of the write queue at which the controller stops draining."""
 
     @property
     def write_ccd_l_ns(self) -> float:
@@ -109,7 +109,7 @@ class HbmTiming(ExtendedModel):
 
     @property
     def burst_work_ns(self) -> float:
-        """The average occupancy of the bus by a burst in ns, with the share of refresh."""
+        """The average time in ns that a burst occupies the data bus, with its share of the time lost to refresh."""
         return self.ccd_s_ns / (1 - self.refresh_share)
 
     @property
@@ -221,9 +221,9 @@ class TimingPreset:
 
 
 def _at_rate(timing: HbmTiming, pin_gbps: float, bus_bits: int) -> HbmTiming:
-    """Return the timing with bursts at another data rate; the other times in ns stay.
+    """Return the timing with bursts at another data rate; the other times in ns do not change.
 
-    A command bus that all commands share scales with the data rate: the number of its clocks in a burst stays.
+    A command bus that all commands share scales with the data rate, so a burst has the same number of its clocks.
     """
     burst_ns = 8 * timing.burst_bytes / (bus_bits * pin_gbps)
     update = {"ccd_s_ns": burst_ns}
@@ -264,11 +264,11 @@ Fold = Literal[FieldName, "above"]
 
 
 class MappingField(ConfigModel):
-    """A field of an address: a coordinate, its number of ``values`` in these bits, and the bits folded into it.
+    """A field of an address: a coordinate, its number of ``values`` in these bits, and the bits XORed into it.
 
-    ``fold: above`` folds in, by XOR, all address bits above the field. The name of a field folds in the next bits of
-    that field that no earlier field has used. The bits of a row are distributed round-robin over the fields that fold
-    them in, until no bits remain.
+    With ``fold: above``, all address bits above the field are XORed into it. With a field's name as ``fold``, the bits
+    are the next bits of that field that no earlier field has used. The bits of a row are distributed round-robin over
+    the fields that fold them in, until no bits remain.
     """
 
     field: FieldName
@@ -307,9 +307,9 @@ MAPPINGS = {"MOP4CLXOR": MOP4CLXOR, "RoBaRaCoCh": ROBARACOCH}
 
 
 def interleave(bursts: int, xor: bool, *, fold_row: bool = False) -> AddressMapping:
-    """Return the mapping that puts ``bursts`` bursts on a PC, then goes to the next PC, group, stack and bank.
+    """Return the mapping that puts ``bursts`` bursts on a PC, then continues on the next PC, group, stack and bank.
 
-    With ``xor`` all higher bits are folded into the PC. With ``fold_row`` the row is folded into group and bank.
+    With ``xor`` all higher address bits are XORed into the PC. With ``fold_row`` the row is XORed into group and bank.
     """
     row: Fold | None = "row" if fold_row else None
     return _fields(
@@ -330,7 +330,7 @@ Refresh = Literal["all-bank", "spread", "none"]
 class HbmSpec(ConfigModel):
     """The HBM of a cube: slices of pseudo-channels.
 
-    The properties below return the defaults. A key that the timing or the mapping does not use is refused.
+    Properties replace null keys by their defaults. A key that the timing or the mapping does not use is refused.
     """
 
     slices: PositiveCount
@@ -342,7 +342,7 @@ class HbmSpec(ConfigModel):
     timing: Literal["ideal", TimingName] | HbmTiming = "ideal"
     """Timings of the banks: a name of ``kernbench topology --timing``, or values by key; ``ideal`` has no banks."""
     mapping: Literal["interleave", "hash", "MOP4CLXOR", "RoBaRaCoCh"] | AddressMapping | None = None
-    """Mapping of addresses to channels and banks: a name, or a list of fields from the lowest bit up; null:
+    """Mapping of addresses to pseudo-channels and banks: a name, or a list of fields from the lowest bit up; null:
     interleave."""
     queue_entries: PositiveCount | None = None
     """Bursts in the read queue of a channel, and as many in its write queue; null: 64."""
@@ -350,13 +350,13 @@ class HbmSpec(ConfigModel):
     """Model of refresh: all-bank (all banks stop at once), spread (all work is slower by the share of refresh) or none;
     null: all-bank."""
     burst_bytes: Size | None = None
-    """Consecutive bytes on a channel before addresses go to the next one, under ``interleave`` and ``hash``; null:
-    256."""
+    """Consecutive bytes on a pseudo-channel before addresses continue on the next one, under ``interleave`` and
+    ``hash``; null: 256."""
     access_bytes: Size | None = None
-    """Access granularity under ``ideal``: a smaller access costs as much; null: 64."""
+    """Access granularity under ``ideal``: a smaller access costs as much as this many bytes; null: 64."""
     channel_hash: Literal["xor", "mod"] | None = None
-    """Choice of the channel under ``interleave`` and ``hash``: xor (XOR of all higher address bits) or mod (modulo);
-    null: xor."""
+    """Choice of the pseudo-channel under ``interleave`` and ``hash``: xor (XOR of all higher address bits) or mod
+    (modulo); null: xor."""
     quantum_bytes: Size
     """Bytes served to a requester in one grant while other requesters wait."""
 
@@ -367,12 +367,12 @@ class HbmSpec(ConfigModel):
 
     @property
     def round_bytes(self) -> int:
-        """Bytes of one round over all channels: ``interleave_bytes`` on each."""
+        """Bytes of one round over all pseudo-channels of a slice: ``interleave_bytes`` on each."""
         return self.num_pcs * self.interleave_bytes
 
     @property
     def interleave_bytes(self) -> int:
-        """``burst_bytes``: consecutive bytes on a channel; 256 by default."""
+        """``burst_bytes``: consecutive bytes on a pseudo-channel; 256 by default."""
         return self.burst_bytes or 256
 
     @property
@@ -432,10 +432,10 @@ class HbmSpec(ConfigModel):
         return named or interleave(bursts, xor, fold_row=self.mapping == "hash")
 
     def access_ns(self, controller: HbmCtrlAttrs) -> float:
-        """Return the latency of an access in ns, without the time of its bytes and of opening a row.
+        """Return the latency of an access in ns, without the times to transfer its bytes and to open a row.
 
-        The latency is ``access_ns`` of the controller, plus CL with banks. If ``access_ns`` is null, the sum is 15 ns,
-        or CL if CL is longer.
+        The latency is ``access_ns`` of the controller, plus CL if there are banks. If ``access_ns`` is null, the sum is
+        15 ns, or CL if CL is longer.
         """
         cl_ns = 0.0 if self.banks is None else self.banks.cl_ns
         return max(ACCESS_NS, cl_ns) if controller.access_ns is None else controller.access_ns + cl_ns
@@ -448,9 +448,9 @@ class HbmCtrlAttrs(PartAttrs):
     """The ``attrs`` of an HBM slice; ``HbmSpec.access_ns`` adds the ``cl_ns`` of its banks to ``access_ns``."""
 
     efficiency: Share | None = None
-    """Usable fraction of a channel's bandwidth under ``ideal``; null: 0.8."""
+    """Usable fraction of a pseudo-channel's bandwidth under ``ideal``; null: 0.8."""
     access_ns: Duration | None = None
-    """Latency of the controller for an access, to which CL of the timing is added; null: 15 in total."""
+    """Latency of the controller for an access, to which CL of the timing is added; null: 15 including CL."""
 
     @property
     def usable(self) -> float:

@@ -27,7 +27,7 @@ NOC, UCIE_LINKS, IO_LINKS, SIP_LINKS, HOST_LINK = "NoC", "UCIe links", "IO chipl
 WIRES = "wires"
 
 PIPELINE = (HBM, SRAM, FETCH, GEMM, MATH, STORE)
-"""The stages of a PE's tiles, in order; of two stages with equal time per tile, neither alone is the bottleneck"""
+"""The stages of a PE's tiles, in order; if two stages need equal time per tile, neither alone is the bottleneck"""
 
 _ATTRS = "{}.components.{}.attrs.{}"
 _TIMING = "cube.hbm.timing."
@@ -143,20 +143,20 @@ def resource_of_memory(node: Node) -> str:
 
 
 def resource_of_access(node: Node) -> str:
-    """Return the name of the resource for the latency of an access, without the time of its bytes."""
+    """Return the name of the resource that determines the latency of an access, without the time of its bytes."""
     served = resource_of_memory(node)
     return {HBM: HBM_ACCESS, SRAM: SRAM_ACCESS}.get(served, served)
 
 
 def resource_of_entering(node: Node) -> str:
-    """Return the name of the resource for the latency of a packet that enters a component."""
+    """Return the name of the resource that determines the latency of a packet that enters a component."""
     return _custom_name(node.kind, node.impl) if node.is_extra else _ENTERED.get(node.kind, node.kind)
 
 
 def resource_of_link(edge: Edge, leaves: Node, bw_gbs: float) -> str:
     """Return the name of the resource of a link that carries ``bw_gbs``.
 
-    If that is less than the bandwidth of the link, the component that it ``leaves`` is the limiting resource.
+    If ``bw_gbs`` is less than the link's own bandwidth, the component that the link ``leaves`` is the resource.
     """
     if bw_gbs < edge.bw_gbs:
         return (
@@ -203,7 +203,7 @@ def _places(spec: TopologySpec, names: Iterable[str]) -> Iterator[str]:
 
 
 def spell_out(spec: TopologySpec) -> TopologySpec:
-    """Return the same machine with explicit values for the timing of banks and the access latency of slices."""
+    """Return the same machine with the timing of banks and the access latency of slices written out as numbers."""
     hbm, banks = spec.cube.hbm, spec.cube.hbm.banks
     attrs = spec.cube.components.hbm_ctrl.attrs
     cl_ns = 0.0 if banks is None else banks.cl_ns

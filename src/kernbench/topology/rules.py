@@ -56,7 +56,7 @@ CUBE_WINDOWS_BYTES = 1 << 29
 """Addresses of the SRAM and the extra memories of a cube together"""
 PE_WINDOWS_BYTES = 64 << 20
 MOST_IN_A_PLACE = 64
-"""Most extra parts of a place. No picture could show more, and a misread file fails before it is compiled."""
+"""The largest number of extra parts in a place. No picture could show more, and a misread file fails early."""
 PARTS_PER_PE = sum(map(len, PE_FLOORPLAN))
 
 
@@ -172,7 +172,7 @@ def _slices_fill_corners(layout: PeLayoutSpec, hbm: HbmSpec) -> Iterator[Complai
 
 
 def channels_and_pieces(hbm: HbmSpec) -> Iterator[Complaint]:
-    """Check that the number of folded channels is a power of two, and that bursts are whole accesses."""
+    """Check the number of XORed pseudo-channels (a power of two), ``burst_bytes`` and ``quantum_bytes``."""
     if hbm.interleaves and hbm.folds_channels and hbm.num_pcs.bit_count() != 1:
         yield _at("cube.hbm.num_pcs", f"found {hbm.num_pcs}, must be a power of two; channel_hash: mod takes any")
     if hbm.banks is None and hbm.interleave_bytes % hbm.piece_bytes:
@@ -232,7 +232,7 @@ def _at_least(number: float) -> str:
 
 
 def banks_can_be(hbm: HbmSpec) -> Iterator[Complaint]:
-    """Check that rows hold whole bursts, that refresh leaves time for work, and that watermarks are in order."""
+    """Check that rows hold whole bursts, refresh leaves time for work, and the low watermark is below the high one."""
     banks = hbm.banks
     if banks is None:
         return
@@ -346,7 +346,7 @@ def _is_power_of_two(path: str, number: int) -> Iterator[Complaint]:
 
 
 def queues_pace_nothing(parts: PeComponents) -> Iterator[Complaint]:
-    """Complain about a rate of ``pe_ipcq``, which has no links."""
+    """Complain about a rate limit of ``pe_ipcq``: it limits links, and ``pe_ipcq`` has none."""
     if parts.pe_ipcq.attrs.rate_gbs is not None:
         yield _at("pe.components.pe_ipcq.attrs.rate_gbs", "no link leaves this part: pe_dma sends its messages")
 
@@ -445,7 +445,7 @@ def _extras_fit(
 def _link_problems(
     name: str, end: str, listed: Collection[str], candidates: Collection[str], extra: Mapping[str, ExtraPart]
 ) -> Iterator[str]:
-    """Yield the problems of a link from part ``name`` to ``end``; ``listed`` are the ends of its earlier links."""
+    """Yield the problems of a link from part ``name`` to ``end``; ``listed`` are the ends of its other links so far."""
     before = list(extra)[: list(extra).index(name)]
     if end not in candidates:
         yield f"unknown neighbour {end!r}; {close_to(end, candidates)}there are: {one_of(candidates)}"

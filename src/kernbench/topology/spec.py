@@ -47,7 +47,7 @@ class AddressSpec(ConfigModel):
 
 
 class TransportSpec(ConfigModel):
-    """The sizes of packets and of the FIFOs at the receiving ends of links."""
+    """The sizes of packets, and of the FIFOs at the receiving ends of links."""
 
     packet_bytes: Size
     """Size of a packet, the unit of arbitration and fairness on every link."""
@@ -58,11 +58,11 @@ class TransportSpec(ConfigModel):
     long_link_fifo_bytes: Size | None = None
     """FIFO of every other link; null: twice the bytes in flight plus 4 packets."""
     express: bool = True
-    """true: uncontended transfers are one event each. The simulation is faster and simulated times are the same."""
+    """true: an uncontended transfer is simulated as one event; the simulation is faster, with the same times."""
 
     @property
     def least_fifo(self) -> int:
-        """The smallest FIFO in bytes: with fewer packets a link waits for the credits of its own packets."""
+        """The smallest FIFO in bytes; with a smaller FIFO a link would wait for credits even without contention."""
         return PACKETS_PER_FIFO * self.packet_bytes
 
     def fifo_of(self, link: LinkSpec) -> int:
@@ -80,7 +80,7 @@ class TransportSpec(ConfigModel):
 
 
 class SipsSpec(ConfigModel):
-    """The number of SIPs and the topology of their links; 2-D topologies take ``w`` and ``h``."""
+    """The number of SIPs and the topology of their links; 2-D topologies also have ``w`` and ``h``."""
 
     count: PositiveCount
     """SIPs in the machine."""
@@ -98,7 +98,7 @@ class SipsSpec(ConfigModel):
 
     @property
     def grid(self) -> Grid:
-        """Columns and rows of SIPs: ``w`` and ``h``, or the square root of ``count``; one row if not 2-D."""
+        """Columns and rows of SIPs: ``w`` and ``h``, by default a square; one row unless the topology is 2-D."""
         if not self.two_dimensional:
             return Grid(self.count, 1)
         side = math.isqrt(self.count)
@@ -171,7 +171,7 @@ class SipLinks(ConfigModel):
 
 
 class SipComponents(Components):
-    """The components of the IO chiplet; ``ucie`` is its port of the links to the cubes."""
+    """The components of the IO chiplet; ``ucie`` is the chiplet's port of a link to a cube."""
 
     pcie_ep: ComponentSpec[PartAttrs]
     """The PCIe endpoint of the link to the switch."""
@@ -217,7 +217,7 @@ class TopologySpec(ConfigModel):
     clocks: ClocksSpec = Field(default_factory=ClocksSpec)
     """Clock factors of PEs, NoCs and IO chiplets, relative to the figures of the file."""
     ns_per_mm: Annotated[float, Field(ge=0, le=1e3)]
-    """Delay of a wire for each mm."""
+    """Delay of a wire per mm of its length."""
     address: AddressSpec
     """The format of physical addresses."""
     transport: TransportSpec
@@ -292,7 +292,7 @@ class TopologySpec(ConfigModel):
 
 @value
 class SipPort:
-    """A scale-up port: its SIP, its number there, its side (None if fully connected), and the SIP it leads to."""
+    """A scale-up port: its SIP, its number in that SIP, its side (None if fully connected), and the SIP it leads to."""
 
     sip: int
     index: int

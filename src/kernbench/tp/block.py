@@ -1,4 +1,4 @@
-"""The components of a transformer block on the ranks of a tensor-parallel group, with one all-reduce per half."""
+"""A transformer block on the ranks of a tensor-parallel group: attention and MLP, with one all-reduce after each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class MlpWeights:
 
 @value(kw_only=True)
 class AttentionWeights:
-    """The complete projections of attention, each (hidden, hidden): to queries, keys and values, and back."""
+    """The complete weights of attention, each (hidden, hidden): the query, key, value and output projections."""
 
     wq: Array
     wk: Array
@@ -70,7 +70,7 @@ class ParallelMLP:
 
 
 class ParallelAttention:
-    """Self-attention over the rows of x. The heads, and so the columns that form them, are split over ranks."""
+    """Self-attention over the rows of x. Heads are split over ranks, and with them the columns of the projections."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class LayerNorm:
         )
 
     def load(self, weight: Array, bias: Array) -> None:
-        """Load both (hidden,)."""
+        """Load the weight and the bias, both (hidden,)."""
         self.weight.copy_(weight)
         self.bias.copy_(bias)
 

@@ -28,7 +28,7 @@ _FEATURES = ("in_features", "out_features")
 
 
 def shard_of(full: Array, axis: int, torch: AnyContext | None = None) -> Array:
-    """Return this rank's shard of an array, a view: block ``rank`` of ``axis``.
+    """Return this rank's shard of an array, which is block ``rank`` along ``axis``, as a view.
 
     Raises SizeError if the axis cannot be split evenly.
     """
@@ -117,8 +117,8 @@ class RowParallelLinear(_SplitLinear):
     """The layer ``x W + b`` with the rows of W, the input features, split over ranks. The ranks' results are summed.
 
     ``weight`` is (in / world size, out). ``bias`` is (out,) or None, and is added once, to the sum. The input is this
-    rank's shard (..., in / world size). With ``input_is_parallel=False`` it is (..., in), equal on all ranks. The
-    result is (..., out), bitwise equal on all ranks. ``dp``: see ``ColumnParallelLinear``.
+    rank's shard (..., in / world size). With ``input_is_parallel=False`` the input is (..., in), equal on all ranks.
+    The result is (..., out), bitwise equal on all ranks. ``dp``: see ``ColumnParallelLinear``.
     """
 
     _axis = 0
@@ -171,10 +171,10 @@ def _check_bias(name: str, bias: Tensor | None, array: Array | None, features: i
 
 
 class VocabParallelEmbedding:
-    """A table (vocabulary, features) from which row ``id`` is looked up for each id. Rank r has block r of the rows.
+    """A table (vocabulary, features) that maps each id to row ``id``. Rank r has block r of the rows.
 
-    ``weight`` is (num_embeddings / world size, embedding_dim). A rank looks up the ids in its block, with zeros for the
-    others, and the ranks' results are summed. ``dp`` is the placement of the weight in its SIP: ``row_wise`` or
+    ``weight`` is (num_embeddings / world size, embedding_dim). A rank looks up the ids in its block and uses zeros for
+    all other ids; the ranks' results are summed. ``dp`` is the placement of the weight in its SIP: ``row_wise`` or
     ``replicate``. The default is by rows over all PEs.
     """
 
@@ -207,10 +207,10 @@ class VocabParallelEmbedding:
     def forward(self, x: object) -> Tensor:
         """Look up ids of any shape, equal on all ranks. Return (..., embedding_dim), bitwise equal on all ranks.
 
-        Ids on the host (an array, a list) are passed to kernels, which load their rows. Raises InputError for ids
-        outside the vocabulary. Ids in an i32 tensor on the machine become one-hot rows that multiply the table, since a
-        kernel cannot take an address from memory. This costs as much as the product, and ids outside the vocabulary
-        yield zeros.
+        Ids on the host (an array or a list) are arguments of kernels, which load the rows of these ids. InputError is
+        raised for ids outside the vocabulary. Ids in an i32 tensor on the machine become one-hot rows that multiply the
+        table, because a kernel cannot read an address from memory. Such a lookup costs as much as the matrix product,
+        and ids outside the vocabulary yield zeros.
         """
         y = self._from_machine(x) if isinstance(x, Tensor) else self._from_host(x)
         return reduce_from_tp_region(y, self._group.torch)

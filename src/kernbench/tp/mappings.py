@@ -1,6 +1,6 @@
 """Transfer of activations between one rank and all ranks, forward only, named as in Megatron-LM.
 
-Collectives have PyTorch's semantics, whichever algorithm ccl.yaml names. With one rank every function returns its
+Collectives have PyTorch's semantics for any algorithm that ccl.yaml names. With one rank every function returns its
 argument.
 """
 
@@ -13,7 +13,7 @@ from kernbench.tp.parallel_state import parallel_state, split_evenly
 
 
 def copy_to_tp_region(x: Tensor, torch: AnyContext | None = None) -> Tensor:
-    """Return ``x``, which all ranks have. The forward pass needs no transfer."""
+    """Return ``x``, which is equal on all ranks. The forward pass needs no transfer."""
     parallel_state(torch)
     return x
 
@@ -27,7 +27,7 @@ def reduce_from_tp_region(x: Tensor, torch: AnyContext | None = None) -> Tensor:
 
 
 def scatter_to_tp_region(x: Tensor, torch: AnyContext | None = None) -> Tensor:
-    """Return this rank's shard of the last axis of ``x``, which all ranks have.
+    """Return this rank's shard, along the last axis, of ``x``, which is equal on all ranks.
 
     Raises SizeError if the axis cannot be split evenly.
     """

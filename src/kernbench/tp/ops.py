@@ -1,9 +1,9 @@
 """Operations on the activations of one rank, each a launch of a builtin kernel, and the placement of tensors in a SIP.
 
-Activations are (..., features) on the rank's SIP. Each operation makes a new activation, placed by rows over the PEs of
-its operands. Its virtual addresses then form one row-major matrix. Any PE can read it, and write columns of it, without
-knowing where the rows are stored. A weight is placed by columns over cubes and PEs, so that every PE multiplies by
-columns in its own HBM slice.
+Activations are (..., features) on the rank's SIP. Each operation creates a new activation, placed by rows over the PEs
+of its operands. The activation is then one row-major matrix in virtual addresses. Any PE can read the matrix, and write
+columns of it, without knowing where the rows are stored. A weight is placed by columns over cubes and PEs, so that
+every PE multiplies by columns in its own HBM slice.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ class PeGrid:
         return PeGrid(cubes, min(self.pes, parts // cubes))
 
     def copies(self) -> DPPolicy:
-        """Return the policy for a copy on each PE."""
+        """Return the policy for a replica on each PE of the grid."""
         return DPPolicy(COPIES, COPIES, num_cubes=self.cubes, num_pes=self.pes)
 
 
 def weight_policy(columns: int, dp: DPPolicy | None, topology: TopologySpec) -> DPPolicy:
     """Return the policy of a weight: ``dp``, or by columns over all PEs. Raises InputError if ``dp`` splits by rows.
 
-    A narrow weight by columns over cubes and PEs uses as many of them as it has columns for.
+    A weight that has fewer columns than there are PEs is split by columns over as many PEs as it has columns for.
     """
     if dp is None or (dp.cube, dp.pe) == (COLUMNS, COLUMNS):
         return PeGrid.of_policy(dp, topology).columns(columns)
@@ -95,7 +95,7 @@ def has_whole_rows(layout: TensorLayout) -> bool:
 
 
 def row_table(layout: TensorLayout) -> tuple[int, ...]:
-    """Return one entry per shard and copy, in the format of ``shards_to_rows``."""
+    """Return one entry per shard, replicas included, in the format of ``shards_to_rows``."""
     item = layout.dtype.itemsize
     table: list[int] = []
     for view in layout.views:
@@ -140,7 +140,7 @@ def rows_like(x: Tensor, shape: tuple[int, ...], grid: PeGrid, torch: AnyContext
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, torch: AnyContext, name: str = "linear") -> Tensor:
-    """Compute ``x @ weight + bias`` on the PEs that store the weight (in, out). bias is (out,).
+    """Compute ``x @ weight + bias`` on the PEs that store ``weight`` (in, out); ``bias`` is (out,).
 
     Raises SizeError if the last axis of x is not ``in``.
     """
@@ -190,7 +190,10 @@ def layernorm(x: Tensor, weight: Tensor, bias: Tensor, torch: AnyContext, eps: f
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, causal: bool, torch: AnyContext) -> Tensor:
-    """Compute Flash-style attention of ``heads`` heads, side by side: q (lq, heads d), k and v (lk, heads d)."""
+    """Compute Flash-style attention of ``heads`` heads with their columns side by side.
+
+    q is (lq, heads d), k and v are (lk, heads d); d is the number of features of a head.
+    """
     (lq, width), (lk, _) = matrix_size(q), matrix_size(k)
     o = rows_like(q, q.shape, PeGrid.of(q), torch, "attention.out")
     sizes = (lq, lk, width // heads, q.dtype, heads)
@@ -211,7 +214,7 @@ def part_of_columns(x: Tensor, part: int, parts: int, torch: AnyContext) -> Tens
 
 
 def blocks_side_by_side(blocks: Tensor, shape: tuple[int, ...], torch: AnyContext) -> Tensor:
-    """Rearrange row blocks (parts m, n) into column blocks: ``shape`` = (..., parts n)."""
+    """Rearrange the row blocks of (parts m, n) into column blocks of a tensor of ``shape`` (..., parts n)."""
     n, item = blocks.shape[1], blocks.dtype.itemsize
     parts = shape[-1] // n
     m = blocks.shape[0] // parts

@@ -1,7 +1,7 @@
 """The tensor-parallel group of each rank, and the errors of sizes that cannot be split over it.
 
-Every rank stores its group in its context, so two runs in one process are independent. Ranks start with the group that
-their program initialised before it spawned them, if the group has as many ranks. ``torch=`` names the context. It is
+Every rank stores its group in its context, so two runs in one process are independent. If a program initialised a group
+before it spawned as many ranks, the ranks start with that group. ``torch=`` passes the context; the argument is
 optional inside ``with RuntimeContext(...)``, where benches and their ranks run.
 """
 
@@ -24,7 +24,7 @@ class SizeError(InputError, ValueError):
 
 
 class GroupsError(UnsupportedError, NotImplementedError):
-    """Error: tensor parallelism over a part of the ranks."""
+    """Error: tensor parallelism is requested over only a part of the ranks."""
 
 
 def split_evenly(label: str, size: int, parts: int, over: str = "ranks") -> int:
@@ -56,9 +56,9 @@ class TensorParallel(HandedOn):
 def initialize_model_parallel(size: int, torch: AnyContext | None = None) -> None:
     """Make all ``size`` ranks of the process group one tensor-parallel group. Every rank calls it.
 
-    The program may call it before ``spawn``, like ``init_process_group``. The group then applies to its ranks, which
-    may call it again. A program without ranks may call it with 1. Raises NotImplementedError unless ``size`` is the
-    world size, and InputError without a process group or on a second call.
+    The program may call the function before ``spawn``, like ``init_process_group``. The group then applies to the
+    spawned ranks, which may call the function again. A program without ranks may call it with ``size`` 1. Raises
+    NotImplementedError unless ``size`` is the world size, and InputError without a process group or on a second call.
     """
     context = require_context(torch)
     distributed = context.distributed
@@ -89,7 +89,7 @@ def _make_group_error() -> InputError:
 def destroy_model_parallel(torch: AnyContext | None = None) -> None:
     """Remove this rank from its tensor-parallel group. Existing layers keep working.
 
-    If the program calls it, it also applies to ranks spawned later.
+    A call by the program also applies to ranks that the program spawns later.
     """
     require_context(torch).rank_local.drop(TensorParallel)
 

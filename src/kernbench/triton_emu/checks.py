@@ -77,7 +77,7 @@ def pointer(value: object) -> int:
 
 
 def run_list(value: Sequence[Sequence[int | None]], shape: Shape, item: DType) -> tuple[ByteRun, ...]:
-    """Return the runs of a scatter-gather list: (address, bytes) of each run; address None marks masked elements."""
+    """Return a checked scatter-gather list: (address, bytes) of each run; address None marks masked elements."""
     runs: list[ByteRun] = []
     for run in value:
         if not isinstance(run, _SEQUENCES) or len(run) != 2:
@@ -105,7 +105,7 @@ def _describe(value: object) -> str:
 
 
 def strides_of(value: Ints | None, shape: Shape, item: DType) -> Shape | None:
-    """Return the bytes from one element to the next per axis; None for a row-major array."""
+    """Return the bytes from one element to the next along each axis; None for a row-major array."""
     if value is None:
         return None
     strides = ints("strides", value)
@@ -123,7 +123,7 @@ def check_no_overlap(strides: Shape | None, shape: Shape) -> None:
 
 
 def valid_part(value: Ints | None, shape: Shape) -> Shape | None:
-    """Return the number of elements per axis that are in memory; None if all are."""
+    """Return the number of elements along each axis that exist in memory; None if all elements do."""
     if value is None:
         return None
     valid = ints("valid", value)
@@ -197,7 +197,7 @@ def axis_of(axis: int, shape: Shape) -> int:
 
 
 def resolve_shape(value: Ints, shape: Shape) -> Shape:
-    """Return the shape ``value`` for the elements of ``shape``; one axis may be -1 and is then computed."""
+    """Return the shape ``value``, with an axis of -1 computed so that there are as many elements as in ``shape``."""
     extents = ints("a shape", value)
     product = prod(n for n in extents if n != -1)
     if extents.count(-1) == 1 and product > 0 and prod(shape) % product == 0:

@@ -56,10 +56,10 @@ _ARRAY_STEPS = ("bias", "add")
 
 @value
 class Form:
-    """A composite with fitting operands: its inputs, their type, and the shape and type of the result.
+    """A composite whose operands are checked: its inputs, their element type, and the shape and type of the result.
 
-    ``inputs`` are matrices and numbers. ``shape`` is the kernel's shape; a result of one axis is written as a matrix of
-    one row.
+    ``inputs`` are matrices and numbers. ``shape`` is the shape of the result for the kernel; the scheduler writes a
+    result of one axis as a matrix of one row.
     """
 
     inputs: tuple[StreamInput, ...]
@@ -100,7 +100,7 @@ def split_output(
 
 
 def gemm_form(inputs: Sequence[StreamInput], dot_dtypes: tuple[DType, ...]) -> Form:
-    """Return the form of a matrix product: two matrices of one type."""
+    """Check the inputs of a matrix product, two matrices of one element type, and return its form."""
     a, b = inputs
     if not isinstance(a, Operand | MemoryRef) or not isinstance(b, Operand | MemoryRef):
         raise kernel_error("a gemm multiplies handles and refs, not numbers")
@@ -110,7 +110,10 @@ def gemm_form(inputs: Sequence[StreamInput], dot_dtypes: tuple[DType, ...]) -> F
 
 
 def elementwise_form(op: str, inputs: Sequence[StreamInput]) -> Form:
-    """Return the form of an operator on arrays of one shape and type, and numbers."""
+    """Check the inputs of elementwise operator ``op`` and return its form.
+
+    The arrays among the inputs have one shape and one element type. Numbers are converted to that type.
+    """
     arrays = [x for x in inputs if isinstance(x, Operand | MemoryRef)]
     if not arrays:
         raise kernel_error(f"composite {op!r} of numbers alone: one operand at least is a handle or a ref")
@@ -171,7 +174,7 @@ def block_sizes(op: str, block: object) -> Block:
 
 
 def begin_of_blocks(begin: Sequence[int] | None, form: Form, block: Block) -> TileSizes:
-    """Return the element (m, k, n) of the product whose blocks come first."""
+    """Return the point (m, k, n) of the iteration space whose block is computed first; (0, 0, 0) by default."""
     if begin is None:
         return 0, 0, 0
     if block is None:
@@ -187,7 +190,7 @@ def begin_of_blocks(begin: Sequence[int] | None, form: Form, block: Block) -> Ti
 
 
 def check_blocks(limits: BlockLimits, form: Form, epilogue: tuple[Epilogue, ...], block: TileSizes) -> None:
-    """Check that sums and panels of the blocks fit."""
+    """Raise KernelError unless the sums of a block fit in the matrix unit, and its panels in the scheduler's memory."""
     a, b = form.arrays
     problem = limits.problem((a, b), epilogue, block)
     if problem:
@@ -215,7 +218,7 @@ def check_step(name: str, operands: Sequence[StepInput]) -> None:
 
 
 def step_array(name: str, array: StreamInput, form: Form) -> ArrayPlace:
-    """Return the operand of ``bias`` as a vector along the last axis, that of ``add`` as a matrix like the result."""
+    """Return the operand of a ``bias`` step as a vector along the last axis, of an ``add`` step as a matrix."""
     assert isinstance(array, Operand | MemoryRef)
     types = (form.dtype, F32) if form.dtype.is_float else (form.dtype, I32, F32)
     if array.dtype not in types:
@@ -241,15 +244,15 @@ def as_vector(array: ArrayPlace) -> ArrayPlace:
 
 
 class CompositeCalls(Issuer):
-    """Refs to arrays in memory, and operations on them by tiles."""
+    """Calls that name arrays in memory (``ref``), and compute with them tile by tile (``composite``)."""
 
     __slots__ = ()
 
     def ref(self, ptr: int, shape: Ints, dtype: object, strides: Ints | None = None) -> Ref:
-        """Return a ref: a name for the array at virtual address ``ptr`` that stays in memory, for ``composite``.
+        """Return a ref: a name for the array at virtual address ``ptr``, as an operand of ``composite`` or ``send``.
 
-        ``shape`` has one or two axes. ``strides`` are bytes per axis, row-major by default. A ref costs no time. Raises
-        KernelError for invalid arguments.
+        The array stays in memory. ``shape`` has one or two axes. ``strides`` are the bytes from one element to the next
+        along each axis, row-major by default. A ref costs no time. Raises KernelError for invalid arguments.
         """
         self._runner.check()
         va, extent, item = pointer(ptr), as_shape(shape), element_type(dtype)
@@ -273,17 +276,18 @@ class CompositeCalls(Issuer):
         """Compute ``op`` of ``operands`` tile by tile and write the result to memory at virtual address ``out_ptr``.
 
         - ``op``: ``"gemm"``, or the name of an elementwise operator.
-        - ``operands``: for a gemm (m, k) and (k, n), each a handle or a ref, which may be the keywords ``a`` and ``b``.
-          For an elementwise operator handles and refs of one shape of one or two axes, and numbers. ``out_ptr`` and
-          ``epilogue`` may follow as positional arguments.
-        - ``epilogue``: steps such as ``("bias", x)`` or ``("relu",)`` on each tile, before it is rounded to
-          ``out_dtype`` and written.
-        - ``out_dtype``: defaults to the result type of ``dot`` or of the operator.
-        - ``out_strides``: bytes per axis of the result, row-major by default.
-        - ``block``: (m, k, n) of the blocks of a gemm, ``"auto"`` for blocks that suit the machine, or ``"least"`` for
-          the fewest bytes read. Without ``block``, or without room for panels, operands are streamed.
-        - ``begin``: an element (m, k, n) of the product. Along each axis the blocks begin with the one that contains it
-          and wrap around.
+        - ``operands``: a gemm has two operands of shapes (m, k) and (k, n), each a handle or a ref; they may be passed
+          as the keywords ``a`` and ``b``. The operands of an elementwise operator are numbers, and handles and refs,
+          all of one shape with one or two axes. ``out_ptr`` and ``epilogue`` may follow as positional arguments.
+        - ``epilogue``: steps such as ``("bias", x)`` or ``("relu",)``, applied to each tile before the tile is rounded
+          to ``out_dtype`` and written.
+        - ``out_dtype``: the element type of the result; the default is the result type of ``dot`` or of the operator.
+        - ``out_strides``: bytes from one element of the result to the next along each axis, row-major by default.
+        - ``block``: the sizes (m, k, n) of the blocks of a gemm, ``"auto"`` for blocks that suit the machine, or
+          ``"least"`` for the fewest bytes read. Without ``block``, or without room for panels, operands are streamed
+          tile by tile.
+        - ``begin``: a point (m, k, n) of the gemm's iteration space, (0, 0, 0) by default. The first block is the one
+          that contains this point; along each axis the blocks continue to the end and wrap around.
 
         Raises KernelError for invalid arguments.
         """

@@ -18,7 +18,10 @@ from kernbench.triton_emu.source import KernelSite, kernel_error
 
 
 class ScratchPlace(Protocol):
-    """Bytes with one handle at a time; ``turn`` counts allocations and releases, so that an odd value means in use."""
+    """A range of bytes that one handle at a time may own.
+
+    ``turn`` counts allocations and releases, so an odd value means that the range is in use.
+    """
 
     turn: int
 
@@ -37,9 +40,9 @@ class SlotRing(Protocol):
 class Slot:
     """The slot of a received message: number ``sequence`` of queue ``direction``, at physical ``address`` of ``owner``.
 
-    ``ring`` takes the slot back when the kernel no longer needs the message. ``pending`` means that the message has not
-    arrived. ``array`` caches the last view of a message, because most messages of a queue are alike. ``turn`` is as in
-    ``ScratchPlace``. ``kernel`` is the last user of the slot.
+    The slot returns to ``ring`` when the kernel no longer needs the message. ``pending`` is True until the message has
+    arrived. ``array`` caches the description of the last message, because most messages of a queue have the same shape
+    and type. ``turn`` is as in ``ScratchPlace``. ``kernel`` is the last program that received a message in the slot.
     """
 
     direction: str
@@ -105,12 +108,12 @@ class Language(Protocol):
 
 
 class Allocation:
-    """An array of a PE; its memory is freed with the last reference, unless the place has been freed before."""
+    """An array in the memory of a PE; the memory is freed with the last reference, unless it has been freed before."""
 
     __slots__ = ("array", "place", "producer", "turn")
 
     def __init__(self, array: Operand, place: ScratchPlace) -> None:
-        # A message may be in HBM or SRAM: the first command that computes with it has it read into scratch.
+        # A message may be in HBM or SRAM: before the first command that computes with it, it is read into scratch.
         self.array = array
         self.place = place
         # The allocation owns the place as long as both counts are equal.
@@ -214,7 +217,7 @@ class Handle(Allocation):
 
     @property
     def addr(self) -> int:
-        """The address in the memory ``space``: an encoded physical address, or a virtual one of a received copy."""
+        """The address in memory ``space``: an encoded physical address, or virtual for a message copied to HBM."""
         return self.array.address
 
     @property
@@ -310,7 +313,7 @@ def _no_value(verb: str, instead: str = "") -> Exception:
 class Ref:
     """An array of ``shape`` and ``dtype`` at virtual address ``va``, as an operand of ``tl.composite``.
 
-    A ref costs nothing: it names bytes and reserves none. Its values are those in memory at the time of the read.
+    A ref costs no time and reserves no memory. A command that reads the ref uses the values in memory at that time.
     """
 
     # NumPy scalars and arrays leave an operation with a ref to the ref, which raises the error.
@@ -354,5 +357,5 @@ class Ref:
 
 
 def load_first(ref: Ref) -> KernelError:
-    """Return the error for a ref that is an operand of anything but a composite."""
+    """Return the error for a ref as an operand of a call that computes only with handles."""
     return kernel_error(f"{ref!r} is in memory, and only tl.composite takes refs: tl.load it to use it here")

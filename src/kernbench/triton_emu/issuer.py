@@ -32,9 +32,10 @@ _MANY_SLOTS = 1024
 class CommandMaker:
     """Maker of the commands of one program on the PE ``site``: it assigns memory and order.
 
-    A command in flight holds the handles that it uses. So the memory of a handle is freed once the program has dropped
-    it and its commands are complete. A later owner of the bytes meets neither a late read nor a late write. The maker
-    never waits: a program that gets no memory requests ``AwaitSpace`` and tries again.
+    A command in flight holds references to the handles that it uses. The memory of a handle is therefore freed once the
+    program has dropped the handle and all commands that use it are complete; no late read or write can touch the bytes
+    of a later owner. The maker never waits: if there is no free memory, the program requests ``AwaitSpace`` and tries
+    again.
 
     ``under_way`` has the commands in flight by serial, with their handles, which are released from the last to the
     first. ``next_serial`` is the serial of the next command. ``slots`` are the slots that have held messages of the
@@ -52,7 +53,7 @@ class CommandMaker:
         self.slots: list[Slot] = []
 
     def result(self, label: Label, shape: Shape, dtype: DType, nbytes: int) -> Block | None:
-        """Return memory for an array, with its ``array`` set; None if commands in flight will free memory.
+        """Return memory for an array, with its ``array`` set; None if scratch is full until commands in flight end.
 
         Raises AllocationError, which lists the owners of scratch, if no command will free memory.
         """
@@ -67,7 +68,7 @@ class CommandMaker:
         return block
 
     def order(self, reads: Sequence[Allocation]) -> tuple[int, tuple[int, ...]]:
-        """Return the serial of the next command, and those of the commands in flight that produce its operands."""
+        """Return the serial of the next command, and the serials of commands in flight that produce its operands."""
         serial = self.next_serial
         self.next_serial = serial + 1
         under_way = self.under_way
@@ -178,7 +179,7 @@ class CommandMaker:
 
 
 class Issuer(Language):
-    """Base of the groups of ``tl`` calls: it issues commands and waits for memory."""
+    """Base class of the groups of ``tl`` calls: issues commands and waits for memory."""
 
     __slots__ = ("_file", "_maker", "_request", "_runner", "_site")
 

@@ -43,7 +43,7 @@ class ProgramRun(Protocol):
         """Return True if only ``reader`` reads the result of the command ``serial``; both are in flight."""
 
     def place(self, line: int) -> str:
-        """Return the text for a line of the program in errors."""
+        """Return the text that names line ``line`` of the program in error messages."""
 
     def close(self) -> None:
         """End the program, if it has not ended, and free its memory; commands in flight free theirs at their end."""

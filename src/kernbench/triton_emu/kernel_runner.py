@@ -34,9 +34,9 @@ def check_host_calls() -> None:
 class KernelRunner:
     """One run of ``function(*args, **kwargs)``, which makes its requests with ``request``.
 
-    The caller of ``resume`` gets the next request, so one kernel can run inside another. ``inside`` is True while the
-    kernel runs; a caller that has checked it may use ``hand_over`` in place of ``request``. ``kwargs`` are read at the
-    start. ``file`` is the source of the program that a front end's function runs.
+    A request goes to the caller of ``resume``, so one kernel can run inside another. ``inside`` is True while the
+    kernel runs; a caller that has checked ``inside`` may call ``hand_over`` in place of ``request``. ``kwargs`` are
+    read at the start. ``file`` is the source file of the user's program if a front end runs it.
 
     The kernel itself is the greenlet, without a wrapper, because every switch copies the stack from the greenlet on.
     """

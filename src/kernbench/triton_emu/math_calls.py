@@ -33,7 +33,7 @@ from kernbench.triton_emu.source import kernel_error
 
 @lru_cache
 def _along(axis: int | None) -> Params:
-    """Return the parameters of all commands along ``axis``, cached because the log retains every command."""
+    """Return the parameters of all commands along ``axis``; one shared object saves memory in the log of commands."""
     return Params(axis=axis)
 
 
@@ -81,7 +81,7 @@ class ElementwiseCalls(Issuer):
     __slots__ = ()
 
     def elementwise(self, name: str, *operands: Handle | Number) -> Handle:
-        """Apply elementwise operator ``name`` of the operator table to handles and numbers, at least one a handle."""
+        """Apply elementwise operator ``name`` to handles and numbers, of which at least one is a handle."""
         return self._elementwise(self._line(), name, operands)
 
     def binary(self, name: str, a: Handle | Number, b: Handle | Number) -> Handle:
@@ -188,7 +188,7 @@ class MathCalls(ElementwiseCalls):
         return self._reduce("nanmin" if skip_nan else "min", x, axis, keepdims)
 
     def argmax(self, x: Handle, axis: int | None = None, keepdims: bool = False, skip_nan: bool = False) -> Handle:
-        """Return the index of the first largest element along ``axis``, or in row-major order of all, as i32.
+        """Return the index, as i32, of the first largest element along ``axis``; by default, of all in row-major order.
 
         Shapes are as for ``sum``. The first NaN counts as the largest element, unless ``skip_nan``.
         """
@@ -212,7 +212,7 @@ class MathCalls(ElementwiseCalls):
     def argsort(self, x: Handle, descending: bool = False) -> Handle:
         """Return the indices that sort the elements along the last axis, ascending or ``descending``, as i32.
 
-        The sort is stable. The engine passes over the bytes once for each step of a sorting network.
+        The sort is stable. The duration is that of one pass over the bytes for each step of a sorting network.
         """
         shape = self._own(x).shape
         name = "argsort_down" if descending else "argsort"
@@ -223,8 +223,8 @@ class MathCalls(ElementwiseCalls):
     def take(self, x: Handle, places: Handle) -> Handle:
         """Return the elements of ``x`` at the indices ``places`` along the last axis.
 
-        ``places`` has an integer type and equals ``x`` in all other axes; the result has its shape and the type of
-        ``x``. Raises KernelError otherwise.
+        ``places`` has an integer type, and the shape of ``x`` except along the last axis; KernelError is raised
+        otherwise. The result has the shape of ``places`` and the type of ``x``.
         """
         shape, wanted = self._own(x).shape, self._own(places).shape
         if places.dtype.is_float or len(shape) != len(wanted) or shape[:-1] != wanted[:-1] or not shape:
@@ -310,9 +310,9 @@ class MathCalls(ElementwiseCalls):
         return x if extent == x.shape else View(x, extent)
 
     def part(self, x: Handle, index: int) -> Handle:
-        """Return ``x[index]``, an element of the first axis, as a view: no command, no time.
+        """Return ``x[index]``, the part of ``x`` at one index of its first axis, as a view.
 
-        ``index`` counts from 0.
+        ``index`` counts from 0. A view needs no command and no time.
         """
         self._runner.check()
         shape = self._own(x).shape

@@ -32,8 +32,9 @@ _RECEIVES = ("await", "receive")
 class ScheduleRun:
     """A ``ProgramRun`` of ``kernel(*args)`` on the PE ``site``.
 
-    A step has been issued when the PE asks for the next one; values without further use are then dropped. Between two
-    requests only ``_values`` and the commands in flight hold arrays, so each array is freed at the step that drops it.
+    When the PE asks for the next request, the previous one has been issued, and the values without further use are
+    dropped. Between two requests only ``_values`` and the commands in flight hold arrays, so each array is freed at the
+    step that drops it.
     """
 
     __slots__ = ("_args", "_kernel", "_maker", "_op", "_ops", "_places", "_requests", "_values", "resume", "under_way")
@@ -52,7 +53,7 @@ class ScheduleRun:
         self.resume: Callable[[Any], KernelRequest | None] = self._requests.send
 
     def throw(self, error: Exception) -> KernelRequest | None:
-        """Fail the step of the last request."""
+        """Raise ``error`` at the step of the last request, with a note that names the step."""
         if self._op is not None:
             error.add_note(self.place(self._op.line))
         raise error
@@ -118,7 +119,7 @@ class ScheduleRun:
         return Command(RECEIVE, op.label, serial, op.line, after, (op.nbytes,))
 
     def _stage_in(self, op: Op) -> Generator[KernelRequest, Any, None]:
-        """Have messages in HBM or SRAM read into scratch."""
+        """Issue the commands that read messages in HBM or SRAM into scratch."""
         maker, values = self._maker, self._values
         for value in op.reads:
             message = values[value].array

@@ -19,9 +19,9 @@ from kernbench.messages.steps import ChunkSource, Step
 class Op(NamedTuple):
     """One command of a schedule: step number ``line``, or a part of the step.
 
-    ``to`` is the number of the produced value, ``reads`` those of the operands, and ``drops`` those of values without
-    further use. ``label`` is the direction, the operator, or the tensor. ``at`` is the index of a load or store in the
-    PE's accesses. ``number`` is a further scalar operand.
+    Values are numbered: ``to`` is the value that the command produces, ``reads`` are its operands, and ``drops`` are
+    the values that no later command uses. ``label`` is the direction of a send or receive, the operator, or the tensor.
+    ``at`` is the index of a load or store in the PE's accesses. ``number`` is a further scalar operand.
     """
 
     does: str
@@ -43,9 +43,9 @@ _PLACE = ("rank", "cube", "pe")
 
 
 class ShardPart(NamedTuple):
-    """The share of a PE in the tensors: ``n_elem`` elements at byte offsets ``bases``.
+    """The part of the tensors that a PE owns: ``n_elem`` elements, from byte offset ``bases[i]`` of tensor i on.
 
-    Blocks are ``stride`` elements apart.
+    Consecutive blocks begin ``stride`` elements apart.
     """
 
     bases: tuple[int, ...]
@@ -68,10 +68,10 @@ _ANYWHERE = PlayerId(0, 0, 0, 0)
 class ScheduledKernel:
     """``schedule(*, rank, world_size, n_elem, …)`` as a ``kernel(*pointers, *args, tl)`` of ``tensors`` tensors.
 
-    The schedule receives the values of ``args`` for its parameters, or all of them if it has ``**config``. It receives
-    ``cube`` and ``pe`` if it has these parameters. A launch plays the schedule without Python in between; a call with a
-    ``tl`` plays it call by call. ``keys`` are the keys of its configuration. ``alike`` says that the steps do not
-    depend on the rank, so that they are computed once for all ranks.
+    The schedule receives the values of ``args`` that are among its parameters, or all of them if it has ``**config``.
+    It receives ``cube`` and ``pe`` if it has these parameters. A launch issues the commands of the schedule directly; a
+    call with a ``tl`` issues them as ``tl`` calls. ``keys`` are the keys of the schedule's configuration. ``alike``
+    means that the steps do not depend on the rank, so that they are computed once for all ranks.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class ScheduledKernel:
         return ops, [None if (start := starts[tensor]) is None else start + offset for tensor, offset in accesses]
 
     def __call__(self, *args: Any, tl: Any) -> None:
-        """Play the schedule call by call."""
+        """Execute the schedule as calls of ``tl``."""
         pointers, further = args[: self.tensors], args[self.tensors :]
         ids = tl.program_id(0), tl.program_id(1), tl.program_id(2)
         counts = tl.num_programs(0), tl.num_programs(1), tl.num_programs(2)
@@ -263,7 +263,7 @@ class _Alike:
 
 @lru_cache(maxsize=8)
 def _ops_of(shares: tuple[_Alike, ...], dtype: str) -> list[Op]:
-    """Return the commands for the steps of ``shares``, shared by PEs with alike steps."""
+    """Return the commands for the steps of ``shares``; PEs with equal steps share one result."""
     ops = _Ops(element_type(dtype))
     for share in shares:
         ops.add(share.steps)

@@ -25,7 +25,7 @@ class KernelSite:
     """The PE that runs a kernel, the numbers of participating PEs, cubes and SIPs, and the kernel.
 
     ``file`` is the source file of the kernel (``program_file(kernel)``). ``dot_dtypes`` are the operand types that the
-    machine's GEMM unit has a rate for. ``tcm`` is the physical addresses of the PE's TCM; None allows any address.
+    machine's GEMM unit supports. ``tcm`` is the range of physical addresses of the PE's TCM; None allows any address.
     ``blocks`` are the limits of products by blocks; None means no limits.
     """
 
@@ -172,7 +172,7 @@ class ProgramText:
         self._steps: dict[PeCoord, Mapping[int, Op]] = {}
 
     def says(self, line: int, pes: Iterable[PeCoord]) -> str:
-        """Return the source of a line, or for a schedule the text of that step on each of ``pes``."""
+        """Return the source text of a line; for a schedule, the text of that step on each of ``pes``."""
         if self.schedule is None:
             return linecache.getline(self.file, line).strip()
         return " | ".join(dict.fromkeys(text_of_step(op) for pe in pes if (op := self._steps_of(pe).get(line))))

@@ -51,10 +51,13 @@ TileSpan: TypeAlias = tuple[int, int]
 class Tile:
     """One tile and the bytes of its stages.
 
-    ``reads`` are streamed in; ``fetch_bytes`` go from TCM to the engine; ``macs`` are for the matrix unit;
-    ``math_bytes`` has an entry per MATH operation. ``store_bytes`` return to TCM and ``write`` is streamed out; both
-    exist only for a tile that completes an output tile. In a product by blocks a tile reads and writes nothing itself.
-    It may be the last to fetch from its panels (``ends_step``), or complete the ``result`` that one transfer writes.
+    ``reads`` are the windows of memory that are streamed in. ``fetch_bytes`` are read from TCM by the engine. ``macs``
+    are the multiply-accumulates of the matrix unit. ``math_bytes`` has an entry per MATH operation. ``store_bytes`` are
+    written back to TCM, and ``write`` is streamed out to memory; only a tile that completes an output tile has them.
+
+    In a product by blocks, whole panels and results are transferred, so a tile has no ``reads`` or ``write``. With
+    ``ends_step``, the tile is the last to fetch from its panels. With ``result``, it completes the elements that one
+    transfer writes.
     """
 
     index: TileIndex
@@ -83,7 +86,7 @@ class BlockStep:
 
 @value(eq=False, guarded=False)
 class AccumulatorUse:
-    """The use of the TCM by a dot: it reads an accumulator (``fetched``), or writes its result (``stored``)."""
+    """The use of TCM by a dot for its sums: ``fetched``: it reads an accumulator; ``stored``: it writes its result."""
 
     fetched: bool
     stored: bool
@@ -106,7 +109,7 @@ def window(name: str, operand: MemoryRef, first: tuple[int, ...], shape: tuple[i
 
 
 def dot_tiles(command: Command, sizes: TileSizes, use: AccumulatorUse) -> Iterator[Tile]:
-    """Yield the tiles of a dot on operands in TCM, K innermost; ``use`` gives the source and target of its sums."""
+    """Yield the tiles of a dot on operands in TCM, K innermost; ``use`` is the dot's use of TCM for its sums."""
     a, dst = command.a, command.result
     m, n = dst.shape
     k = a.shape[0 if command.params.trans_a else 1]
@@ -234,19 +237,19 @@ def _epilogue_math(steps: tuple[Epilogue, ...], out: MemoryRef, elements: int) -
 
 
 SUM_BYTES = 4
-"""Bytes of the matrix unit for the sum of an element of a block."""
+"""Bytes that the matrix unit needs for the sum of one element of a block."""
 ROW_BYTES = 512
-"""Bytes of a row that a memory delivers at its sustained rate."""
+"""The shortest row, in bytes, that a memory delivers at its sustained rate."""
 FEW = 0.25
-"""The largest share of the read time that may have short rows."""
+"""The largest share of the read time that may go to rows shorter than ``ROW_BYTES``."""
 SHARE = 1 / 16
-"""The largest share of the room that the panels of one step may take to have long rows."""
+"""The largest share of the room for panels that one step may use so that its rows are long."""
 SLACK = 1.3
-"""The factor by which reading a block's operands is faster than the matrix unit's work on them."""
+"""The least ratio of the matrix unit's work on a block to the read time of the block's operands."""
 SHORT_ROWS = 0.8
-"""The share of its sustained rate that a banked memory delivers for rows that use its channels unevenly."""
+"""The fraction of its sustained rate at which a banked memory delivers rows that use its channels unevenly."""
 RAGGED_ROWS = 0.64
-"""The same share for rows that also do not begin at a burst."""
+"""The same fraction for rows that use the channels unevenly and do not begin at a burst."""
 
 
 @value
@@ -270,7 +273,7 @@ class OperandReads:
 
 @value
 class BlockRoom:
-    """The bytes of a matrix unit for ``sums``, and of its scheduler for ``panels``."""
+    """Memory for products by blocks, in bytes: the matrix unit's for ``sums``, and the scheduler's for ``panels``."""
 
     sums: int
     panels: int
@@ -278,7 +281,7 @@ class BlockRoom:
 
 @value
 class BlockLimits:
-    """Limits of blocks for kernels: the tile (m, k, n), and the room for sums and panels."""
+    """The limits of block sizes that kernels choose: the tile (m, k, n), and the room for sums and panels."""
 
     tile: TileSizes
     room: BlockRoom
@@ -348,7 +351,7 @@ class BlockedProduct:
 
     @property
     def keeps_a(self) -> bool:
-        """True if blocks go along rows of the result, which retains A longest: A has the longer read time."""
+        """True if A has the longer read time: blocks then proceed along rows of the result, which reuse A's panels."""
         m, k, n = self.shape
         return m * k / self.a.gbs >= k * n / self.b.gbs
 
@@ -381,9 +384,9 @@ class BlockedProduct:
     def choose(self, room: BlockRoom, choice: BlockChoice = "auto") -> TileSizes | None:
         """Return the sizes of blocks, or None if the smallest blocks do not fit.
 
-        ``auto`` takes the smallest blocks that meet two conditions. Their panels are read faster than the matrix unit
-        works on them, by ``SLACK``, and the memory has time to write the result. ``least``, or ``auto`` without such
-        blocks, minimises the read time.
+        ``auto`` chooses the smallest blocks that meet two conditions. Their panels are read faster than the matrix unit
+        works on them, by the factor ``SLACK``, and the memory has time to write the result. ``least``, or ``auto``
+        without such blocks, minimises the read time.
         """
         if not self.can_block(room):
             return None
@@ -407,7 +410,7 @@ class BlockedProduct:
         return bm, self._panel_size(bm, bn, room), bn
 
     def _memory_ns(self, bm: int, bn: int, room: BlockRoom) -> float:
-        """Return the memory's time for all panels, and for the result if the same memory takes it."""
+        """Return the time to read all panels, plus the time to write the result if it goes to the same memory."""
         (m, k, n), bk = self.shape, self._panel_size(bm, bn, room)
         columns, rows = -(-n // bn), -(-m // bm)  # numbers of blocks: each block column reads A, each block row reads B
         if bk >= k:
@@ -421,9 +424,10 @@ class BlockedProduct:
     def _panel_size(self, bm: int, bn: int, room: BlockRoom) -> int:
         """Return the length of the shortest panels with efficient reads, or of the longest panels that fit.
 
-        A panel takes at least the latency of a read. Two further conditions hold unless panels would exceed their
-        ``SHARE`` of the room. Rows along K have ``ROW_BYTES`` if they are not ``FEW``. The read time and the compute
-        time of a step differ by at least the latency, so that a read can begin between their ends.
+        Reading a panel lasts at least the latency of a read. Two further conditions hold unless panels would exceed
+        their ``SHARE`` of the room. Rows along K have at least ``ROW_BYTES``, unless their share of the read time is at
+        most ``FEW``. The read time and the compute time of a step differ by at least the latency, so that a read can
+        begin between their ends.
         """
         (_, k, _), (_, tk, _) = self.shape, self.tile
         a_ns, b_ns = bm * self.itemsize / self.a.gbs, bn * self.itemsize / self.b.gbs
@@ -451,7 +455,7 @@ def _sizes(extent: int, tile: int) -> Iterator[int]:
 
 
 def _split_evenly(extent: int, size: int, tile: int, begin: int) -> list[TileSpan]:
-    """Split an axis into nearly equal parts of at most ``size``, in a cycle from the part with element ``begin``."""
+    """Split an axis into nearly equal parts of at most ``size``; start at the part with ``begin`` and wrap around."""
     tiles, most = -(-extent // tile), size // tile
     parts = -(-tiles // most)
     base, more = divmod(tiles, parts)
@@ -463,8 +467,8 @@ def _split_evenly(extent: int, size: int, tile: int, begin: int) -> list[TileSpa
 def block_steps(command: Command, tile: TileSizes, sizes: TileSizes, *, keep_a: bool) -> Iterator[BlockStep]:
     """Yield the steps of a composite GEMM by blocks of ``sizes``, along rows of the result (``keep_a``) or columns.
 
-    Along each axis the blocks begin at the command's ``begin`` and wrap around. If one panel has all of K, the panel of
-    the operand that the next block shares is retained.
+    Along each axis the first block contains the command's point ``begin``, and the blocks wrap around. If one panel
+    spans all of K, the panel that the next block shares is retained.
     """
     (m, k), n = command.a.shape, command.b.shape[1]
     rows, steps, columns = map(_split_evenly, (m, k, n), sizes, tile, command.params.begin)
@@ -493,7 +497,7 @@ def _nbytes(panels: tuple[Panel, ...]) -> int:
 
 @value(eq=False, guarded=False)
 class DotTiles:
-    """The tiles of a dot on operands in TCM, K innermost; ``use`` gives the source and target of its sums."""
+    """The tiles of a dot on operands in TCM, K innermost; ``use`` is the dot's use of TCM for its sums."""
 
     command: Command
     sizes: TileSizes

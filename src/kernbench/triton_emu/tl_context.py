@@ -1,7 +1,7 @@
 """``tl``: the language in which kernels are written.
 
-This module has the calls that move arrays between memory and TCM, use queues, update memory atomically and multiply
-matrices. ``math_calls`` has the calls of the MATH engine, ``composites`` the composites.
+This module defines the calls that transfer arrays between memory and TCM, use queues, update memory atomically and
+multiply matrices. ``math_calls`` defines the calls of the MATH engine, ``composites`` those of the tile scheduler.
 """
 
 from __future__ import annotations
@@ -119,11 +119,11 @@ class MemoryCalls(Issuer):
         return result
 
     def store(self, ptr: int | Runs, handle: Handle, strides: Ints | None = None, valid: Ints | None = None) -> None:
-        """Write ``handle`` by DMA to virtual address ``ptr``, or by a scatter-gather list, without waiting for the end.
+        """Start a DMA write of ``handle`` to ``ptr``, a virtual address or scatter-gather list, without waiting for it.
 
-        Arguments are as for ``load``. Elements outside ``valid``, and runs with address None, are not written. If runs
-        overlap, the last run wins. Raises KernelError for invalid arguments, and for a stride of 0 along an axis of
-        several elements.
+        The arguments are those of ``load``. Elements outside ``valid``, and runs with address None, are not written. If
+        runs overlap, the last run in the list wins. Raises KernelError for invalid arguments, and for a stride of 0
+        along an axis of several elements.
         """
         line = self._line()
         if isinstance(ptr, tuple | list):
@@ -169,9 +169,10 @@ class QueueCalls(MemoryCalls):
     ) -> None:
         """Send ``src`` to queue ``dir``; block until the receiver has a free slot.
 
-        ``src`` is a handle, or a ref, which the DMA reads first. ``src_addr`` replaces it: an address in ``space``
-        (``hbm``: virtual; ``tcm``, ``sram``: physical) with ``shape`` and ``dtype``, or with ``nbytes`` bytes.
-        ``window`` is an argument of old kernels: it has no effect, and a warning says so.
+        ``src`` is a handle, or a ref to an array that the DMA first reads from memory. Without ``src``, the call sends
+        the data at ``src_addr`` of memory ``space``: a virtual address for ``hbm``, a physical address for ``tcm`` and
+        ``sram``. ``shape`` and ``dtype`` then give the size of the data, or ``nbytes`` does alone. ``window`` has no
+        effect: it is accepted, with a warning, for old kernels.
 
         Raises IpcqInvalidDirection for a queue that the PE does not have, and KernelError for a message larger than a
         slot.
@@ -219,15 +220,15 @@ class QueueCalls(MemoryCalls):
     ) -> Handle:
         """Wait for the next message of queue ``dir`` and return its handle.
 
-        ``dir`` None takes a message of any queue, round-robin. ``shape`` (elements per axis) and ``dtype`` are required
-        and must have the size of the message in bytes.
+        With ``dir`` None, the call receives from any queue; it polls the queues round-robin. ``shape`` (elements per
+        axis) and ``dtype`` are required, and their size in bytes must equal the size of the message.
 
-        The handle is the queue's slot, which is freed when the handle is dropped. With ``dst_space`` or ``dst_addr``
-        the result is a copy, and the slot is freed after the copy. ``dst_space="tcm"`` copies to scratch, or to the TCM
-        address ``dst_addr``. ``"hbm"`` copies to the virtual address and ``"sram"`` to the physical address
-        ``dst_addr``.
+        By default the handle refers to the message in its queue slot, and the slot is freed when the handle is dropped.
+        With ``dst_space`` or ``dst_addr`` the message is copied, the handle refers to the copy, and the slot is freed
+        after the copy. ``dst_space="tcm"`` copies to scratch, or to the TCM address ``dst_addr``. ``"hbm"`` copies to
+        the virtual address ``dst_addr``, and ``"sram"`` to the physical address ``dst_addr``.
 
-        Raises IpcqInvalidDirection for a queue that the PE does not have, and KernelError for another size.
+        Raises IpcqInvalidDirection for a queue that the PE does not have, and KernelError if the sizes differ.
         """
         line = self._line()
         extent, item = _message(shape, dtype)
@@ -272,7 +273,7 @@ class QueueCalls(MemoryCalls):
         return Handle(self, slot.array_of(nbytes, shape, item), slot)
 
     def _at_address(self, address: object, space: str, shape: Shape, item: DType) -> Handle:
-        """Return a handle of the bytes at an address from the kernel."""
+        """Return a handle of the bytes at an address that the kernel passed."""
         nbytes = prod(shape) * item.itemsize
         target = Operand(space, self._maker.coord, pointer(address), nbytes, shape, item, by_address=True)
         tcm = self._site.tcm
@@ -324,7 +325,7 @@ def _message(shape: Ints | None, dtype: object) -> tuple[Shape, DType]:
 
 
 def _extent(nbytes: int | None, shape: Ints | None, dtype: object) -> tuple[Shape, DType]:
-    """Return the shape and type of data at an address; ``nbytes`` alone means bytes (i8)."""
+    """Return the shape and element type of the data that ``send`` reads; with ``nbytes`` alone, the type is i8."""
     if shape is not None and dtype is not None:
         extent, item = as_shape(shape), element_type(dtype)
         if nbytes is not None and nbytes != prod(extent) * item.itemsize:
@@ -344,8 +345,8 @@ _TYPES = (I32, F32, F16, BF16, I64, U32, U64)
 class How(TypedDict, total=False):
     """Options of the atomic calls; ``strides`` and ``valid`` are as for ``store``.
 
-    ``fetch`` returns a handle of the previous values. ``release`` starts the atomic after all earlier commands of the
-    kernel are complete, so that a reader of its result also sees their results.
+    With ``fetch``, the call returns a handle of the previous values. With ``release``, the atomic starts only when all
+    earlier commands of the kernel are complete, so a reader that sees the atomic's result also sees their results.
     """
 
     strides: Ints | None
@@ -358,8 +359,8 @@ class AtomicCalls(Issuer):
     """Atomic updates: the memory combines its elements with those of a handle, indivisibly.
 
     ``ptr`` is a virtual address or a scatter-gather list. An element that the list contains twice is updated twice. The
-    calls return None, or with ``fetch`` a handle of the previous values. They take i32, i64, u32, u64, f16, bf16 and
-    f32; the bit operators take integers only. Raises KernelError for other types and for invalid arguments.
+    calls return None, or with ``fetch`` a handle of the previous values. Elements are i32, i64, u32, u64, f16, bf16 or
+    f32; the bit operators accept only integers. Raises KernelError for other types and for invalid arguments.
     """
 
     __slots__ = ()
@@ -393,9 +394,9 @@ class AtomicCalls(Issuer):
         return self._atomic("atomic_xchg", ptr, value, None, **how)
 
     def atomic_cas(self, ptr: int | Runs, compared: Handle, value: Handle, **how: Unpack[How]) -> Handle | None:
-        """Replace memory by ``value`` where memory equals ``compared``; other elements stay.
+        """Replace memory by ``value`` where memory equals ``compared``; other elements do not change.
 
-        ``compared`` and ``value`` have one shape and type. Raises KernelError if they differ.
+        ``compared`` and ``value`` must have the same shape and type; KernelError is raised otherwise.
         """
         a, b = self._own(compared), self._own(value)
         if a.shape != b.shape or a.dtype is not b.dtype:
@@ -457,9 +458,10 @@ class DotCalls(Issuer):
     ) -> Handle:
         """Return ``op(a) @ op(b) + acc`` as a new handle.
 
-        ``op(a)`` is (m, k) and ``op(b)`` is (k, n); ``trans_a`` and ``trans_b`` make op swap the axes. The result is
-        (m, n) of type ``out_dtype``; the default is the type of ``acc``, or that of the operands (i32 for i8). ``acc``
-        has the shape and type of the result. Raises KernelError for shapes and types that do not fit.
+        ``op(a)`` has shape (m, k) and ``op(b)`` has shape (k, n). ``op`` swaps the axes of ``a`` if ``trans_a`` is set,
+        and those of ``b`` if ``trans_b`` is set. The result has shape (m, n) and type ``out_dtype``, which defaults to
+        the type of ``acc``, or without ``acc`` to the type of the operands (i32 for i8 operands). ``acc`` must have the
+        shape and type of the result. Raises KernelError for shapes and types that do not fit.
         """
         line = self._line()
         item = factor_type("dot", self._own(a).dtype, self._own(b).dtype, self._site.dot_dtypes)
@@ -491,21 +493,22 @@ _AXES = "axis 0 counts PEs, axis 1 cubes, axis 2 SIPs"
 
 
 class TLContext(QueueCalls, AtomicCalls, DotCalls, MathCalls, CompositeCalls):
-    """The ``tl`` of a kernel: one for each run of a kernel on a PE.
+    """The ``tl`` argument of a kernel; each run of a kernel on a PE has its own.
 
-    Commands go to the PE in program order and overlap there. A command waits for the commands that produce its
-    operands. Invalid calls raise KernelError, whose message begins with the file and line of the kernel's call.
+    Calls issue commands to the PE in program order, and the PE executes commands concurrently. A command waits for the
+    commands that produce its operands. Invalid calls raise KernelError, whose message begins with the file and line of
+    the kernel's call.
     """
 
     __slots__ = ()
 
     def program_id(self, axis: int) -> int:
-        """Return the index of this kernel: axis 0 the PE in its cube, axis 1 the cube in its SIP, axis 2 the SIP."""
+        """Return the number of this PE in its cube (axis 0), of its cube in the SIP (axis 1), or its SIP (axis 2)."""
         self._runner.check()
         return self._site.ids[_program_axis(axis)]
 
     def num_programs(self, axis: int) -> int:
-        """Return the number of participants: axis 0 PEs of a cube, axis 1 cubes of a SIP, axis 2 SIPs."""
+        """Return the number of participating PEs of a cube (axis 0), cubes of a SIP (axis 1), or SIPs (axis 2)."""
         self._runner.check()
         return self._site.counts[_program_axis(axis)]
 
@@ -517,20 +520,21 @@ class TLContext(QueueCalls, AtomicCalls, DotCalls, MathCalls, CompositeCalls):
         return -(-dividend // divisor)
 
     def arange(self, start: int, end: int | None = None, step: int = 1) -> range:
-        """Return a Python range from ``start`` up to, but not including, ``end``; one number alone is ``end``."""
+        """Return a Python range from ``start`` up to, but not including, ``end``; ``arange(n)`` starts from 0."""
         first, last = (0, start) if end is None else (start, end)
         if _whole(step) == 0:
             raise kernel_error("arange with step 0")
         return range(_whole(first), _whole(last), _whole(step))
 
     def itemsize(self, dtype: object) -> int:
-        """Return the bytes of an element of ``dtype``, for pointers and strides."""
+        """Return the size in bytes of an element of ``dtype``, for pointer and stride arithmetic."""
         return element_type(dtype).itemsize
 
     def value(self, handle: Handle) -> np.ndarray[Any, Any]:
-        """Wait for ``handle`` and return its values as an array, for addresses, bounds and conditions.
+        """Wait until ``handle`` is computed, and return its values as an array for Python code of the kernel.
 
-        Raises NoDataError in a run without data.
+        Kernels compute addresses, loop bounds and conditions from these values. Raises NoDataError in a run without
+        data.
         """
         line = self._line()
         x = self._own(handle)
@@ -544,7 +548,7 @@ class TLContext(QueueCalls, AtomicCalls, DotCalls, MathCalls, CompositeCalls):
         return numbers
 
     def device_print(self, *args: object) -> None:
-        """Print a line with time and PE; phase 2 fills in the values of handles."""
+        """Print ``args`` in a line that begins with the simulated time and the PE; phase 2 adds values of handles."""
         line = self._line()
         reads = tuple([self._own(x) for x in args if isinstance(x, Handle)])
         serial, after = self._maker.order(reads)

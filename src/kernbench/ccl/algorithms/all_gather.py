@@ -17,7 +17,10 @@ from kernbench.triton_emu.schedules import ScheduledKernel
 def schedule(
     *, rank: int, world_size: int, n_elem: int, stride: int = 0, chunk_size: int | None = None, **config: Any
 ) -> list[Step]:
-    """Fill this PE's slots of the output, ``stride`` elements apart, with the ``n_elem`` elements of all ranks."""
+    """Return the steps that fill this PE's slots of the output with the ``n_elem`` elements of each rank.
+
+    Slots are ``stride`` elements apart.
+    """
     sips, messages = over_sips(rank, world_size, **config), messages_of("sum", chunk_size, **config)
     ring, slot_of, relay = sips.ring, sips.slots(), Relay(sips.ring)
     for segment in messages.segments(n_elem, ring.size):

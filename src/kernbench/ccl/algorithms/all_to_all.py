@@ -19,7 +19,10 @@ from kernbench.triton_emu.schedules import ScheduledKernel
 def schedule(
     *, rank: int, world_size: int, n_elem: int, stride: int = 0, chunk_size: int | None = None, **config: Any
 ) -> list[Step]:
-    """Exchange this PE's blocks of ``n_elem`` elements, ``stride`` apart, with those of all ranks."""
+    """Return the steps that exchange this PE's blocks of ``n_elem`` elements with all ranks.
+
+    Blocks are ``stride`` elements apart.
+    """
     sips, messages = over_sips(rank, world_size, **config), messages_of("sum", chunk_size, **config)
     segments = messages.segments(n_elem, sips.ring.size)
     return [step for segment in segments for step in _exchange(messages.pieces(segment), sips, stride)]

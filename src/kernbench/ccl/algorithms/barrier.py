@@ -14,7 +14,7 @@ from kernbench.triton_emu.schedules import ScheduledKernel
 
 
 def schedule(*, rank: int, world_size: int, **config: Any) -> list[Step]:
-    """Return the steps that wait for all ranks; no tensor is read."""
+    """Return the steps in which this rank waits for all ranks; the steps read no tensor."""
     ring = over_sips(rank, world_size, **config).ring
     one_round = [send(ring.next, 0), await_message(ring.prev, 1)]
     return [zero(0, 1), *one_round * (ring.size - 1)]

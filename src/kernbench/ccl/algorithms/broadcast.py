@@ -1,4 +1,4 @@
-"""Broadcast from one rank to all others, over SIPs, every PE with the same PE of the others.
+"""Broadcast from one rank to all others, over SIPs: each PE works with the same PE of the other SIPs.
 
 Steps: the root sends its shard piece by piece to the next SIP of the ring. Each SIP passes the pieces on from their
 slots; the last SIP before the root only stores them: n-1 steps. Nothing is computed. Time: S/B + (n-1) alpha.
@@ -17,7 +17,7 @@ from kernbench.triton_emu.schedules import ScheduledKernel
 def schedule(
     *, rank: int, world_size: int, n_elem: int, root: int = 0, chunk_size: int | None = None, **config: Any
 ) -> list[Step]:
-    """Overwrite this PE's ``n_elem`` elements with those of ``root``."""
+    """Return the steps that overwrite this PE's ``n_elem`` elements with those of rank ``root``."""
     sips, messages = over_sips(rank, world_size, **config), messages_of("sum", chunk_size, **config)
     pieces = messages.pieces(Chunk(0, n_elem))
     ring, distance = sips.ring, sips.after(check_rank("root", root, world_size))

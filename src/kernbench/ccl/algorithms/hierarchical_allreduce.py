@@ -1,12 +1,12 @@
-"""All-reduce over every PE by levels: PEs of a cube, cubes of a SIP, SIPs; and back in reverse.
+"""All-reduce over every PE by levels (PEs of a cube, cubes of a SIP, SIPs), and back in reverse.
 
-Steps: the P PEs of a cube pass their sums towards PE 0 from both sides of their ring in ceil((P-1)/2) rounds. The PEs 0
-of the C cubes pass theirs towards cube 0 likewise, and the SIPs up a binary tree. The result returns by the same paths.
-Each PE contributes its data; ``avg`` divides by the number of PEs.
+Steps: the P PEs of a cube pass their sums towards PE 0 from both sides of their ring in ceil((P-1)/2) rounds. In the
+same way, PE 0 of each of the C cubes passes its sum towards cube 0. The SIPs pass theirs up a binary tree. The result
+returns by the same paths. Each PE contributes its data; ``avg`` divides by the number of PEs.
 
 Rounding: each sum is computed once, on the way up, so all PEs end with the same bits.
-Time: (c+2) S/B + 2 (ceil((P-1)/2) + ceil((C-1)/2) + floor(log2 n)) alpha. The PE
-with most children has c of them: its data, theirs and the result enter it by one link.
+Time: (c+2) S/B + 2 (ceil((P-1)/2) + ceil((C-1)/2) + floor(log2 n)) alpha. c is the largest number of children of a PE:
+its own data, the data of its c children and the result all enter the PE by one link.
 """
 
 from __future__ import annotations

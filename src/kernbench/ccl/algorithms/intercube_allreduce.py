@@ -11,9 +11,10 @@ Steps, on PE 0 of every cube:
 Cubes load first the data that the SIPs need first.
 
 Rounding: each sum is computed once and copied, so all cubes of all SIPs end with the same bits.
-Time: 6 S/B + 2(w+h-2) alpha for w x h cubes: in the last column 3 S pass a PE's link in each direction. The n SIPs add
-2(n-1)/n S/B, with B of the links between SIPs. They also add 2(n-1) alpha as a ring, or 2(w+h-2) alpha as w columns and
-h rows. With many messages a grid has half as many bytes on each link, and a torus half of that.
+Time: 6 S/B + 2(w+h-2) alpha for w x h cubes: in the last column 3 S bytes pass a PE's link in each direction. The
+exchange between n SIPs adds 2(n-1)/n S/B, where B is the bandwidth of the links between SIPs. It also adds 2(n-1) alpha
+if the SIPs form a ring, or 2(w+h-2) alpha if they form w columns and h rows. With many messages, each link of a grid
+carries half as many bytes, and each link of a torus a quarter.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ def schedule(
 ) -> list[Step]:
     """Return the steps that reduce the row of ``n_elem`` elements of each cube.
 
-    ``root_cube`` exchanges with other SIPs; it defaults to the last cube. Raises InputError for a root cube that does
-    not exist, and if ranks are not SIPs.
+    ``root_cube`` is the cube that exchanges sums with other SIPs, by default the last one. Raises InputError for a root
+    cube that does not exist, and if ranks are not SIPs.
     """
     check_ranks(world_size, ranks_are_sips=ranks_are_sips)
     last = cube_w * cube_h - 1
@@ -79,7 +80,7 @@ class _Cubes(NamedTuple):
 
     @property
     def branch(self) -> Branch:
-        """The queues of a tree: rows to the east, the last column to the south."""
+        """The queues of this cube in a tree whose branches are the rows, to the east, and the last column, south."""
         x, y = self.grid.xy(self.here)
         last_column = x == self.grid.w - 1
         children = ("W",) * (x > 0) + ("N",) * (last_column and y > 0)

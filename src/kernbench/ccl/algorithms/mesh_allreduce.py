@@ -2,8 +2,8 @@
 
 Steps: 2(w-1) along the row (E, W), then 2(h-1) along the column (S, N), each a reduce-scatter and an all-gather.
 
-Rounding: a row ends with the same bits, and columns then reduce the same numbers in the same order. All ranks end with
-the same bits.
+Rounding: all ranks of a row have the same bits after the row ring. The columns then reduce the same numbers in the same
+order, so all ranks end with the same bits.
 Time: (2(w-1)/w + 2(h-1)/h) S/B + 2(w+h-2) alpha.
 """
 
@@ -42,7 +42,8 @@ def schedule(
 def _all_reduce(segment: Chunk, row: RingPlace, column: RingPlace, messages: Messages) -> list[Step]:
     """Return the steps of both rings.
 
-    A part of the row ring is h consecutive parts, a part of the column ring every h-th part.
+    The data is split into w h parts. A part of the row ring consists of h consecutive parts, a part of the column ring
+    of every h-th part.
     """
     w, h = row.size, column.size
     by_part = [messages.pieces(part) for part in split_evenly(segment, w * h)]

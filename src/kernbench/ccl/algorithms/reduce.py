@@ -1,9 +1,9 @@
-"""Reduce to one rank, over SIPs, every PE with the same PE of the others.
+"""Reduce to one rank, over SIPs: each PE works with the same PE of the other SIPs.
 
 Steps: the SIP after the root sends its shard round the ring. Each SIP adds its shard and passes the sum on, and the
 root stores the result: n-1 steps. The data of the other ranks do not change.
 
-Rounding: one sum, in the order of the ring. Time: S/B + (n-1) alpha.
+Rounding: each element is one sum, computed in the order of the ring. Time: S/B + (n-1) alpha.
 """
 
 from __future__ import annotations

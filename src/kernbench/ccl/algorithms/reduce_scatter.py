@@ -2,7 +2,7 @@
 
 Steps: the sum of a block travels round the ring and ends at its rank; every rank adds its block: n-1 steps.
 
-Rounding: each block is one sum, in the order of the ring. Time: (n-1) S/B + (n-1) alpha for blocks of S bytes.
+Rounding: each block is one sum, computed in the order of the ring. Time: (n-1) S/B + (n-1) alpha for blocks of S bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def schedule(
     chunk_size: int | None = None,
     **config: Any,
 ) -> list[Step]:
-    """Return the steps that fill this PE's output with the reduction of this rank's block of all ranks.
+    """Return the steps that fill this PE's output with the reduction, over all ranks, of the block of this rank.
 
     Blocks are ``stride`` elements apart.
     """

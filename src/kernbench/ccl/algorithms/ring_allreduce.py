@@ -1,11 +1,11 @@
 """All-reduce by passing every rank's tile once round the ring.
 
-Steps: n-1 for each piece of the tile. A rank passes each message on unchanged from its slot, and adds it. Each rank has
-half as many pieces in flight as a queue has slots, because in a ring of full queues nothing could move. A piece that
-has visited all ranks frees space for the next piece.
+Steps: n-1 for each piece of the tile. A rank passes each message on unchanged from its slot, and adds the message to
+its own data. Each rank has half as many pieces in flight as a queue has slots, because in a ring of full queues no rank
+could send. A piece that has visited all ranks frees space for the next piece.
 
 Rounding: each rank adds in a different order, so more than two ranks may differ in the last bits.
-Time: (n-1) (S/B + alpha); more if few slots leave gaps on the links.
+Time: (n-1) (S/B + alpha), or more if the links idle because a queue has few slots.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def schedule(
     With more than two slots several pieces travel at once.
     """
     messages = messages_of(reduce_op, chunk_size, **config)
-    # Half of the slots in flight and half of them free moves most; a power of two divides most tensors evenly.
+    # Throughput is highest with half of the slots in flight and half free; a power of two divides most tensors evenly.
     lanes = 1 << max(0, (messages.n_slots // 2).bit_length() - 1)
     steps: list[Step] = []
     for segment in messages.segments(n_elem) if world_size > 1 else ():

@@ -1,8 +1,8 @@
-"""All-reduce by reduce-scatter and all-gather round the ring: the bandwidth-optimal one.
+"""All-reduce by reduce-scatter and all-gather round the ring, which is bandwidth-optimal.
 
-Steps: 2(n-1), each with an n-th of the data. In the first n-1 steps every rank adds its part to the incoming sum and
-passes it on, and ends with one part reduced. In the others the reduced parts travel round the ring. Pieces of
-consecutive steps overlap.
+Steps: 2(n-1), each with an n-th of the data. In each of the first n-1 steps, every rank adds its part to the incoming
+sum and passes the sum on; in the end each rank has one reduced part. In the other n-1 steps the reduced parts travel
+round the ring. Pieces of consecutive steps overlap.
 
 Rounding: a part is reduced on one rank and copied, so all ranks end with the same bits.
 Time: 2(n-1)/n S/B + 2(n-1) alpha.

@@ -1,4 +1,4 @@
-"""Send from one rank to another, over SIPs, every PE with the same PE of the other, by the direct queue between them.
+"""Send from one rank to another: each PE sends to the same PE of the other SIP, by the direct queue between them.
 
 Steps: one. Nothing is computed. Time: S/B + alpha.
 """

@@ -6,9 +6,9 @@ Steps: reduce-scatter and all-gather of each shard round the ring of SIPs, as ``
 a grid, the steps go along its rows and columns, and in both directions round a torus.
 
 Rounding: a part is reduced on one rank and copied, so all ranks end with the same bits.
-Time: 2(n-1)/n S/B + 2(n-1) alpha for shards of S bytes; B is the share of a PE in the links between SIPs. In a grid of
-w columns and h rows the second term is 2(w+h-2) alpha. With many bytes, each link of a mesh has half as many bytes, and
-each link of a torus half of that.
+Time: 2(n-1)/n S/B + 2(n-1) alpha for shards of S bytes, where B is a PE's share of the bandwidth of a link between
+SIPs. In a grid of w columns and h rows the second term is 2(w+h-2) alpha. If S is large, each link of a mesh carries
+half as many bytes as in a ring, and each link of a torus a quarter.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """All-reduce over a binary tree: reduce up, broadcast down.
 
 Steps: ranks add the data of their children (left, then right) and send the sum to their parent. The root's result
-returns down the tree. Pieces follow each other up and down at once, so the time of a large tensor is close to the time
-of its bytes.
+returns down the tree. Pieces follow each other up and down the tree at the same time, so the latency of the hops hardly
+matters for a large tensor.
 
 Rounding: each sum is computed once, on the way up, so all ranks end with the same bits.
-Time: 4 S/B + 2 floor(log2 n) alpha. The data of a rank with two children, those of the children and the result enter it
-by one link.
+Time: 4 S/B + 2 floor(log2 n) alpha. A rank with two children receives 4 S bytes by one link: its own data, the data of
+both children, and the result.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class AddressConfig:
 
     @property
     def hbm_bytes_per_pe(self) -> int:
-        """A PE's share of the cube's HBM: complete slices, or an equal part of a slice that several PEs share."""
+        """Bytes of a PE's share of the cube's HBM: complete slices, or an equal part of a slice with several PEs."""
         return self.hbm_bytes_per_cube // self.pes_per_cube
 
     @property
@@ -133,7 +133,7 @@ class AddressPool:
         return self._origin.offset_by(self.space.alloc(nbytes, from_end=from_end))
 
     def free(self, addr: PhysAddr, nbytes: int) -> None:
-        # The difference is the offset only within the same memory of the same cube. Other addresses are foreign.
+        # The difference is an offset only for an address in the same memory of the same cube; others are foreign.
         offset = addr.encode() - self._origin.encode()
         if addr.fmt is not self._origin.fmt or offset != addr.component_offset:
             raise AllocationError(f"{self.space.label}: {addr!r} was not allocated here")

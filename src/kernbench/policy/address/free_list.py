@@ -13,7 +13,7 @@ from kernbench.common.errors import AllocationError
 from kernbench.common.values import value
 
 Label: TypeAlias = tuple[object, ...]
-"""Words that name the owner of memory; only an error joins them to a text"""
+"""Words that name the owner of memory; they are joined to a text only when an error needs it"""
 
 
 def label_text(label: Label) -> str:
@@ -38,7 +38,7 @@ class FreeList:
     """An allocator of the bytes ``base .. base + nbytes`` of the space called ``label``.
 
     An allocation starts at a multiple of ``alignment``; its size is rounded up to a multiple of ``granule`` bytes. The
-    bytes before an aligned start stay free. ``free`` takes the start and the requested size of an allocation.
+    bytes before an aligned start stay free. The arguments of ``free`` are the start and the requested size.
     """
 
     def __init__(self, label: str, base: int, nbytes: int, *, alignment: int = 1, granule: int = 1) -> None:
@@ -166,9 +166,9 @@ SCRATCH_ALIGNMENT_BYTES = 64
 
 
 class Block:
-    """A block of ``nbytes`` of scratch at ``address``, owned by ``label``; None: free for the next handle of the size.
+    """A block of ``nbytes`` of scratch at ``address``, owned by ``label``; None: free for the next handle of this size.
 
-    The owner may use ``array``, the last view of the bytes, and ``turn``, the number of owners so far.
+    The owner may use ``array``, the last view of the bytes, and ``turn``, a count of the block's owners.
     """
 
     __slots__ = ("_spare", "address", "array", "label", "nbytes", "turn")
@@ -192,8 +192,8 @@ class Block:
 class ScratchAllocator:
     """The allocator of ``nbytes`` of TCM from address ``base`` for handles; each allocation has an owner.
 
-    A freed block is cached for the next handle of the same size. Cached blocks are merged with adjacent holes only if
-    no hole fits.
+    A freed block is cached for the next handle of the same size. Cached blocks are returned to the free list, and
+    merged with adjacent holes, only if no hole fits.
     """
 
     def __init__(self, base: int, nbytes: int, *, alignment: int = SCRATCH_ALIGNMENT_BYTES) -> None:

@@ -1,4 +1,4 @@
-"""The MMU of a PE, which maps virtual byte ranges to the nearest physical copy, and its TLB."""
+"""The MMU of a PE, which maps virtual byte ranges to the nearest physical replica, and its TLB."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MappedRange:
 
 
 class SharedRanges:
-    """The cached ranges of tensors with a single copy of each part, which are the same for all PEs."""
+    """The cached ranges of tensors without replicas; their ranges are the same for all PEs."""
 
     __slots__ = ("_by_va",)
 
@@ -77,11 +77,11 @@ class PeMMU:
         return tuple(self._tensors)
 
     def map(self, mapping: TensorMapping) -> None:
-        """Map each part of a tensor to its nearest copy.
+        """Map each part of a tensor to its nearest replica.
 
-        The nearest copy is that of this PE, else of the lowest PE in the same cube. If that cube has no copy, it is the
-        copy of the lowest PE in the lowest cube with one. Raises InputError for a VA range that is mapped already, and
-        for shards that overlap without being copies or are outside the tensor.
+        The nearest replica is the one on this PE, else the one on the lowest PE in the same cube. If that cube has no
+        replica, the MMU uses the one on the lowest PE in the lowest cube that has one. Raises InputError for a VA range
+        that is mapped already, for shards that overlap without being replicas, and for shards outside the tensor.
         """
         at = bisect_left(self._tensors, mapping.va_base, key=_va_base)
         for other in self._tensors[max(at - 1, 0) : at + 1]:
@@ -200,7 +200,7 @@ def _place(tensor: TensorMapping) -> str:
 
 
 def _miss(va: int, nbytes: int, tensor: TensorMapping) -> str:
-    """Return words for the way in which an access misses a tensor, and the number of bytes."""
+    """Return a phrase for the place of a failed access relative to a tensor, and the distance in bytes."""
     if va < tensor.va_base:
         return f"starts {tensor.va_base - va} bytes before"
     if va >= tensor.va_end:

@@ -33,9 +33,9 @@ _LOCAL_MASK = LOCAL.limit - 1
 class PhysAddr:
     """The address of a byte of the machine, in the narrow or the wide format, created by a factory or by ``decode``.
 
-    Addresses are equal if their encoded values and formats are equal; they are ordered by encoded value. The factories
-    take ids, an offset in bytes and the format. They raise PhysAddrError, with name and range, for a field that does
-    not fit.
+    Addresses are equal if their encoded values and formats are equal; they are ordered by encoded value. The arguments
+    of a factory are ids, an offset in bytes and the format. A factory raises PhysAddrError, with name and range, for a
+    field that does not fit.
     """
 
     value: int

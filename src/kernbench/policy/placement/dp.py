@@ -60,7 +60,7 @@ SINGLE_PE = DPPolicy(num_pes=1, num_cubes=1)
 class ShardSpec:
     """A PE's part of a tensor: bytes ``offset_bytes .. offset_bytes + nbytes`` of the tensor's virtual range.
 
-    Copies of a part have the same offset.
+    Replicas of a part have the same offset.
     """
 
     sip: int

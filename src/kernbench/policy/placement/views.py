@@ -65,7 +65,7 @@ def shard_views(
 
 
 def first_copies(views: Iterable[ShardView]) -> tuple[ShardView, ...]:
-    """Return the first copy of each part; together these contain every element once."""
+    """Return the first replica of each part; together these shards contain every element once."""
     first: dict[int, ShardView] = {}
     for view in views:
         first.setdefault(view.spec.offset_bytes, view)
@@ -82,22 +82,22 @@ def assemble(
 ) -> Array:
     """Return the tensor of ``shape`` whose shards ``views`` contain ``arrays``, each of any shape of the right size.
 
-    ``views`` are all shards or the first copies. If there are several copies, the first one counts. Raises
-    PlacementError if the shards do not contain every element.
+    ``views`` are all shards, or only the first replicas. Among replicas, the first one is used. Raises PlacementError
+    if the shards do not contain every element.
     """
     tensor = np.empty(shape, dtype)
     parts = first_copies(views)
     covered = sum(view.window.size for view in parts)
     if covered != tensor.size:
         raise PlacementError(f"the shards hold {covered} elements, a tensor of shape {tuple(shape)} has {tensor.size}")
-    # Reversed, so the first of several copies is written last.
+    # Reversed, so the first of several replicas is written last.
     for view, array in zip(reversed(views), reversed(arrays), strict=True):
         tensor[view.index] = array.reshape(view.shape)
     return tensor
 
 
 def pieces(views: Iterable[ShardView], window: Window) -> tuple[WindowPiece, ...]:
-    """Return the pieces of ``window`` in all shards that overlap with it, copies included."""
+    """Return the pieces of ``window`` in all shards that overlap with it, replicas included."""
     overlaps = []
     for view in views:
         both = view.window.meet(window)

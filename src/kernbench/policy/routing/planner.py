@@ -8,7 +8,7 @@
   of scale-up links: through the PCIe endpoints and the switch.
 - From the host: switch, PCIe endpoint, ``io_noc``.
 
-A component inside a PE without a link is reached through its PE's DMA. An extra part is reached over the link with the
+Routes to a component of a PE without links end at the DMA of that PE. Routes to an extra part use the link with the
 fewest hops, the first of several. Extra parts never relay routes between other components.
 
 A component in transit may choose another route than the planned one: ``RouteChoices`` returns those with the fewest
