@@ -131,7 +131,7 @@ def test_its_own_tcm_is_out_of_reach_of_a_kernels_dma(engine: GraphEngine, how: 
         else:
             tl.composite("exp", tl.ref(p, (8, 8), "f16"), va)
 
-    with pytest.raises(UnsupportedError, match="its own TCM") as caught:
+    with pytest.raises(UnsupportedError, match="TCM of its own PE") as caught:
         launch(engine, own, x)
     assert caught.traceback[-1].name == "own"
     assert launch(engine, lambda p, *, tl: None, x).pe_exec_ns == {(0, 0, 0): 5.0}
