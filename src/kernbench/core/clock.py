@@ -109,7 +109,7 @@ class Clock(Environment):
         heappush(self._events, (when, rank, place, function, argument))
 
     def has_come(self, when: int, place: int) -> bool:
-        """Return True if ``place`` at ``when`` ps is current or over; call it from programs or between events."""
+        """Return True if the clock is at or past ``place`` at ``when`` ps. Call it from programs or between events."""
         return when < self.time or (when == self.time and place <= self._place)
 
     def next_time(self) -> int:

@@ -213,7 +213,7 @@ class Observed:
         self._add_turn(access, server, (*span, cause, by), bank_time)
 
     def cut_turn(self, access: int, span: tuple[int, int], bank_time: BankTime) -> None:
-        """Shorten the last turn of an access in banks to ``span``."""
+        """Shorten to ``span`` the last turn of an access to a slice with banks."""
         at = self._turns_of[access] * _TURN
         self._turns[at + _TURN_START], self._turns[at + _TURN_END] = span
         self._turns[at + _BANK_TIME : at + _TURN] = array("q", bank_time)

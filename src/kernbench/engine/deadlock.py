@@ -346,7 +346,7 @@ class QueuePointers:
 
     @contextmanager
     def keep(self) -> Iterator[None]:
-        """Save the counters before the body of ``with`` ends kernels, if one of the kernels waits for a queue."""
+        """If a kernel waits for a queue, save the counters before the body of ``with`` ends kernels."""
         if any(part.waits for part in self._parts):
             self._snapshot = self._now()
         elif self._used:

@@ -435,7 +435,7 @@ class GraphEngine:
         return "; ".join([reached, *filter(None, [waits]), *endless_waits])
 
     def run_until(self, ns: float) -> None:
-        """Advance to ``ns``, also past requests that complete earlier."""
+        """Advance to ``ns``; do not stop when a request completes."""
         with patient_collector(), self._watching_only():
             self._advance(ns_to_ps(ns))
         self._waited = NONE
@@ -518,7 +518,7 @@ class GraphEngine:
         self._failure = None
 
     def take_emptied(self) -> tuple[UnreceivedMessage, ...]:
-        """Return the messages of queues that were emptied since the last call."""
+        """Return the messages that were lost since the last call because their queues were emptied."""
         messages, self._emptied = tuple(self._emptied), []
         return messages
 
@@ -537,7 +537,7 @@ class GraphEngine:
     def unreceived(self, pes: Iterable[PeCoord] | None = None) -> tuple[UnreceivedMessage, ...]:
         """Return the messages to ``pes`` (None: to all PEs with queues) that no kernel has received.
 
-        Messages in flight and messages of just removed queues are included; messages of a failed launch are not.
+        Messages in flight and those of queues just removed are included; messages of a failed launch are not.
         """
         parts = [part for part in self.machine.components if isinstance(part, QueuePart) and part.queue_pairs]
         if pes is not None:
@@ -608,7 +608,7 @@ class GraphEngine:
         return self._store.written(self.machine.addresses.place_of(pa).space, pa, nbytes)
 
     def retire(self) -> None:
-        """Record that memory was freed: a later allocation there does not inherit its bytes."""
+        """Record that memory was freed: a later allocation at these addresses does not inherit the old bytes."""
         self._reuses = self.tracks_writes
 
     def renew(self, ranges: Iterable[tuple[int, int]]) -> None:

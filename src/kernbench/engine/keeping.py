@@ -17,7 +17,7 @@ from kernbench.core.log import Log
 from kernbench.engine.recorder import Recorder, strip_array
 
 COMMAND_BYTES = 512
-"""The bytes that a stored command of any kind counts for: its operands and its rows in the log"""
+"""The bytes by which any stored command approaches the limit: its operands and its rows in the log"""
 
 
 @value(kw_only=True)
@@ -80,7 +80,7 @@ class Keeping:
         return self.policy.keep and not self.stopped
 
     def hold(self, nbytes: int) -> None:
-        """Count ``nbytes`` of host data until they are replayed; stop storing data if the limit is exceeded."""
+        """Add ``nbytes`` of host data to the stored bytes until their replay; stop storing data beyond the limit."""
         self._host_bytes += nbytes
         self._set_limit()
         if len(self._log.whats) >= self._recorder.most_commands:

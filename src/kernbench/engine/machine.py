@@ -263,7 +263,7 @@ class Machine:
         return self.send(src, dst, self.header_bytes, message, channel)
 
     def send_control(self, src: str, dst: str, message: ControlMessage, cause: Cause) -> None:
-        """Send a message of the control path, after ``cause``. Its row closes when the receiver has handled it."""
+        """Send a control message. Its row begins after ``cause``, and closes when the receiver has handled it."""
         log, request_id = self.log, message.request_id
         row = log.open(
             log.part(src),

@@ -239,7 +239,7 @@ CALLED: dict[str, tuple[str, ...]] = {
     "pe_mmu": (),
     "pe_ipcq": ("overhead_ns", "overhead_ps", "arrived"),
 }
-"""The methods that the machine calls on a part, by kind, in addition to ``_ANY_PART``."""
+"""By kind, the methods that the machine calls on a part; they do not include ``_ANY_PART``."""
 
 EXTRA = (*_ENTERED, "overhead_ps", "receive")
 """The methods that the machine calls on an extra part. The part's own classes may call more."""

@@ -96,7 +96,7 @@ def _is_process(cls: type[Component], name: str) -> bool:
 
 
 def _calls_itself(cls: type[Component], name: str) -> bool:
-    """Return True for a helper: a user's class, or a class from the one that defines ``name`` down, uses ``name``."""
+    """Return True for a helper: a user's class, the class that defines ``name``, or a class below it uses ``name``."""
     owner = next(place for place, base in enumerate(cls.__mro__) if name in vars(base))
     return _mentions((base for place, base in enumerate(cls.__mro__) if place <= owner or not is_builtin(base)), name)
 

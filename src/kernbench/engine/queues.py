@@ -1,6 +1,7 @@
-"""Queues between PEs: the counters of both ends, the rules that change them, and the interface of a part with queues.
+"""Queues between PEs: the counters of both ends, the rules for the counters, and the interface of a part with queues.
 
-A queue pair is two rings of slots, each at the end that receives. Message k is stored in slot k mod ``n_slots``::
+A queue pair has a ring of slots at each end, for the messages that this end receives. Message k is stored in slot
+k mod ``n_slots``::
 
     the end that sends                            the end that receives
     claim:  a slot is free?  my_head + 1
@@ -9,8 +10,8 @@ A queue pair is two rings of slots, each at the end that receives. Message k is 
     claim looks:  peer_tail_cache  ◀── credit ──  release: my_tail, the first that is not released
 
 A sender waits while ``my_head - peer_tail_cache = n_slots``, a receiver while ``taken = peer_head_cache``. The
-simulated machine and the mock of collectives both follow these rules and raise these errors; they differ in the arrival
-times of messages and credits.
+simulated machine and the mock of collectives both follow the rules of this module and raise its errors. The two differ
+in the arrival times of messages and credits.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class QueuePair:
 
     @property
     def peer_tail_cache(self) -> int:
-        """The number of messages that the peer has released, by the credits that have arrived."""
+        """The number of messages that the peer has released, according to the credits that have arrived."""
         return self._take_credits()
 
     @peer_tail_cache.setter
@@ -208,7 +209,7 @@ class QueuePair:
 def find_queue(name: str, queues: Mapping[str, Q], direction: str, nbytes: int, *, sends: bool) -> Q:
     """Return queue ``direction`` of ``queues`` for a message of ``nbytes``, which a kernel ``sends`` or else receives.
 
-    Raises IpcqInvalidDirection for a missing queue, or a queue of the opposite direction only. Raises KernelError for a
+    Raises IpcqInvalidDirection if the queue is missing, or only transfers the opposite way. Raises KernelError for a
     message larger than a slot.
     """
     queue = queues.get(direction)
@@ -324,7 +325,7 @@ class QueuePart(Component):
     def pending_messages(self) -> tuple[UnreceivedMessage, ...]:
         """The messages to this PE that no kernel has received, also messages in flight.
 
-        Messages of removed queues count until new queues are installed.
+        Messages of removed queues are included until new queues are installed.
         """
         raise NotImplementedError
 

@@ -317,9 +317,9 @@ class Operation:
 class Recorder:
     """The writer that opens and closes records in ``log``; without ``keep_data`` records have only times and names.
 
-    An operation that reads memory has read its operands when the last of its accesses has read. The sender of a message
-    writes the message's times. ``on_full`` is called before a command would exceed ``most_commands``, and may clear
-    ``keep_data``.
+    An operation that reads memory has read its operands when memory has read the bytes of all its accesses. The sender
+    of a message writes the message's times. ``on_full`` is called before a command would exceed ``most_commands``, and
+    may clear ``keep_data``.
     """
 
     def __init__(self, log: Log, *, keep_data: bool) -> None:
@@ -490,7 +490,7 @@ class Observation:
         self.tables.open_turn_in_banks(self._requests[request.op, request.part], server, span, waited, bank_time)
 
     def cut_in_banks(self, request: AccessMessage, span: tuple[int, int], bank_time: BankTime) -> None:
-        """Shorten the last turn of an access in a slice with banks to ``span``."""
+        """Shorten to ``span`` the last turn of an access to a slice with banks."""
         self.tables.cut_turn(self._requests[request.op, request.part], span, bank_time)
 
     def _about(self, transfer: Transfer) -> About:

@@ -75,7 +75,7 @@ class Inbox(Store):
         return event
 
     def deliver(self, message: object) -> None:
-        """Append a message, or pass it by a single event to the first process that waits for such a message."""
+        """Append a message, or give it, by a single event, to the first process that waits for such a message."""
         for at, event in enumerate(self.get_queue):
             if event.fits is None or event.fits(message):
                 del self.get_queue[at]
@@ -93,7 +93,7 @@ class Inbox(Store):
         return False
 
     def _do_get(self, event: Any) -> bool:
-        """Let ``event`` take a message, after a ``put``. Return True, so that SimPy also serves the next event."""
+        """Let ``event`` take a message, after a ``put``. Return True, so that SimPy also tries the next ``get``."""
         self._give(event)
         return True
 

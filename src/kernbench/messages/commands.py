@@ -32,7 +32,7 @@ class Operand:
     - ``valid``: the number of elements per axis that are in memory. For all other elements, and in segments at
       ``NOWHERE``, a read returns ``other`` and a write does nothing.
     - ``by_address``: the kernel computed the address, so no allocator separates the bytes from other arrays. The flag
-      does not count when operands are compared, and files of the op-log omit it.
+      is ignored when operands are compared, and files of the op-log omit it.
     """
 
     space: str
@@ -342,8 +342,8 @@ class ReadValue:
 
 
 KernelRequest: TypeAlias = Command | AwaitSpace | Meet | Fence | Receive | AwaitCommand | ReadValue
-"""A request of a kernel. After a command is issued the kernel continues; after a SEND it first waits for a slot of the
-receiver. A RECEIVE claims the next message of its queue; the answer is the message's slot."""
+"""A request of a kernel. After a command is issued, the kernel continues; after a SEND, it first waits for a slot of
+the receiver. A RECEIVE claims the next message of its queue; the answer is the message's slot."""
 
 
 def awaited_by(request: KernelRequest | None, place: Callable[[int], str] = "line {}".format) -> str:

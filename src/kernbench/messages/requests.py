@@ -145,7 +145,7 @@ class PeDmaMsg(HostMsg):
 
     The request skips the control path: the descriptor is at the DMA when the message is submitted. ``repeat``
     descriptors are queued, at most ``outstanding`` of them in flight. Their addresses are ``stride_bytes`` apart.
-    Raises InputError if ``nbytes``, ``repeat`` or ``outstanding`` is below 1, or for another ``op``.
+    Raises InputError if ``nbytes``, ``repeat`` or ``outstanding`` is below 1, or if ``op`` is unknown.
     """
 
     pe: PeCoord

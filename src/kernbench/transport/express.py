@@ -12,7 +12,8 @@ these, become packets too, at their current places.
 
 Most transfers find a free route: every link and FIFO is empty when they arrive, which ``Link.express_free_at`` shows at
 once. Such a transfer only advances ``express_free_at``. The transfer *claims* its links, and changes their figures,
-only when another transfer or an observer needs these figures. A delivered transfer without claims is only counted.
+only when another transfer or an observer needs these figures. A transfer that is delivered without claims is only
+added to its route's number of such transfers (``Route.carried``).
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class Claim:
         return peak
 
     def find_peak(self, claims: Iterable[Claim]) -> None:
-        """Set ``peak``; ``claims`` are the earlier claims on the link, the last first, also of several packets."""
+        """Set ``peak``, also with claims of several packets. ``claims``: earlier claims on the link, the last first."""
         first = self.transfer.start_ps + self.transfer.profile.offsets[self.hop]
         self.earlier = _still_there(claims, first)
         self.peak = self.peak_until(self.over_at) if self.transfer.profile.n_full else self._sum_fifo_bytes(first)
@@ -118,9 +119,9 @@ def _still_there(claims: Iterable[Claim], at: int) -> tuple[Claim, ...]:
 class Claims:
     """The claims on a link or a port, in order of time, and their bytes in the FIFO behind the link.
 
-    The bytes are computed for the time at which a new transfer is granted the link, possibly in the future. Until a
-    claim has left the FIFO, it counts with its largest number of bytes. The sum is exact if every claim has one packet,
-    and an upper bound otherwise. Calls must come in order of time.
+    The bytes are computed for the time at which a new transfer is granted the link, possibly in the future. Each
+    claim counts with the most bytes that it ever has in the FIFO, until its last byte has left. The sum is exact if
+    every claim has one packet, and an upper bound otherwise. Calls must come in order of time.
     """
 
     __slots__ = ("occupancy", "occupied_bytes", "queue", "streams")
@@ -281,7 +282,7 @@ class Express:
         return self._count(link)
 
     def _count(self, link: Link) -> LinkUse:
-        """Return the use of ``link`` without the packets of its claims that have not started yet."""
+        """Return the use of ``link``, without the packets of its claims if these packets have not started yet."""
         claims = self._claims.get(link)
         if claims is None:
             return LinkUse(link.granted_bytes, link.busy_ps, link.peak)
@@ -504,7 +505,7 @@ class Express:
             link.fifo.append(packet)
 
     def resume(self, probe: Probe) -> None:
-        """Continue the transfers that ``probe`` follows as express, if their future times are certain."""
+        """If their future times are certain, continue as express transfers those that ``probe`` follows."""
         if probe.port.probe is not probe:
             return
         now = self.clock.time
@@ -544,7 +545,7 @@ class Express:
         resume(link)
 
     def _readmit(self, course: Course, now: int) -> None:
-        """Admit a transfer in flight as packets to the express path."""
+        """Admit to the express path a transfer that is in flight as packets."""
         transfer, profile, start = course.transfer, course.profile, course.start_ps
         transfer.probe = None
         transfer.profile, transfer.start_ps, transfer.resumed_at = profile, start, course.first

@@ -315,7 +315,7 @@ class Network:
         packets.supply(transfer, supply, self.clock.time)
 
     def curtail(self, transfer: Transfer, count: int) -> None:
-        """Withdraw the supply beyond the first ``count`` packets of ``transfer``; the caller supplies them again."""
+        """Withdraw the supply beyond the first ``count`` packets of ``transfer``; the caller resupplies the rest."""
         if transfer.express:
             self.express.revoke((transfer.port,))
         packets.curtail(transfer, count)

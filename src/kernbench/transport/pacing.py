@@ -86,7 +86,7 @@ class PacedLink(Link):
             return self.figures.serialise_ps(nbytes)
 
     def serialise_ps(self, nbytes: int) -> int:
-        """Return the time of a packet at the link's bandwidth in ps: the lower bound."""
+        """Return the time in ps of a packet at the link's bandwidth: the lower bound."""
         return self.figures.serialise_ps(nbytes)
 
 

@@ -212,7 +212,7 @@ def offer(source: Input, when: int) -> None:
 
 
 def release_link(link: Link) -> None:
-    """Release a link that a transfer by packets has passed or will not use; express transfers may follow."""
+    """Record that a transfer by packets has passed ``link`` or will not use it; the last one lets express follow."""
     link.users -= 1
     if not link.users:
         resume(link)

@@ -8,8 +8,9 @@ if four conditions hold:
 - every packet behind the probe was granted its links at the computed times;
 - the transfers still at the port follow in closed form.
 
-A port probes after as many packets as its route has links, or as the port has transfers. After a failed probe this
-interval doubles. A port without contention is therefore soon express again, and permanent contention costs few probes.
+A port probes after as many packets as its route has links or, if larger, as the port has transfers. After a failed
+probe the number of packets doubles. A port without contention is therefore soon express again, and permanent
+contention costs few probes.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class Probe:
         return to_come * len(links) > len(self.packets) and all(link.users <= own_transfers for link in links)
 
     def end(self) -> None:
-        """Stop following packets. The port probes again after twice as many packets."""
+        """Stop following packets. The port probes again after twice its previous interval."""
         self.port.look_after(2 * self.port.interval)
         for packet in self.packets:
             packet.transfer.probe = None

@@ -223,8 +223,8 @@ class Port(Waiting):
     """A source: one DMA queue, virtual channel or memory output.
 
     The port cuts its transfers into packets one at a time. If ``looks`` is set, the port probes for a free way
-    (``probe.py``) every ``interval`` packets, the next time after ``patience`` more packets. A network without express
-    transfers never probes. The port calls ``resume`` with a successful ``probe``.
+    (``probe.py``) every ``interval`` packets; ``patience`` counts the packets left until the next probe. A network
+    without express transfers never probes. The port calls ``resume`` with a successful ``probe``.
     """
 
     __slots__ = ("interval", "looks", "name", "patience", "probe", "queue", "resume", "undelivered")
@@ -457,7 +457,7 @@ class Transfer:
         return head, head + (supply.pace.last_ps if packet == self.n_full else supply.pace.packet_ps)
 
     def extend_supplies(self, supply: Supply | None) -> None:
-        """Append ``supply``; None only marks the transfer as one that later calls supply."""
+        """Append ``supply``. None: append nothing, but mark the transfer as supplied by later calls."""
         if self.supplies is None:
             self.supplies = []
             self.supplied = 0

@@ -1,6 +1,6 @@
 """The closed forms of an uncontended transfer, from the figures of the links on its route.
 
-Packet k of a transfer of n full packets and a last one, which may be smaller, alone on links j = 0 … H-1:
+A transfer of n full packets and a last one, which may be smaller, is alone on links j = 0 … H-1. For packet k:
 
     pace[j]    = max(supply pace, serialisation of a full packet on links 0 … j)
     start(k,j) = t0 + offset[j] + k · pace[j]                offset[j] = Σ overhead of links 0 … j-1
