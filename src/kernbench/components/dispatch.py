@@ -378,7 +378,7 @@ class Dispatcher:
         )
 
     def on_message(self, command: Command, slot: Slot | Exception | None, row: Row) -> None:
-        """Complete a posted receive whose message ended with ``row``; ``slot`` is the error of a wrong message."""
+        """Complete a posted receive whose message ended with ``row``; for a wrong message, ``slot`` is the error."""
         if isinstance(slot, Exception):
             self.fail_next(slot)
             row = NONE

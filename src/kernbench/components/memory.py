@@ -16,7 +16,7 @@ from kernbench.transport import Transfer
 
 @value
 class MemoryAccess:
-    """``rows`` runs of ``row_bytes``, the first at address ``pa``, ``stride`` bytes apart, for the part ``requester``.
+    """Access by ``requester`` to ``rows`` runs of ``row_bytes``, ``stride`` bytes apart, the first at address ``pa``.
 
     ``write``: True for a write, whose bytes have arrived; False for a read.
     """

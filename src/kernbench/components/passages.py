@@ -150,7 +150,7 @@ class Passage:
         self._open: list[int] = []  # the written rows that have not ended
 
     def events_by_now(self) -> int:
-        """Return the number of past events. An event due now counts only if it has certainly happened."""
+        """Return the number of past events. An event due now is included only if it has certainly happened."""
         clock, events = self._stages.clock, self.timetable.events
         after = clock.time - self.start_ps
         count = bisect_right(events, after) if clock.has_come(clock.time, NEVER) else bisect_left(events, after)

@@ -86,7 +86,7 @@ class SerialCpu(Component):
 class PeCpu(SerialCpu):
     """The CPU of a PE. It starts kernels at their common start and reports when all commands of a kernel are done.
 
-    The kernels of a stream run in arrival order. Queues are removed after all kernels that were ordered earlier.
+    The kernels of a stream run in arrival order. Queues are removed once all kernels ordered earlier are done.
     """
 
     Attrs = PeCpuAttrs

@@ -98,8 +98,8 @@ class DmaChannel:
     def post(self, message: Row, after_ps: int, name: int, launch: int, line: int) -> tuple[int, Row]:
         """Queue the descriptor of a message that reaches the DMA in ``after_ps``.
 
-        Return the time in ps at which the message can leave by ``port``, and its log row. ``name`` is the log's number
-        for the direction of the peer's queue. ``launch`` and ``line`` are those of the send.
+        Return the time in ps when the message can leave by ``port``, and the row of the descriptor. ``name`` is the
+        log's number for the direction of the peer's queue. ``launch`` and ``line`` are those of the send.
         """
         rows, begin, after, by = self._rows, self._clock.time + after_ps, message, BY_QUEUE
         if self._ready_at > begin:

@@ -51,7 +51,7 @@ from kernbench.triton_emu.handles import Slot
 
 @value(eq=False)
 class AnyReceive:
-    """A waiting receive of the kernel ``board`` without a direction, of ``nbytes``, called at ``line``."""
+    """A waiting receive of ``nbytes`` without a direction, which the kernel ``board`` called at ``line``."""
 
     board: Scoreboard
     nbytes: int

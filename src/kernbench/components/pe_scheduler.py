@@ -142,7 +142,7 @@ class PipelinedCommand:
 
     For a product by blocks, ``tiles`` are those of one step, and ``steps`` are the steps for which nothing has been
     read. The panels of ``held`` are in TCM or in flight. ``source`` is set for tiles that may be scheduled, as long as
-    none of them is injected. ``inside`` counts all scheduled tiles as one.
+    none of them is injected. In ``inside``, all scheduled tiles together are one tile.
     """
 
     op: int
@@ -195,11 +195,11 @@ class PanelBuffers:
         self._read(cause)
 
     def release(self, token: Token, row: Row) -> None:
-        """Release the panels that are not needed after the step of ``token``, its last tile, when ``row`` ends."""
+        """At the end of ``row``, free the panels that are not needed after the step whose last tile is ``token``."""
         self.release_step(token.work.plan, row)
 
     def release_step(self, plan: PipelinedCommand, row: Row) -> None:
-        """Release the panels that are not needed after the first step of ``plan``, when ``row`` ends."""
+        """At the end of ``row``, free the panels that are not needed after the first step of ``plan``."""
         self._free += plan.held.popleft().step.freed
         self._read((row, By.SLOT))
 

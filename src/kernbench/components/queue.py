@@ -59,7 +59,7 @@ class Message(QueueData):
 
 @state(eq=False)
 class PendingReceive:
-    """A receive at ``line`` without its message yet: number ``sequence`` of its queue, of ``nbytes``.
+    """A receive of ``nbytes`` at ``line``, whose message, number ``sequence`` of its queue, is still missing.
 
     The receive takes effect at ``due_ps``, in ``place`` among the programs of that instant. ``posted``: the kernel
     already has the slot, and continues.
@@ -183,7 +183,7 @@ class Queue(QueuePair):
     def send(
         self, command: Command, sequence: int, launch: int, cause: Cause, done: Callable[[Command, Row], None]
     ) -> None:
-        """Write message ``sequence`` of ``command`` to its slot. Call ``done(command, sent)`` when its bytes have left.
+        """Write message ``sequence`` of ``command`` to its slot; call ``done(command, sent)`` when it is delivered.
 
         The record of the message ends when the message has arrived.
         """
@@ -236,7 +236,7 @@ class Queue(QueuePair):
         """Let ``receive``, due at ``due_ps``, wait for its message. Return False if the message has already arrived.
 
         Return False also for an error of the kernel, which is reported when the receive takes effect. A message that
-        arrives before ``due_ps`` is announced by None, and the receive takes it (``slot_of``) when it is due.
+        arrives before ``due_ps`` is announced by None; the receive, once due, takes the message (``slot_of``).
         """
         sequence = self.taken
         if self.peer_head_cache > sequence or self.my_rx_base_pa is None or receive.nbytes > self.slot_size:

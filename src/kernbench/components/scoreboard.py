@@ -103,7 +103,7 @@ class Scoreboard:
             on_written(row)
 
     def release(self, command: Command, cause: Cause) -> None:
-        """Release ``command`` from one of the ``waits`` that it was issued with."""
+        """End one of the ``waits`` with which ``command`` was issued."""
         self._start_ready((command,), cause)
 
     def _start_ready(self, waiters: Sequence[Command], cause: Cause) -> None:

@@ -63,7 +63,7 @@ class IssueSlot:
 class Sequencer:
     """The sequencer of the kernel of ``order``, whose commands ``run`` carries out.
 
-    A request occupies the CPU for ``issue_ps``, a request for a value for ``value_ps``, and then takes effect.
+    A request occupies the CPU for ``issue_ps`` (a request for a value: ``value_ps``), and then takes effect.
     ``part``: the CPU's number in the log. ``on_barrier(self)`` is called when the kernel reaches a barrier,
     ``on_finish(launch, report)`` when the kernel is done. ``issue_slot`` is set for a kernel that runs concurrently
     with others.
@@ -395,7 +395,7 @@ class Sequencer:
         return not len(self.run.board)
 
     def _stall_until(self, holds: Callable[[], bool], then: Callable[[], None], by: By) -> None:
-        """Call ``then``, with the reason ``by``, once ``holds()``, whose value changes only when a command is done."""
+        """Call ``then``, with the reason ``by``, once ``holds()``; its value changes only when a command is done."""
         if holds():
             then()
             return

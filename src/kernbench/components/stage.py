@@ -1,7 +1,7 @@
 """Stages of the PE pipeline: units with bounded input queues, coupled by counters of free slots.
 
-A stage starts a token when it is free, a token waits, and the token's next stage has a slot. When the token is done,
-the stage releases the token's slot and passes the token on. Each token costs one event per stage.
+A stage that is free starts the first waiting token when that token's next stage has a slot. When the token is done,
+the stage frees the token's slot and passes the token on. Each token costs one event per stage.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Stage:
         return True
 
     def pass_on(self, token: Token, cause: Cause) -> None:
-        """Pass on ``token``, which is done in this stage after ``cause``, and release its slot."""
+        """Pass on ``token``, which is done in this stage after ``cause``, and free its slot."""
         token.to_pass = left = token.to_pass - 1
         if left:
             token.cause = cause

@@ -309,7 +309,7 @@ class _Walk:
         return place
 
     def _to_message(self, row: Row, message: Row) -> PathPlace:
-        """Walk from the end of a wait for a message to its arrival in the slot, over the time to decode the message."""
+        """Walk from the end of a wait for a message, over the time to decode it, to its arrival in the slot."""
         waiting = self._note_hop(row, message, "message", self._text(self._snapshot.send_of.get(message, message)))
         overhead_ps = 0
         if waiting.pe is not None:
@@ -318,14 +318,14 @@ class _Walk:
         return PathPlace(message)
 
     def _to_write(self, fence: Row, write: Row) -> PathPlace:
-        """Walk from the end of a fence to when the last write that the fence waited for was in memory."""
+        """Walk from the end of a fence to the time when the last write that the fence waited for was in memory."""
         rows = self._rows
         waiting = _WaitingLine(self._pe(fence), rows[fence + LINE], rows[fence + READ])
         self._note_hop(fence, write, "fence", waiting=waiting)
         return PathPlace(write, "accessed" if rows[write + KIND] in (Kind.DMA_WRITE, Kind.ATOMIC) else "end")
 
     def _to_credit(self, row: Row, credit: Row) -> PathPlace:
-        """Walk from the end of a wait for a slot to when the receiver released the slot."""
+        """Walk from the end of a wait for a slot to the time when the receiver freed the slot."""
         rows, chain, giver = self._rows, self._chain, self._rows[credit + CAUSE]
         if rows[row + KIND] == Kind.CONTROL:  # the kernel ended when its credits were back, and did not wait for a slot
             waiting = self._waiting(row)._replace(line=0)

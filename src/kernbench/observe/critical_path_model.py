@@ -250,7 +250,7 @@ class PathChain:
     def come_to(self, place: PathPlace) -> bool:
         """Return True if the walk may continue at ``place``; otherwise mark the remaining time as not traced.
 
-        The walk may continue if time has decreased since the last place, or if ``place`` is new at this instant. A
+        The walk may continue if it has gone back in time since the last place, or if ``place`` is new at its time. A
         limit of ``MOST_STEPS`` places for each row of the entered launches also guarantees that the walk ends.
         """
         if self._instant_ps != self.at_ps:

@@ -85,7 +85,8 @@ class InsideDma:
     def walk_control(self, row: Row, part: PathPart, pe: PeCoord | None, line: int) -> Row:
         """Walk from the end of a CPU's work on a control message to the departure of the message; return NONE.
 
-        If the CPU was busy with another message on arrival, walk only to the end of that work and return its row.
+        If the CPU was busy with another message on arrival, walk only to the end of that work, and return the row of
+        the other message.
         """
         number = self._snapshot.control_of.get(row)
         if number is None:

@@ -2,7 +2,8 @@
 
 The time of an engine, a CPU or a memory belongs to that resource. The time of a transfer has two parts:
 
-- The time up to the overheads of its route is divided like these overheads, among the components entered and the wires.
+- The time up to the sum of the overheads of its route is divided in proportion to these overheads, among the components
+  entered and the wires.
 - The remaining time belongs to the slowest links of the route, which set its rate.
 
 A link with a distant far end is no faster than the return of buffer space from there. The overhead of the far end then

@@ -73,10 +73,10 @@ class Bound:
 
 @value
 class Difference:
-    """Time beyond the bound, by cause ``what``.
+    """Time of ``ps`` beyond the largest bound, and its cause ``what``.
 
-    The cause is a part of the critical path during which the limiting resource was idle. Otherwise the cause is a text:
-    the resource was busy for longer than its rate predicts.
+    The cause is either a part of the critical path (the limiting resource was idle for ``ps`` of it), or a text, which
+    says that this resource was busy for ``ps`` longer than its rate predicts.
     """
 
     what: str
@@ -424,7 +424,7 @@ class _Gatherer:
     def _links(self) -> Iterator[Load]:
         """Yield the loads of the busiest links, and of the busiest FIFOs behind links.
 
-        All transfers count, with their headers.
+        The bytes are those of all transfers, headers included.
         """
         snapshot, transfers = self._snapshot, self._snapshot.transfers
         sent = np.flatnonzero(self._path.encloses(transfers.start, transfers.end))

@@ -413,7 +413,7 @@ class _Mapped:
         return any(shard.pa <= pa < shard.pa + shard.nbytes for shard in self.mapping.shards)
 
     def away(self, time_ps: int) -> int:
-        """Return the distance of a time from the mapping, in ps: a host may fill a tensor before it maps it."""
+        """Return the distance of a time from the mapping, in ps: a host may fill a tensor before mapping it."""
         return max(self.from_ps - time_ps, time_ps - self.until_ps, 0)
 
 

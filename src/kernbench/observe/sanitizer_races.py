@@ -74,8 +74,8 @@ def find_races(
 ) -> Iterator[Race]:
     """Yield the races among finished ``records`` of an op-log; of two composites, the first pair of tiles.
 
-    The accesses of a PE to its local TCM do not count, since the PE releases scratch only after the last use. Pairs of
-    accesses of one PE do not count either if PEs preserve the order of their programs (``in_order``).
+    The accesses of a PE to its local TCM are left out, since the PE frees scratch only after the last use. Pairs of
+    accesses of one PE are left out too if PEs preserve the order of their programs (``in_order``).
     """
     log = list(records)
     ends, fences = source_ends or {}, fence_ends or {}
@@ -120,7 +120,7 @@ def accesses_of(record: OpRecord, source_ends: SourceEnds) -> list[OperandUse]:
 
 
 def _fence_ps(access: OperandUse, fences: Sequence[int]) -> int:
-    """Return the time when a write is surely in memory: the end of the first fence that ended after its begin."""
+    """Return when a write is surely in memory: at its end, or at the first end of a fence after the write began."""
     at = bisect_right(fences, access.start_ps)
     return access.end_ps if at == len(fences) else min(access.end_ps, fences[at])
 

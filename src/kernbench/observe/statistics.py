@@ -161,7 +161,7 @@ def unions_ps(groups: Times, starts: Times, ends: Times) -> dict[int, int]:
 def engine_usage(works: Works, start_ns: float, end_ns: float) -> tuple[EngineUsage, ...]:
     """Return the usage of each type of engine by the works between two times, in ns.
 
-    A command executed in tiles counts by its tiles, since the work of the complete command includes waiting.
+    For a command executed in tiles, its tiles are the works, since the work of the complete command includes waiting.
     """
     begin, end = ns_to_ps(start_ns), ns_to_ps(end_ns)
     columns, rows = works.columns, works.rows

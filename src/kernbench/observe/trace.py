@@ -144,7 +144,7 @@ class _Maker:
         return self._span(track, TrackSpan(name, work.start_ps, work.end_ps, (*about, *facts)))
 
     def _slot(self, message: QueueMessage) -> TrackSpan | None:
-        """Add a message in its slot, from its arrival until the kernel releases the slot."""
+        """Add a message in its slot, from its arrival until the kernel frees the slot."""
         if message.arrived_ps == NEVER:
             return None
         node = pe_part(*message.peer, "pe_ipcq")
@@ -227,7 +227,7 @@ class _Maker:
         return None if send is None else next(iter(self.snapshot.asked_by.get(send, ())), None)
 
     def _connect_wait(self, wait: QueueWaited, span: TrackSpan | None) -> None:
-        """Add the arrow that ends a wait: from the send of the message, or from the slot that was released."""
+        """Add the arrow that ends a wait: from the send of the message, or from the slot that became free."""
         if span is None:
             return
         if wait.kind == "recv":

@@ -250,7 +250,7 @@ class Seen:
         return _Departures(numbers, left_ps, np.concatenate(([0], free)))
 
     def _find_earliest_ends(self, numbers: Column) -> Column:
-        """Return the ends of transfers without delays by links: uncontended, or as memories supplied them."""
+        """Return when transfers would end without delays by links: uncontended, or as memories supplied them."""
         transfers, turns = self.transfers, self.turns
         alone: Column = transfers.start[numbers] + transfers.zero_load[numbers]
         replies = np.flatnonzero((transfers.what[numbers] == Carries.REPLY) & (transfers.cause[numbers] >= 0))

@@ -298,7 +298,7 @@ def _purpose(step: PathStep, names: Mapping[int, str], copies: Collection[int]) 
 
 
 def _divide_steps(path: CriticalPath, names: Mapping[int, str]) -> Iterator[tuple[PathStep, int | None]]:
-    """Yield the steps of a path in order, each with the rank for which a kernel of another rank waited meanwhile.
+    """Yield the steps of a path in order, each with the rank whose message a kernel of another rank awaited meanwhile.
 
     The wait lasts while that rank does something other than its own kernel of the same name. Steps are cut where a wait
     begins or ends.

@@ -420,7 +420,7 @@ class _Served(Request):
 
 
 def saturate(slice_: SliceUnderTest, pattern: str, requesters: int, bursts: int) -> PatternRow:
-    """Measure a pattern with requesters that always have a next access, for ``bursts`` in total.
+    """Measure a pattern for ``bursts`` in total, with requesters that always have a next access.
 
     The measurement may end before a refresh. The rate is therefore computed from bank time, lengthened by the long-term
     share of refresh. Raises InputError if the slice cannot run the pattern.

@@ -453,7 +453,7 @@ def paces(subject: Subject) -> Iterator[str]:
 
 
 def _show_gbs(nbytes: int, ps: int) -> str:
-    """Return the rate as text, if ``nbytes`` arrive ``ps`` after their first byte."""
+    """Return as text the rate of ``nbytes``, the last of which arrives ``ps`` after the first."""
     return f"{(nbytes - 1) * PS_PER_NS / ps:.3g} GB/s" if ps > 0 else "at once"
 
 

@@ -226,9 +226,9 @@ class BanksTurnCost:
     kind: Histories
 
     def split(self, since: int, end: int) -> tuple[int, BankTime]:
-        """Return the begin of a grant that its requester waited for from ``since`` to ``end``, and its bank time.
+        """Return the begin and the bank time of a grant that its requester waited for from ``since`` to ``end``.
 
-        A read begins when the bus with its last burst becomes free for the read. A read that only fills gaps between
+        A read begins when the bus that carries its last burst becomes free for it. A read that only fills gaps between
         other bursts waits for the rows that it opens. A write waits for room in the queues.
 
         A bus is *occupied* from the end of its earlier bursts, or from the begin of the grant if that is later, to the

@@ -166,7 +166,7 @@ class Channel:
 
     @property
     def returned_bursts(self) -> int:
-        """Return the number of bursts that a turnaround sent back to their queue: counted, but not served yet."""
+        """Return the number of bursts that a turnaround sent back: the counters include them, but they wait again."""
         return sum([bursts for bursts, _ in self._counted])
 
     @property
@@ -285,11 +285,11 @@ class Channel:
         return tuple([run for _, run in sorted(zip(order, runs, strict=True), key=itemgetter(0))])
 
     def _send_back(self, write: int, now: int) -> tuple[int, int]:
-        """Send all bursts of a direction that are in its queue at ``now`` back to wait.
+        """Move to the waiting runs all bursts of a direction that are in its queue at ``now``.
 
         Bursts that have left the queue are on the buses, or next to use them. Such bursts are the first burst of a row
-        that is opening, and the bursts of a run whose first half is over. Return the time when the last of their rows
-        is ready, and the time when the buses have carried them.
+        that is opening, and the bursts of a run whose first half is over. Return the time when the last row of these
+        bursts is ready, and the time when the buses have carried them.
         """
         of, opened, last = self._of, 0, LONG_AGO
         place = max(0, (now - self._origin) // of.burst + 1)
@@ -442,14 +442,14 @@ class Channel:
         return opens, ready
 
     def _begin_grid(self, now: int, start: int) -> int:
-        """Restart the grid at ``now``, when all of its places are over, with a place at ``start``; return its begin."""
+        """Restart the grid, all places of which are past at ``now``, with a place at ``start``; return its begin."""
         unit = self._of.burst
         self._origin = start - (start - now) // unit * unit - self._of.margin * unit
         self._grid[:] = [0] * len(self._grid)
         return self._origin
 
     def _forget_grid(self, now: int) -> int:
-        """Drop most places of the grid that are over at ``now``; return the new begin of the grid."""
+        """Drop most places of the grid whose time is past at ``now``; return the new begin of the grid."""
         over = (now - self._origin) // self._of.burst - self._of.margin
         self._origin += over * self._of.burst
         self._grid[:] = [lane >> over for lane in self._grid]

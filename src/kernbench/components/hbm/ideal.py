@@ -33,7 +33,7 @@ class Channels:
         self.loads = lru_cache(MOST_KEPT)(self._loads)
 
     def _loads(self, access: Access, end: int) -> list[int]:
-        """Return the bytes of pieces that the first ``end`` bytes of an access touch, by PC; each piece counts once."""
+        """Return the bytes per PC of the pieces that the first ``end`` bytes of an access touch, each piece once."""
         loads = [0] * self.count
         runs = [
             (access.pa + begin // access.row_bytes * access.stride, min(access.row_bytes, end - begin))
@@ -126,7 +126,7 @@ class IdealMemory:
         return max(now, max(free) - self._ahead_ps)
 
     def _serve(self, access: Access, begin: int, end: int, now: int) -> list[int]:
-        """Return the time from which each PC is free after its share of these bytes.
+        """Return the time from which each PC is free after its share of bytes ``begin`` … ``end - 1``.
 
         A piece that two grants share counts in the first of them.
         """
@@ -139,7 +139,7 @@ class IdealMemory:
         ]
 
     def _end_of_turns(self, access: Access, begin: int, end: int, now: int, until: int, least: int) -> int:
-        """Return the end of the first quantum that is over after ``until``, with no byte before ``least`` left."""
+        """Return the end of the first quantum that is over after ``until`` and leaves no byte before ``least``."""
 
         def over_ps(at: int) -> int:
             return self._over_ps(self._serve(access, begin, at, now), now)
