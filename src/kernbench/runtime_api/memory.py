@@ -258,7 +258,7 @@ class TensorMemory:
         return np.zeros(window.shape, layout.dtype.numpy) if values is None else values
 
     def pass_on(self, layout: TensorLayout, window: Window, index: Any = ...) -> Array | None:
-        """Read values that the host writes to the machine again; the program does not see them. None without data."""
+        """Read values that the host only writes to the machine again, unseen by the program. None without data."""
         start_ps = self._engine.machine.clock.time
         self.settle(layout)
         self._requests.transfer(read_messages(layout, layout.first_stretches(window)))
