@@ -148,7 +148,7 @@ class TensorMemory:
         self._engine.renew((shard.pa, shard.nbytes) for shard in layout.shards)
 
     def map_on(self, wanted: Iterable[tuple[Iterable[TensorLayout], tuple[PeCoord, ...]]]) -> None:
-        """Map tensors in the MMUs of PEs that do not have them yet; the owners of a tensor always have it."""
+        """Map tensors in the MMUs of PEs that do not map them yet; the owners of a tensor always map it."""
         self._requests.transfer(chain.from_iterable(self._make_mappings(layouts, pes) for layouts, pes in wanted))
 
     def join(self, layouts: Sequence[TensorLayout]) -> int:
