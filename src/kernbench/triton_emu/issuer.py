@@ -37,7 +37,7 @@ class CommandMaker:
     of a later owner. The maker never waits: if there is no free memory, the program requests ``AwaitSpace`` and tries
     again.
 
-    ``under_way`` has the commands in flight by serial, with their handles, which it drops last to first.
+    ``under_way`` has the commands in flight by serial, with their handles, which are dropped last to first.
     ``next_serial`` is the serial of the next command. ``slots`` are the slots that have held messages of the
     program.
     """
