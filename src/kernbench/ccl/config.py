@@ -99,7 +99,7 @@ class CclConfig:
     def algorithm(self, name: str | None = None) -> AlgorithmConfig:
         """Return the algorithm called ``name``; without a name the default, or the only one.
 
-        Raises UnknownNameError, which lists the algorithms, for an unknown name, and InputError without any default.
+        Raises UnknownNameError, which lists the algorithms, for an unknown name; InputError if neither exists.
         """
         wanted = name or self.default_algorithm
         if wanted is None:
@@ -114,7 +114,7 @@ class CclConfig:
 
 
 class AlgorithmSettings(dict[str, Any]):
-    """A mapping of an algorithm's settings, with the keys of ``ccl.yaml``, that a program may change and pass on.
+    """An algorithm's settings, under the keys of ``ccl.yaml``, as a mapping that a program may change and pass on.
 
     The entry ``algorithm`` is the name. Keys that pass through to the algorithm are entries of the same mapping. A
     function that receives the settings (``install_ipcq``, ``configure_sfr_intercube_multisip``, …) checks them like a

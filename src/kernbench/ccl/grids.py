@@ -10,7 +10,7 @@ other. A part travels straight to its place, from both directions, and the place
 closed line, as in a torus, values use the shorter direction.
 
 A precomputed schedule assigns a time to each message, and both places of the message use this time. Each place acts in
-the order of these times. Receives do not block, so a place stops only at a full queue: its receiver has not yet
+the order of these times. Receives do not block, so a place stops only at a full queue, whose receiver has not yet
 received the message n_slots earlier. The place that is furthest behind in the schedule therefore never waits, and no
 deadlock is possible with any number of slots.
 """
@@ -34,7 +34,7 @@ class Axis(NamedTuple):
 
 
 class GridStep(NamedTuple):
-    """A step of a place at time ``when``: send ``value`` by ``queue``, or add or take the message of ``queue``."""
+    """A step of a place at time ``when``: send ``value`` by ``queue``, or add or copy the message of ``queue``."""
 
     when: int
     value: int

@@ -399,7 +399,7 @@ def find_packaged_file() -> str:
 
 
 def _take_out(section: dict[str, Any]) -> dict[str, Any]:
-    """Remove the keys that pass through from a section and return them; drop the key that does nothing."""
+    """Remove from ``section`` the keys that are passed through, and return them; drop the key that does nothing."""
     section.pop(IDLE_KEY, None)
     return {name: section.pop(name) for name in tuple(section) if name.startswith(PASSED_PREFIX)}
 

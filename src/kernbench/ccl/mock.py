@@ -307,7 +307,7 @@ class MockPe:
         return progressed
 
     def _step(self) -> bool:
-        """Answer the kernel's request if possible and run the kernel to its next request."""
+        """Answer the kernel's request if possible, and run the kernel to its next request."""
         if self._begun and self._request is None:
             return self._finish()
         answer: object = None

@@ -155,7 +155,7 @@ def make_unreceived_error(messages: Sequence[UnreceivedMessage]) -> IpcqError:
 
 
 def lines_of(messages: Iterable[UnreceivedMessage]) -> list[str]:
-    """Return a line for each distinct path and place of messages; a last line counts the lines left out."""
+    """Return a line for each distinct path and place of messages; a last line gives the number of lines left out."""
     texts = [text if n == 1 else f"{text}, {n} times" for text, n in Counter(map(str, messages)).items()]
     more = [f"and {len(texts) - _MAX_LINES} more"] if len(texts) > _MAX_LINES else []
     return [*texts[:_MAX_LINES], *more]

@@ -103,7 +103,7 @@ def all_reduce_round(
 ) -> list[Step]:
     """Return the steps that reduce ``pieces`` over a ring of two or more: reduce-scatter, then all-gather.
 
-    ``parts`` has the parts of the places backwards from this place. A piece is reduced once, on one rank, so that all
+    ``parts`` has the part of each place, backwards from this place. A piece is reduced once, on one rank, so that all
     ranks end with the same bits.
     """
     relay = Relay(ring)

@@ -21,7 +21,7 @@ from kernbench.messages.steps import Chunk, ChunkSource, Step, await_message, re
 
 
 class Branch(NamedTuple):
-    """The queues of a node: to its parent (None for the root), and to its children in the order of addition."""
+    """The queues of a node: to its parent (None for the root) and to its children, whose data it adds in this order."""
 
     parent: str | None
     children: tuple[str, ...]

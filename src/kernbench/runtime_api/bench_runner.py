@@ -246,7 +246,7 @@ def run_bench(
     the bench declares otherwise. ``ccl``: the configuration of collectives, or its file. ``frontends``: the settings of
     front ends.
 
-    The result holds errors of the program, and its ``raise_for_status()`` raises them. Raises InputError for an
+    The result stores an error of the program, and its ``raise_for_status()`` raises the error. Raises InputError for an
     unusable topology, device or parameter.
     """
     bench = as_bench(bench_fn)
@@ -359,7 +359,7 @@ class _BenchRun:
 
     @property
     def _zero_ns(self) -> float:
-        """The time in ns from which the run counts."""
+        """The time in ns at which the reported time of the run begins."""
         load = self._context.operators.load
         return self._begin_ns if load is None else self._begin_ns + load.left_out_ns
 
@@ -397,7 +397,7 @@ class _BenchRun:
 
 @contextmanager
 def _refused_threads_fail() -> Iterator[None]:
-    """At the end of the run, raise the error of a thread that may not call the machine, unless it was caught."""
+    """At the end of the run, raise the error of a thread that may not call the machine, unless the thread caught it."""
     refused: list[SecondThreadError] = []
 
     def note(args: threading.ExceptHookArgs) -> None:

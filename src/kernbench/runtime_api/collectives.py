@@ -103,7 +103,7 @@ class Member:
 
     @property
     def channel(self) -> CallChannel:
-        """The channel that counts its collectives."""
+        """The channel that numbers its collectives."""
         return "all" if self.among is None else self.among
 
     def ring(self, spec: TopologySpec) -> SipRing:

@@ -226,8 +226,8 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
     def uninstall_ipcq(self, plan: IpcqPlan) -> None:
         """Remove the queues of a plan, so that others can be installed.
 
-        Raises IpcqError for messages that no PE has received, after the removal. If a rank removes the queues, the
-        error comes when the ranks have ended.
+        After the removal, raises IpcqError for messages that no PE has received. If a rank removes the queues, the
+        error is raised when the ranks have ended.
         """
         self._installer.remove(plan.queues)
         if not self._workers.current.spawned:
@@ -255,7 +255,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
     def cleanup(self) -> CleanupReport:
         """Wait for requests in flight, free every tensor, and report unfinished work and leaks.
 
-        The report lists messages that were not received too; the end of the context raises IpcqError for them.
+        The report also lists messages that were not received; the end of the context raises IpcqError for them.
         """
         self.drain()
         left = (*self.multiprocessing.left, *self._groups.finish())

@@ -101,8 +101,8 @@ class Distributed:
     def destroy_process_group(self, group: RankGroup | None = None) -> None:
         """Wait for this rank's requests in flight, and leave the group; the last rank to leave removes the queues.
 
-        If the program itself created the group, its own call removes the queues, once its ranks have ended. A ``group``
-        of some ranks has no state: the call destroys nothing.
+        If the program itself created the group, the program's call removes the queues, once the ranks have ended. A
+        ``group`` of some ranks has no state: the call destroys nothing.
         """
         if group is not None:
             self._find_member("destroy_process_group", group)

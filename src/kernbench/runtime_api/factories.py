@@ -176,7 +176,8 @@ class TensorFactories:
     ) -> Tensor:
         """Make a tensor on the current SIP and copy ``data`` (an array, nested lists or a tensor) into it.
 
-        Without ``dtype``, data of an element type of the machine retains it; other floats become f32, integers i32.
+        Without ``dtype``, data of an element type of the machine retains that type; other floats become f32, other
+        integers i32.
         """
         check_host_calls()
         if isinstance(data, Tensor):

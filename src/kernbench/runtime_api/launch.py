@@ -35,7 +35,7 @@ class Launch:
 def prepare_launches(
     name: str, kernel: KernelFunction | str, args: Iterable[object], kwargs: Mapping[str, object]
 ) -> tuple[Launch, ...]:
-    """Check a launch and return its messages: one, or one for each SIP if an argument is a list of a tensor per SIP.
+    """Check a launch and return its messages: one, or one per SIP if an argument is a list with one tensor per SIP.
 
     A string names a kernel of the package. Raises InputError in these cases:
 

@@ -95,9 +95,9 @@ def report_run(
 ) -> RunReport:
     """Compute the figures of a run, up to its current time.
 
-    The figures of launches and engines count from ``since_ns`` on, all other figures from the start of the run.
-    ``links``: the traffic of links at the end of the program; None means the current traffic. ``works``: the works of
-    the log, if the caller has computed them already.
+    The figures of launches and engines cover the time from ``since_ns`` on, all other figures the time from the start
+    of the run. ``links``: the traffic of links at the end of the program; None means the current traffic. ``works``:
+    the works of the log, if the caller has computed them already.
     """
     since_ps = ns_to_ps(since_ns)
     launched = [handle for handle in launches_of(engine.handles) if handle.submitted_ps >= since_ps]

@@ -193,7 +193,7 @@ Elements: TypeAlias = tuple[int, tuple[tuple[int, int], ...]]
 
 
 def reshape_layout(layout: TensorLayout, shape: Shape, place: ViewsOf) -> TensorLayout | None:
-    """Return the layout of the same elements, in the same order, under ``shape``; None if a shard is no box of it.
+    """Return the layout of the same elements, in the same order, under ``shape``; None if a shard is no box in it.
 
     If a policy for ``shape`` places every element where it is now, the result has that policy. Otherwise the result
     retains ``dp`` and the shape that ``dp`` splits. ``place`` returns the shards that result from a policy for a tensor

@@ -148,7 +148,7 @@ class TensorMemory:
         self._engine.renew((shard.pa, shard.nbytes) for shard in layout.shards)
 
     def map_on(self, wanted: Iterable[tuple[Iterable[TensorLayout], tuple[PeCoord, ...]]]) -> None:
-        """Map tensors in the MMUs of PEs that do not have them yet; the owners of a tensor always have it."""
+        """Map tensors in the MMUs of PEs that do not map them yet; the owners of a tensor always map it."""
         self._requests.transfer(chain.from_iterable(self._make_mappings(layouts, pes) for layouts, pes in wanted))
 
     def join(self, layouts: Sequence[TensorLayout]) -> int:
@@ -258,7 +258,7 @@ class TensorMemory:
         return np.zeros(window.shape, layout.dtype.numpy) if values is None else values
 
     def pass_on(self, layout: TensorLayout, window: Window, index: Any = ...) -> Array | None:
-        """Read values that the host writes to the machine again; the program does not see them. None without data."""
+        """Read values that the host only writes to the machine again, unseen by the program. None without data."""
         start_ps = self._engine.machine.clock.time
         self.settle(layout)
         self._requests.transfer(read_messages(layout, layout.first_stretches(window)))

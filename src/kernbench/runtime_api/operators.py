@@ -61,7 +61,7 @@ class _Tally:
 class OperatorTallies:
     """The operators of a run, by name. The figures of an operator include those of the operators that it calls.
 
-    ``from_load``: count the time before the first computation too. ``load``: the initialisation time. It is None during
+    ``from_load``: include the time before the first computation. ``load``: the initialisation time. It is None during
     initialisation, and in a run whose first launch is a kernel of the program itself.
     """
 

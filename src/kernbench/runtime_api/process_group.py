@@ -338,7 +338,7 @@ class ProcessGroups:
             self._installer.remove(group.queues)
 
     def _clear(self) -> None:
-        """Remove the queues that ended ranks left."""
+        """Remove the queues of groups whose ranks have ended without leaving them."""
         self.settle()
         self._installer.remove_all(group.queues for group in self._abandoned if group.queues is not None)
         self._abandoned.clear()

@@ -88,7 +88,7 @@ class Sleepers:
         self._giving_way.pop(sleeper, None)
 
     def remove_ranks(self) -> None:
-        """Remove all ranks; the program may sleep on."""
+        """Remove all ranks; the program, if it sleeps, remains."""
         for sleeper in [sleeper for sleeper in self._sleeps if sleeper is not None]:
             self.remove(sleeper)
 
@@ -233,7 +233,7 @@ class RankScheduler:
             self._current.check()
 
     def _wait_until_done(self, handle: RequestHandle, describe: Describe) -> None:
-        """Wait for a request: a rank switches to the program, which runs the loop until its own wait is over."""
+        """Wait for a request: a rank switches to the program, which runs the loop until the program's wait is over."""
         sleep = Sleep(lambda: describe(handle), (handle,))
         if self._current is not None:
             self._current.pause(sleep)

@@ -286,8 +286,8 @@ class Requests:
 
         Ended requests are still recorded. ``why``: the error text for waits for the dropped requests. ``blamed``: the
         workers have failed, and the failure explains all messages that are lost with the requests. Without ``blamed``,
-        it explains only lost messages of requests that have failed or can never end. ``later``: the machine stops the
-        requests when it is next used.
+        the failure explains only lost messages of requests that have failed or can never end. ``later``: the machine
+        stops the requests when it is next used.
 
         Return the error of each worker with a request that had failed on one PE while other PEs still executed it.
         """
@@ -459,7 +459,7 @@ class Uses:
             self._using[key] = [*self._list_uses(key), TensorUse(handle, writes)]
 
     def settle(self, key: TensorKey, *, writes: bool = True) -> None:
-        """Wait for all requests in flight that use a tensor, of any worker.
+        """Wait for all requests in flight, of any worker, that use a tensor.
 
         With ``writes`` False the caller only reads, so the call waits only for requests that write the tensor.
         """

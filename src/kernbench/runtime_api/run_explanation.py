@@ -63,7 +63,7 @@ _WAITED_FOR: Mapping[WaitedFor, str] = {
 
 @value(kw_only=True)
 class LineWait:
-    """The waits of a kernel's line on the critical path for another line: ``count`` waits, ``ns`` in total.
+    """The waits, on the critical path, of a kernel's line for another line: ``count`` waits, ``ns`` in total.
 
     ``waited_for`` is the reason of the waits, and ``cause`` the other line:
 
@@ -122,7 +122,7 @@ class TimeExplanation:
 
     @cached_property
     def slices(self) -> tuple[SliceTime, ...]:
-        """The use of HBM slices with banks during the time of the path, by all requesters."""
+        """The use, by all requesters, of HBM slices that have banks, during the time of the path."""
         return slice_times(self._seen, self.path)
 
     @cached_property
@@ -271,7 +271,7 @@ class RunExplanation(TimeExplanation):
         return [(launch.name, launch.request_id, launch.roofline) for launch in self.launches]
 
     def longest_of_each_name(self) -> tuple[LaunchExplanation, ...]:
-        """Return the longest launch of each name, beginning with the name with most of the run's path."""
+        """Return the longest launch of each name, beginning with the name that takes most of the run's path."""
         longest: dict[str, LaunchExplanation] = {}
         for launch in self.launches:
             best = longest.get(launch.name)

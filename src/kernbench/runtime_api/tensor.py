@@ -421,7 +421,7 @@ class KnownValues:
         self._elements.pop(tensor, None)
 
     def forget_range(self, sip: int, first: int, end: int) -> None:
-        """Drop the tensors in a range of virtual addresses of a SIP, which a kernel writes."""
+        """Drop the elements of tensors in a range of a SIP's virtual addresses: a kernel writes this range."""
         in_range = [t for t in self._elements if t.sip == sip and t.va < end and first < t.va + t.nbytes]
         for tensor in in_range:
             self.forget(tensor)

@@ -88,7 +88,7 @@ class HeldValues:
         self._elements: Array | None = None
 
     def window(self, index: tuple[slice, ...]) -> HostBytes:
-        """Return the bytes of a part. The stored bytes of the whole transfer are counted with the first part."""
+        """Return the bytes of a part. The first part reports the stored bytes of the whole transfer."""
         held, self._held_bytes = self._held_bytes, 0
         nbytes = prod(len(range(*part.indices(n))) for part, n in zip(index, self._shape, strict=True))
         return HostBytes(nbytes * self._dtype.itemsize, lambda: self._make_bytes(index), held)
@@ -121,7 +121,7 @@ def fill_pattern(value: float, dtype: DType) -> bytes:
 
 
 def check_fits(number: Array, dtype: DType) -> None:
-    """Raise InputError when ``dtype`` cannot hold a number without axes.
+    """Raise InputError when ``dtype`` cannot hold ``number``, an array without axes.
 
     As in kernels, no number is rounded or wrapped.
     """

@@ -277,8 +277,9 @@ class CompositeCalls(Issuer):
 
         - ``op``: ``"gemm"``, or the name of an elementwise operator.
         - ``operands``: a gemm has two operands of shapes (m, k) and (k, n), each a handle or a ref; they may be passed
-          as the keywords ``a`` and ``b``. The operands of an elementwise operator are numbers, and handles and refs,
-          all of one shape with one or two axes. ``out_ptr`` and ``epilogue`` may follow as positional arguments.
+          as the keywords ``a`` and ``b``. The operands of an elementwise operator are numbers, handles and refs; all
+          handles and refs have one shape, of one or two axes. ``out_ptr`` and ``epilogue`` may follow as positional
+          arguments.
         - ``epilogue``: steps such as ``("bias", x)`` or ``("relu",)``, applied to each tile before the tile is rounded
           to ``out_dtype`` and written.
         - ``out_dtype``: the element type of the result; the default is the result type of ``dot`` or of the operator.

@@ -20,7 +20,7 @@ from kernbench.triton_emu.source import KernelSite, kernel_error
 class ScratchPlace(Protocol):
     """A range of bytes that one handle at a time may own.
 
-    ``turn`` counts allocations and releases, so an odd value means that the range is in use.
+    ``turn`` is how many times the range was allocated or freed, so an odd value means that the range is in use.
     """
 
     turn: int

@@ -37,8 +37,8 @@ class CommandMaker:
     of a later owner. The maker never waits: if there is no free memory, the program requests ``AwaitSpace`` and tries
     again.
 
-    ``under_way`` has the commands in flight by serial, with their handles, which are released from the last to the
-    first. ``next_serial`` is the serial of the next command. ``slots`` are the slots that have held messages of the
+    ``under_way`` has the commands in flight by serial, with their handles, which are dropped last to first.
+    ``next_serial`` is the serial of the next command. ``slots`` are the slots that have held messages of the
     program.
     """
 
@@ -153,7 +153,7 @@ class CommandMaker:
         self.slots.append(slot)
 
     def finish(self) -> None:
-        """End the program and free the slots of its messages; slots that commands still use are freed at their end.
+        """End the program and free the slots of its messages; slots still used are freed when their commands end.
 
         Handles that survive the program own no slot any more: commands get handles of their own.
         """

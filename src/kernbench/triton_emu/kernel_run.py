@@ -37,7 +37,7 @@ class ProgramRun(Protocol):
         """Resume the program with ``error`` raised at its last request."""
 
     def completed(self, serial: int) -> None:
-        """Release the handles of the command ``serial``, which is complete."""
+        """Drop the references of the complete command ``serial`` to its handles."""
 
     def only_read_by(self, reader: int, serial: int) -> bool:
         """Return True if only ``reader`` reads the result of the command ``serial``; both are in flight."""
@@ -72,7 +72,7 @@ class KernelRun:
         self.under_way = self._maker.under_way
 
     def completed(self, serial: int) -> None:
-        """Release the handles of the command ``serial``, which is complete."""
+        """Drop the references of the complete command ``serial`` to its handles."""
         self.under_way.pop(serial, None)
 
     def only_read_by(self, reader: int, serial: int) -> bool:

@@ -199,5 +199,5 @@ def _make_exit_error(leaving: BaseException) -> RunError:
 
 
 def _leave(_: KernelRequest) -> NoReturn:
-    """End a kernel that is being closed at its next request."""
+    """At the next request of a kernel that is being closed, end the kernel."""
     raise GreenletExit

@@ -263,7 +263,7 @@ class MathCalls(ElementwiseCalls):
         return self._compute(self._line(), "constant", (), shape, item, Params(pattern=pattern))
 
     def copy(self, x: Handle) -> Handle:
-        """Return a copy of ``x`` in scratch. A copy of a message frees its slot once ``x`` is dropped."""
+        """Return a copy of ``x`` in scratch. After the copy of a message, its slot is freed once ``x`` is dropped."""
         return self._compute(self._line(), "copy", (x,), self._own(x).shape, x.dtype)
 
     def cast(self, x: Handle, dtype: object) -> Handle:

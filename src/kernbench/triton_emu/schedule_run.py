@@ -59,7 +59,7 @@ class ScheduleRun:
         raise error
 
     def completed(self, serial: int) -> None:
-        """Release the handles of the command ``serial``, which is complete."""
+        """Drop the references of the complete command ``serial`` to its handles."""
         self.under_way.pop(serial, None)
 
     def only_read_by(self, reader: int, serial: int) -> bool:

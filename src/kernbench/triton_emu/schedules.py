@@ -246,7 +246,7 @@ def _ops_at(
 
 
 class _Alike:
-    """``steps`` that compare equal to others with the same commands: only the beginnings of their chunks may differ."""
+    """``steps`` for comparison: equal to steps with the same commands, wherever the chunks of either begin."""
 
     __slots__ = ("_key", "steps")
 

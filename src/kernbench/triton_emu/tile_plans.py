@@ -53,7 +53,7 @@ class Tile:
 
     ``reads`` are the windows of memory that are streamed in. ``fetch_bytes`` are read from TCM by the engine. ``macs``
     are the multiply-accumulates of the matrix unit. ``math_bytes`` has an entry per MATH operation. ``store_bytes`` are
-    written back to TCM, and ``write`` is streamed out to memory; only a tile that completes an output tile has them.
+    written back to TCM, and ``write`` is streamed out to memory; only a tile that completes an output tile has both.
 
     In a product by blocks, whole panels and results are transferred, so a tile has no ``reads`` or ``write``. With
     ``ends_step``, the tile is the last to fetch from its panels. With ``result``, it completes the elements that one
@@ -304,9 +304,9 @@ class BlockLimits:
 class BlockedProduct:
     """A product (m, k) by (k, n) and the machine, as inputs of the choice of block sizes.
 
-    ``shape`` and ``tile`` are (m, k, n). ``write_ns`` is the time for an element of the result in a memory that also
-    delivers operands; 0 if another memory takes the result. ``column_bytes`` and ``element_bytes`` are the bytes that
-    the epilogue reads from memory for a column and for an element of the result.
+    ``shape`` and ``tile`` are (m, k, n). ``write_ns`` is the time to write an element of the result to a memory that
+    also delivers operands; 0 if another memory takes the result. ``column_bytes`` and ``element_bytes`` are the bytes
+    that the epilogue reads from memory for a column and for an element of the result.
     """
 
     shape: TileSizes

@@ -91,7 +91,7 @@ class MemoryCalls(Issuer):
           have the value ``other``.
         - ``other``: a number that ``dtype`` can represent.
 
-        A list excludes ``strides`` and ``valid``. Raises KernelError for invalid arguments and AllocationError if
+        A list allows no ``strides`` or ``valid``. Raises KernelError for invalid arguments and AllocationError if
         scratch is full and no command in flight will free memory.
         """
         line = self._line()
@@ -346,7 +346,8 @@ class How(TypedDict, total=False):
     """Options of the atomic calls; ``strides`` and ``valid`` are as for ``store``.
 
     With ``fetch``, the call returns a handle of the previous values. With ``release``, the atomic starts only when all
-    earlier commands of the kernel are complete, so a reader that sees the atomic's result also sees their results.
+    earlier commands of the kernel are complete, so a reader that sees the atomic's result also sees the results of
+    these commands.
     """
 
     strides: Ints | None

@@ -5,7 +5,7 @@ Steps, on PE 0 of every cube:
 1. Rows of cubes reduce from west to east, the last column from north to south.
 2. The last cube sends the sum to the root cube, if that is another cube, along the last row and up a column.
 3. The root cubes of all SIPs all-reduce, by reduce-scatter and all-gather along the rings or lines of their links. The
-   order is rows, then columns; half of many messages use columns first. A torus uses both directions.
+   order is rows, then columns; with many messages, half of them use columns first. A torus uses both directions.
 4. The result returns by the same paths.
 
 Cubes load first the data that the SIPs need first.
