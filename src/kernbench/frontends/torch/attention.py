@@ -22,7 +22,7 @@ aten = torch.ops.aten
 _NAME = "scaled_dot_product_attention"
 _QUERIES, _KEYS = 128, 256
 _FEW, _LEAST_KEYS = 32, 64
-"""Maximum of few queries, for which a head's keys are split over PEs, and the minimum number of keys per PE."""
+"""Maximum number of queries for which a head's keys are split over PEs, and the minimum number of keys per PE."""
 _LOWEST, _GONE = -1e30, -2e38
 """Lower bound of scores with a finite mask, and the score of a key that is masked off."""
 _LEAST_F32, _NEVER = -3.4028234663852886e38, 1e30

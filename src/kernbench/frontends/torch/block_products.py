@@ -98,7 +98,7 @@ class Product:
     activation: str | None = None
 
     def on(self, addresses: Sequence[int]) -> Product:
-        """Return this product of tensors at ``addresses``: of the result, a, b and the addend."""
+        """Return this product, of tensors at ``addresses``: those of the result, a, b and the addend."""
         out, a, b, *addend = addresses
         placed = None if self.addend is None else self.addend.on(addend[0])
         return replace(self, out=self.out.on(out), a=self.a.on(a), b=self.b.on(b), addend=placed)
@@ -205,7 +205,7 @@ class SharedProduct:
         return k * (rows * self.cubes.brings_a + columns * self.cubes.brings_b)
 
     def run(self, addresses: Sequence[int], tl: Any) -> None:
-        """Compute this program's part; ``addresses``: of the result, the staging buffer, a, b and the addend."""
+        """Compute this program's part. ``addresses``: those of the result, the staging buffer, a, b and the addend."""
         out, buffer, *operands = addresses
         product, cubes, cube = self.product.on((out, *operands)), self.cubes, tl.program_id(1)
         (_, m, k), n = product.a.extents, product.b.extents[2]

@@ -1,7 +1,8 @@
 """PyTorch operators with indices: the DMA gathers and scatters the selected elements.
 
 Each PE loads its share of the indices, waits for them, and computes the addresses. A run without data knows integer
-tensors of at most 1 MiB that the host wrote, or that follow from such tensors. Other indices count as 0, 1, 2, …
+tensors of at most 1 MiB that the host wrote, or that follow from such tensors. For other indices, it
+uses 0, 1, 2, …
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def gather_runs(operator: str, out: AhbmTensor, x: AhbmTensor, selection: RunSel
 def scatter_runs(
     operator: str, x: AhbmTensor, source: AhbmTensor | float, selection: RunSelection, change: RunChange
 ) -> AhbmTensor:
-    """Write ``source``, contiguous or a number, to the selected runs of ``x``, or update them atomically with it."""
+    """Write ``source`` (contiguous, or a number) to the selected runs of ``x``, or update them atomically with it."""
     if change != "set" and x.dtype in _NOT_ATOMIC:
         wide: Any = new(tuple(x.shape), torch.int32, x.storage.tensor.sip, x.stride())
         wide_source: Any = source.to(torch.int32) if isinstance(source, AhbmTensor) else source

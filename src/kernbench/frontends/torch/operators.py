@@ -361,7 +361,7 @@ def _seen_as(base: AhbmTensor, form: Any) -> AhbmTensor:
 
 
 def _unwritten(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
-    """Return an uninitialised tensor on the device that the program names, else on the device of its operand."""
+    """Return an uninitialised tensor on the device that the program names, else on that of the operator's operand."""
     like = next((each for each in args if isinstance(each, AhbmTensor)), None)
     device = torch.device(kwargs.get("device") or (DEVICE if like is None else like.on_machine))
     if device.type != DEVICE:

@@ -52,7 +52,7 @@ class Task:
     compute: tuple[DType, ...]
 
     def run(self, addresses: Sequence[int], tl: Any) -> None:
-        """Compute this program's share; ``addresses``: of the result and the inputs."""
+        """Compute this program's share. ``addresses``: those of the result and the inputs."""
         out, *inputs = [view.on(address) for view, address in zip(self.views, addresses, strict=True)]
         # A view is transposed if another axis than the last, which does not repeat, is contiguous.
         transposed = any(view.strides[-1] > 1 and 1 in view.strides for view in self.views)

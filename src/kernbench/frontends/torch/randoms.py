@@ -42,7 +42,7 @@ def _draw(operator: Any, x: AhbmTensor, *args: Any, generator: Any = None) -> An
 
 
 def _write_numbers(name: str, x: AhbmTensor, draw: Callable[[], TorchTensor]) -> AhbmTensor:
-    """Write the ``x.numel()`` elements that ``draw()`` returns to ``x``, in the order of its indices."""
+    """Write to ``x`` the ``x.numel()`` elements that ``draw()`` returns, in the order of the indices of ``x``."""
     item, flat, sip = dtype_of(x), None, x.storage.tensor.sip
     by_stride = sorted(range(x.dim()), key=x.stride, reverse=True)
     as_it_lies: Any = x.permute(by_stride)

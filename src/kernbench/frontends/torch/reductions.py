@@ -129,7 +129,7 @@ def _of_nothing(operator: str, out: AhbmTensor) -> Any:
 def _fold_rows(
     operator: str, fold: Fold, x: AhbmTensor, layout: View, out: AhbmTensor, scale: float, parts: int
 ) -> None:
-    """Launch the reduction of every row, in ``parts`` by different programs: out is (parts, rows), or (rows,)."""
+    """Launch the reduction of rows to (rows,), or of their ``parts``, one for each program, to (parts, rows)."""
     to, (all_rows, columns) = dtype_of(out), layout.extents
 
     def fold_elements(rows: View, tl: Any) -> Any:
