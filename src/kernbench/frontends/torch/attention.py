@@ -381,7 +381,7 @@ class AttentionBackward:
 def compute_gradients(
     work: Attention, tensors: Sequence[AhbmTensor], grad: AhbmTensor, out: AhbmTensor, lse: AhbmTensor, of_bias: bool
 ) -> tuple[AhbmTensor, AhbmTensor, AhbmTensor, AhbmTensor | None]:
-    """Launch the gradients of query, key, value and, if ``of_bias``, of scores; ``tensors`` as ``attend`` got them.
+    """Launch the gradients of query, key, value and, if ``of_bias``, of scores; ``tensors`` are those of ``attend``.
 
     This takes one launch if a block has all keys of a head, and there are enough heads for the PEs. Otherwise it takes
     one launch for queries, and one for keys and values.

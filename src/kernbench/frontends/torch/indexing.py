@@ -37,8 +37,8 @@ class RunSelection:
     """Places of runs of ``inner`` elements in a tensor. The offset of a run is the sum over ``lead`` and ``indices``.
 
     ``indices``: for each indexed axis, (tensor with one number per run, extent, stride). ``lead``: (extent, stride) of
-    each axis that the run number counts through, the last one fastest; a stride of 0 for an indexed axis. ``wraps``:
-    negative indices count from the end of an axis; otherwise they are errors.
+    the axes that runs are numbered along in row-major order; the stride of an indexed axis is 0. ``wraps``: negative
+    indices count from the end of an axis; otherwise they are errors.
     """
 
     runs: int
@@ -53,7 +53,7 @@ class RunSelection:
         return tuple([each for each, _, _ in self.indices])
 
     def places(self, first: int, count: int, values: Sequence[Any], operator: str) -> Any:
-        """Return the offsets of ``count`` runs from run ``first`` on, in elements. Raises InputError beyond an axis."""
+        """Return the element offsets of ``count`` runs from run ``first`` on. Raises InputError beyond an axis."""
         run = np.arange(first, first + count, dtype=np.int64)
         found = np.zeros(count, np.int64)
         rest = run

@@ -23,7 +23,7 @@ _LIBRARIES = (
     typing_extensions.__file__,  # PyTorch wraps deprecated functions with it
 )
 MOST_NOTED = 1 << 16
-"""Maximum number of backward nodes for which the module is stored."""
+"""Maximum number of backward nodes whose module is stored."""
 
 
 @state

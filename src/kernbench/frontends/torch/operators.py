@@ -109,7 +109,7 @@ def _is_loading(operator: TorchOperator) -> bool:
 
 
 def _carry_out(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_part: bool) -> Any:
-    """Run an operator if PyTorch accepts its operands. ``is_part``: skip the check, which a parent operator passed."""
+    """Run an operator if PyTorch accepts its operands. ``is_part``: skip the check, which its parent passed."""
     loaded = _COMPILER in sys.modules
     try:
         if _has_function_of_program(operator):
@@ -248,7 +248,7 @@ def refuse_layout(operator: TorchOperator, *_: Any, **__: Any) -> Any:
 
 
 class _Decomposition:
-    """A replacement of an operator by other operators. It does not apply to calls of the operator by its own parts."""
+    """A replacement of an operator by other operators. It does not apply if its own parts call the operator."""
 
     def __init__(self, parts: Lowering) -> None:
         self._parts, self._inside = parts, False

@@ -167,7 +167,7 @@ def _with_numbers(body: Body, args: Sequence[Any], options: Mapping[str, Any]) -
 
 
 def _holds(item: DType, x: Any) -> bool:
-    """Return whether a dtype represents a number exactly; True for values that are no numbers."""
+    """Return whether a dtype represents a number exactly; True for values other than numbers."""
     if not isinstance(x, int | float) or isinstance(x, bool):
         return True
     with np.errstate(all="ignore"):

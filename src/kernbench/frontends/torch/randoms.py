@@ -160,7 +160,7 @@ def _multinomial(x: AhbmTensor, num_samples: int, replacement: bool = False, *, 
 
 
 def _multinomial_with_replacement(x: Any, num_samples: int, generator: Any) -> Any:
-    """Draw indices by inversion, as PyTorch does: count the cumulative probabilities below a uniform number.
+    """Draw indices by inversion, as PyTorch does: an index counts the cumulative probabilities below a uniform number.
 
     Cumulative probabilities are added in order, in f32, and divided by the total.
     """
