@@ -45,12 +45,12 @@ def attention(
 ) -> None:
     """Compute ``o = softmax(q kᵀ scale) v`` for each head: q and o (lq, d), k and v (lk, d). Sums are in f32.
 
-    ``heads`` counts the heads of q and o, split over programs by cube, then PE. The default is one head a program.
-    ``kv_heads`` counts the heads of k and v (default ``heads``): consecutive query heads share one. ``causal``: query i
-    attends to keys 0 to i + ``causal_offset``. The default offset, lk - lq, lets the last query attend to all keys. A
-    query that attends to no key gets 0. ``scale`` defaults to 1 / sqrt(d). ``layout`` is ``hld`` (each head contiguous)
-    or ``lhd`` (the heads of a position side by side). Raises ValueError for another layout, or if ``kv_heads`` does not
-    divide ``heads``.
+    ``heads`` is the number of heads of q and o, which are split over programs by cube, then PE; by default, each
+    program has one. ``kv_heads`` is that of k and v (default ``heads``): consecutive query heads share one. ``causal``:
+    query i attends to keys 0 to i + ``causal_offset``. The default offset, lk - lq, lets the last query attend to all
+    keys. A query that attends to no key gets 0. ``scale`` defaults to 1 / sqrt(d). ``layout`` is ``hld`` (each head
+    contiguous) or ``lhd`` (the heads of a position side by side). Raises ValueError for another layout, or if
+    ``kv_heads`` does not divide ``heads``.
     """
     n_heads: int = tl.num_programs(0) * tl.num_programs(1) if heads is None else heads
     n_kv: int = n_heads if kv_heads is None else kv_heads
@@ -78,7 +78,7 @@ def _view_heads(ptr: int, extents: tuple[int, int, int], item: DType, layout: st
 
 
 def _attend(query: Any, row: int, k: View, v: View, head: int, scores: Scores, tl: Any) -> Any:
-    """Return the result, in f32, for the block of queries from ``row`` on. Each query attends to the first key."""
+    """Return, in f32, the result for the block of queries from ``row`` on. Each query must attend to the first key."""
     largest: Any = None
     total: Any = None
     mixed: Any = None
@@ -99,7 +99,7 @@ def _attend(query: Any, row: int, k: View, v: View, head: int, scores: Scores, t
 
 
 def _scores(query: Any, row: int, key_block: Any, key: int, scores: Scores, tl: Any) -> Any:
-    """Multiply a block of queries by the keys from ``key`` on and scale; masked scores are -inf."""
+    """Return the scaled products of a block of queries and the keys from ``key`` on; masked scores are -inf."""
     score = tl.dot(query, key_block, out_dtype="f32", trans_b=True) * scores.scale
     rows, keys = score.shape
     if scores.offset is None or key + keys - 1 <= row + scores.offset:

@@ -33,7 +33,7 @@ class Matmul(NamedTuple):
 
 
 def matmul(a_ptr: int, b_ptr: int, c_ptr: int, product: Matmul, tl: Any) -> None:
-    """Compute C = epilogue(A B), all row-major, with one composite for each block of staged operands, else only one."""
+    """Compute C = epilogue(A B), all row-major: one composite, or one for each combination of staged blocks."""
     m, k, n, dtype, variant = product[:5]
     stage_a, stage_b = _parse_variant(variant)
     item = tl.itemsize(dtype)
@@ -57,7 +57,7 @@ def matmul(a_ptr: int, b_ptr: int, c_ptr: int, product: Matmul, tl: Any) -> None
 
 
 def product_dtype(factor: Any, out_dtype: Any) -> Any:
-    """Return the dtype of a product: ``out_dtype``, else that of ``factor``, but i32 for integers."""
+    """Return the dtype of a product: ``out_dtype`` if set, else i32 for integer factors and ``factor``'s for floats."""
     return out_dtype or (factor.dtype if factor.dtype.is_float else "i32")
 
 

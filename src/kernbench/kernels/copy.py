@@ -7,9 +7,9 @@ from kernbench.kernels.shares import blocks, share
 
 
 def offset_copy(src_ptr: int, dst_ptr: int, n: int, stride: int, dtype: Any, block: int = 65536, *, tl: Any) -> None:
-    """Copy ``n`` elements in program p from ``src_ptr + p * stride`` to ``dst_ptr + p * stride``, stride in bytes.
+    """In program p, copy ``n`` elements from ``src_ptr + p * stride`` to ``dst_ptr + p * stride``.
 
-    Programs are numbered by cube, then PE. At most ``block`` elements move at a time.
+    ``stride`` is in bytes. Programs are numbered by cube, then PE. At most ``block`` elements move at a time.
     """
     program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
     base, item = program * stride, tl.itemsize(dtype)
@@ -33,8 +33,8 @@ def strided_copy(
 ) -> None:
     """Copy an array of ``shape`` between two strided layouts; strides and offsets are in bytes.
 
-    The first axis is split over programs. At most ``block`` elements move at a time, but at least one index of that
-    axis.
+    The first axis is split over programs. At most ``block`` elements move at a time; if one index of that
+    axis has more, all its elements move together.
     """
     first, mine = share(shape[0], tl)
     for at, count in blocks(mine, max(1, block // prod(shape[1:])), first):
@@ -44,7 +44,7 @@ def strided_copy(
 
 
 def shards_to_rows(src_ptr: int, dst_ptr: int, shards: tuple[int, ...], row_bytes: int, dtype: Any, *, tl: Any) -> None:
-    """Copy each program's own shards of a matrix to their windows in a row-major matrix.
+    """In each program, copy its own shards of a matrix to their windows in a row-major matrix.
 
     ``shards`` has six numbers for each shard: (cube, PE, source offset, rows, columns, target offset), offsets in
     bytes. ``row_bytes`` is the row stride of the target.

@@ -72,7 +72,7 @@ def elementwise_composite(
 ) -> None:
     """Compute ``elementwise`` on matrices as one composite that streams operands and result. Programs split the rows.
 
-    The result has ``out_dtype``, else ``dtype``.
+    The dtype of the result is ``out_dtype``, or ``dtype`` if ``out_dtype`` is not set.
     """
     first, mine = share(rows, tl, split)
     if not mine:

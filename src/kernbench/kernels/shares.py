@@ -13,9 +13,9 @@ from kernbench.kernels.view import View
 
 
 def share(n: int, tl: Any, split: bool = True) -> tuple[int, int]:
-    """Return the start and number of this program's elements of ``n``, split over cubes, then PEs, like tensors.
+    """Split ``n`` elements over cubes, then PEs, like tensors; return the start and size of this program's part.
 
-    Return all elements unless ``split``: where tensors are replicated, every program computes its own copy.
+    Without ``split``, every program gets all elements, to compute its own copy of a replicated tensor.
     """
     if not split:
         return 0, n
@@ -45,7 +45,7 @@ def own_lines(lines: tuple[int, ...], width: int, tl: Any) -> Iterator[tuple[int
 
 
 Columns: TypeAlias = Callable[[int, int], Any]
-"""A function that returns some columns of rows, in f32: from the first column and their number"""
+"""A function of a first column and a number of columns that returns these columns of some rows, in f32"""
 
 
 def row_blocks(matrix: View, block: int, split: bool, tl: Any) -> Iterator[tuple[int, Columns]]:
@@ -59,7 +59,7 @@ def row_blocks(matrix: View, block: int, split: bool, tl: Any) -> Iterator[tuple
 def columns_of(rows: View, width: int, tl: Any) -> Columns:
     """Return the columns of ``rows``, for several passes in pieces of at most ``width`` columns.
 
-    Rows of one piece are loaded here, once, and stay in scratch. Longer rows are loaded again in each pass.
+    Rows that fit in one piece are loaded here, once, and stay in scratch. Longer rows are loaded again in each pass.
     """
     if rows.extents[1] > width:
         return lambda first, count: tl.cast(rows.tile((0, first), (rows.extents[0], count)).load(tl), F32)

@@ -22,7 +22,7 @@ aten = torch.ops.aten
 _NAME = "scaled_dot_product_attention"
 _QUERIES, _KEYS = 128, 256
 _FEW, _LEAST_KEYS = 32, 64
-"""Maximum of few queries, for which a head's keys are split over PEs, and the minimum number of keys per PE."""
+"""Maximum number of queries for which a head's keys are split over PEs, and the minimum number of keys per PE."""
 _LOWEST, _GONE = -1e30, -2e38
 """Lower bound of scores with a finite mask, and the score of a key that is masked off."""
 _LEAST_F32, _NEVER = -3.4028234663852886e38, 1e30
@@ -381,7 +381,7 @@ class AttentionBackward:
 def compute_gradients(
     work: Attention, tensors: Sequence[AhbmTensor], grad: AhbmTensor, out: AhbmTensor, lse: AhbmTensor, of_bias: bool
 ) -> tuple[AhbmTensor, AhbmTensor, AhbmTensor, AhbmTensor | None]:
-    """Launch the gradients of query, key, value and, if ``of_bias``, of scores; ``tensors`` as ``attend`` got them.
+    """Launch the gradients of query, key, value and, if ``of_bias``, of scores; ``tensors`` are those of ``attend``.
 
     This takes one launch if a block has all keys of a head, and there are enough heads for the PEs. Otherwise it takes
     one launch for queries, and one for keys and values.

@@ -16,7 +16,7 @@ from kernbench.topology.spec import TopologySpec
 _PIECE_BYTES = 64 << 10
 """Bytes that a PE moves at a time while its cube stages an operand in its memory."""
 _ROW_BYTES = 256
-"""Minimum cost of a piece of a row, in bytes: a shorter piece takes as long."""
+"""Minimum cost of a piece of a row, in bytes: a shorter piece takes as long as one of this size."""
 
 
 @value
@@ -98,7 +98,7 @@ class Product:
     activation: str | None = None
 
     def on(self, addresses: Sequence[int]) -> Product:
-        """Return this product of tensors at ``addresses``: of the result, a, b and the addend."""
+        """Return this product, of tensors at ``addresses``: those of the result, a, b and the addend."""
         out, a, b, *addend = addresses
         placed = None if self.addend is None else self.addend.on(addend[0])
         return replace(self, out=self.out.on(out), a=self.a.on(a), b=self.b.on(b), addend=placed)
@@ -165,8 +165,9 @@ def choose_cubes(
 ) -> CubeGrid | None:
     """Return the grid that minimises the predicted time: staging for each cube, then work and reads of its PEs.
 
-    Return None if it is faster that each PE reads its operands while it computes. If all cubes split rows, the rows of
-    A that a cube multiplies are stored there. The same holds for columns of B, unless B is row-major (``b_by_rows``).
+    Return None if no staging is faster: each PE then reads its operands while it computes. If all cubes split rows,
+    each stores the rows of A that it multiplies. The same holds for columns of B, unless B is row-major
+    (``b_by_rows``).
     """
     ns, alone = choose_grid(rates, cubes * pes, 1, m, k, n, itemsize)
     asked = pes * (-(-m // alone.rows) + -(-n // alone.columns)) * k * itemsize
@@ -205,7 +206,7 @@ class SharedProduct:
         return k * (rows * self.cubes.brings_a + columns * self.cubes.brings_b)
 
     def run(self, addresses: Sequence[int], tl: Any) -> None:
-        """Compute this program's part; ``addresses``: of the result, the staging buffer, a, b and the addend."""
+        """Compute this program's part. ``addresses``: those of the result, the staging buffer, a, b and the addend."""
         out, buffer, *operands = addresses
         product, cubes, cube = self.product.on((out, *operands)), self.cubes, tl.program_id(1)
         (_, m, k), n = product.a.extents, product.b.extents[2]

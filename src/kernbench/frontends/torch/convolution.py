@@ -108,7 +108,7 @@ def _by_input(
 
 
 def _put_back(windows: Any, shape: Ints, stride: Ints, padding: Ints, dilation: Ints) -> Any:
-    """Return a tensor of ``shape`` with windows (groups, n, places…, channels, kernel…) added at their places.
+    """Return a tensor of ``shape``, the sum of windows (groups, n, places…, channels, kernel…) at their places.
 
     Each step adds the elements at one kernel offset, for all windows.
     """

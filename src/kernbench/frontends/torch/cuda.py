@@ -56,7 +56,7 @@ def see_as_program() -> AbstractContextManager[Any]:
 
 
 def _of_program(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``function`` of the program, changed so that "cuda" means the machine in it, also if PyTorch calls it."""
+    """Return the program's ``function``, changed so that in it "cuda" means the machine, even if PyTorch calls it."""
 
     @wraps(function)
     def call(*args: Any, **named: Any) -> Any:

@@ -22,7 +22,7 @@ from kernbench.runtime_api.context import current_context
 
 
 def with_number(x: Any) -> Any:
-    """Return the device of the current SIP if ``x`` is the machine without an index, as device or name; else ``x``."""
+    """Return the device of the current SIP if ``x`` is the machine's device or name without an index, else ``x``."""
     is_device = isinstance(x, torch.device) and x.type == DEVICE and x.index is None
     if not is_device and not (isinstance(x, str) and x == DEVICE):
         return x
@@ -41,7 +41,7 @@ def _numbered(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _numbered_like(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a tensor method like `_numbered`; without a device among its arguments, it uses that of the tensor."""
+    """Return a tensor method like `_numbered`; without a device among its arguments, it uses the tensor's device."""
     call_numbered = _numbered(function)
 
     @wraps(function)

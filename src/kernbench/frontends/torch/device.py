@@ -54,7 +54,7 @@ def _index(device: Any = None) -> int:
 
 
 class device:  # noqa: N801 - as in torch.cuda
-    """A context manager, as in ``with torch.cuda.device(1):``, inside which the SIP is the current one."""
+    """A context manager that makes a SIP the current one, as in ``with torch.cuda.device(1):``."""
 
     def __init__(self, device: Any) -> None:
         self.idx, self.prev_idx = _index(device), -1

@@ -1,7 +1,8 @@
 """PyTorch operators with indices: the DMA gathers and scatters the selected elements.
 
 Each PE loads its share of the indices, waits for them, and computes the addresses. A run without data knows integer
-tensors of at most 1 MiB that the host wrote, or that follow from such tensors. Other indices count as 0, 1, 2, …
+tensors of at most 1 MiB that the host wrote, or that follow from such tensors. For other indices, it
+uses 0, 1, 2, …
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class RunSelection:
     """Places of runs of ``inner`` elements in a tensor. The offset of a run is the sum over ``lead`` and ``indices``.
 
     ``indices``: for each indexed axis, (tensor with one number per run, extent, stride). ``lead``: (extent, stride) of
-    each axis that the run number counts through, the last one fastest; a stride of 0 for an indexed axis. ``wraps``:
-    negative indices count from the end of an axis; otherwise they are errors.
+    the axes that runs are numbered along in row-major order; the stride of an indexed axis is 0. ``wraps``: negative
+    indices count from the end of an axis; otherwise they are errors.
     """
 
     runs: int
@@ -52,7 +53,7 @@ class RunSelection:
         return tuple([each for each, _, _ in self.indices])
 
     def places(self, first: int, count: int, values: Sequence[Any], operator: str) -> Any:
-        """Return the offsets of ``count`` runs from run ``first`` on, in elements. Raises InputError beyond an axis."""
+        """Return the element offsets of ``count`` runs from run ``first`` on. Raises InputError beyond an axis."""
         run = np.arange(first, first + count, dtype=np.int64)
         found = np.zeros(count, np.int64)
         rest = run
@@ -120,7 +121,7 @@ def gather_runs(operator: str, out: AhbmTensor, x: AhbmTensor, selection: RunSel
 def scatter_runs(
     operator: str, x: AhbmTensor, source: AhbmTensor | float, selection: RunSelection, change: RunChange
 ) -> AhbmTensor:
-    """Write ``source``, contiguous or a number, to the selected runs of ``x``, or update them atomically with it."""
+    """Write ``source`` (contiguous, or a number) to the selected runs of ``x``, or update them atomically with it."""
     if change != "set" and x.dtype in _NOT_ATOMIC:
         wide: Any = new(tuple(x.shape), torch.int32, x.storage.tensor.sip, x.stride())
         wide_source: Any = source.to(torch.int32) if isinstance(source, AhbmTensor) else source

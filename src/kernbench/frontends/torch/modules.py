@@ -23,7 +23,7 @@ _LIBRARIES = (
     typing_extensions.__file__,  # PyTorch wraps deprecated functions with it
 )
 MOST_NOTED = 1 << 16
-"""Maximum number of backward nodes for which the module is stored."""
+"""Maximum number of backward nodes whose module is stored."""
 
 
 @state
@@ -49,7 +49,7 @@ class ModulePlaces:
             self._stack.pop()
 
     def here(self) -> str:
-        """Return the name of the running module, or in backward of the module that created the node; "" for none."""
+        """Return the name of the running module; in backward, that of the module that created the node; "" if none."""
         node = torch._C._current_autograd_node()  # noqa: SLF001 - as PyTorch's own profiler does
         if node is not None:
             return self._by_node.get(node._sequence_nr(), "")  # noqa: SLF001
@@ -101,7 +101,7 @@ class ProgramPlace:
 
 
 def program_place() -> ProgramPlace | None:
-    """Return the place of the program's call into PyTorch; None if it is not in a file."""
+    """Return the place of the program's call into PyTorch; None if the call is not in a file."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - documented, public in all but name
     while frame is not None and (
         frame.f_code.co_filename.startswith(_LIBRARIES) or frame.f_code.co_filename.startswith("<")

@@ -109,7 +109,7 @@ def _is_loading(operator: TorchOperator) -> bool:
 
 
 def _carry_out(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_part: bool) -> Any:
-    """Run an operator if PyTorch accepts its operands. ``is_part``: skip the check, which a parent operator passed."""
+    """Run an operator if PyTorch accepts its operands. ``is_part``: skip the check, which its parent passed."""
     loaded = _COMPILER in sys.modules
     try:
         if _has_function_of_program(operator):
@@ -248,7 +248,7 @@ def refuse_layout(operator: TorchOperator, *_: Any, **__: Any) -> Any:
 
 
 class _Decomposition:
-    """A replacement of an operator by other operators. It does not apply to calls of the operator by its own parts."""
+    """A replacement of an operator by other operators. It does not apply if its own parts call the operator."""
 
     def __init__(self, parts: Lowering) -> None:
         self._parts, self._inside = parts, False
@@ -361,7 +361,7 @@ def _seen_as(base: AhbmTensor, form: Any) -> AhbmTensor:
 
 
 def _unwritten(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
-    """Return an uninitialised tensor on the device that the program names, else on the device of its operand."""
+    """Return an uninitialised tensor on the device that the program names, else on that of the operator's operand."""
     like = next((each for each in args if isinstance(each, AhbmTensor)), None)
     device = torch.device(kwargs.get("device") or (DEVICE if like is None else like.on_machine))
     if device.type != DEVICE:

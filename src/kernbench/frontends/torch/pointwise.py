@@ -52,7 +52,7 @@ class Task:
     compute: tuple[DType, ...]
 
     def run(self, addresses: Sequence[int], tl: Any) -> None:
-        """Compute this program's share; ``addresses``: of the result and the inputs."""
+        """Compute this program's share. ``addresses``: those of the result and the inputs."""
         out, *inputs = [view.on(address) for view, address in zip(self.views, addresses, strict=True)]
         # A view is transposed if another axis than the last, which does not repeat, is contiguous.
         transposed = any(view.strides[-1] > 1 and 1 in view.strides for view in self.views)
@@ -167,7 +167,7 @@ def _with_numbers(body: Body, args: Sequence[Any], options: Mapping[str, Any]) -
 
 
 def _holds(item: DType, x: Any) -> bool:
-    """Return whether a dtype represents a number exactly; True for values that are no numbers."""
+    """Return whether a dtype represents a number exactly; True for values other than numbers."""
     if not isinstance(x, int | float) or isinstance(x, bool):
         return True
     with np.errstate(all="ignore"):

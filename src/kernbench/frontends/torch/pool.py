@@ -20,7 +20,7 @@ from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.tensor import KnownValues, Tensor
 
 StorageKind: TypeAlias = "tuple[int, DType, int]"
-"""Number of elements, type and SIP. A dropped storage is reused for a storage with the same three values."""
+"""Number of elements, their type, and the SIP. A dropped storage is reused for one with the same three values."""
 BLOCK_BYTES = 512
 """Allocation granularity of PyTorch's allocators, in bytes."""
 _MOST_NAMED = 5
@@ -45,7 +45,7 @@ class Holder:
 
 
 class _Collector:
-    """Tells whether Python's garbage collector is running: its timing must not change the simulated time."""
+    """Tells whether Python's garbage collector is running. The time of a collection must not change simulated time."""
 
     def __init__(self) -> None:
         self.works = False

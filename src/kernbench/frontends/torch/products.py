@@ -46,7 +46,7 @@ _LAUNCH_BYTES = 2 << 20
 class Panel:
     """A panel of B: ``columns`` columns from ``column`` on, in ``parts`` groups of ``depth`` rows.
 
-    The first group begins at ``row``. The start of each further group is ``apart`` rows after the last start.
+    The first group begins at ``row``. Each further group begins ``apart`` rows after the start of the previous group.
     """
 
     row: int
@@ -95,7 +95,7 @@ class ThinProduct:
     """Maximum number of columns that fit in scratch, for a B with contiguous rows"""
 
     def run(self, addresses: Sequence[int], tl: Any) -> None:
-        """Compute this program's columns. ``addresses``: of the result, the cubes' buffers, A, B and the addend."""
+        """Compute this program's columns. ``addresses``: those of the result, cubes' buffers, A, B and the addend."""
         out, buffer, a, b, *addend = addresses
         _, k, n = self.b.extents
         panels = self._panels((0, k), share(n, tl), tl)
@@ -217,7 +217,7 @@ class PartialSums:
     widest: int
 
     def run(self, addresses: Sequence[int], tl: Any) -> None:
-        """Add and complete the sums of this program's columns; ``addresses``: of the result, sums and addend."""
+        """Add and complete the sums of this program's columns. ``addresses``: those of the result, sums and addend."""
         out, sums, *addend = addresses
         first, mine = share(self.n, tl)
         strides = (self.n * 4, 4)

@@ -42,7 +42,7 @@ def _draw(operator: Any, x: AhbmTensor, *args: Any, generator: Any = None) -> An
 
 
 def _write_numbers(name: str, x: AhbmTensor, draw: Callable[[], TorchTensor]) -> AhbmTensor:
-    """Write the ``x.numel()`` elements that ``draw()`` returns to ``x``, in the order of its indices."""
+    """Write to ``x`` the ``x.numel()`` elements that ``draw()`` returns, in the order of the indices of ``x``."""
     item, flat, sip = dtype_of(x), None, x.storage.tensor.sip
     by_stride = sorted(range(x.dim()), key=x.stride, reverse=True)
     as_it_lies: Any = x.permute(by_stride)
@@ -160,7 +160,7 @@ def _multinomial(x: AhbmTensor, num_samples: int, replacement: bool = False, *, 
 
 
 def _multinomial_with_replacement(x: Any, num_samples: int, generator: Any) -> Any:
-    """Draw indices by inversion, as PyTorch does: count the cumulative probabilities below a uniform number.
+    """Draw indices by inversion, as PyTorch does: an index counts the cumulative probabilities below a uniform number.
 
     Cumulative probabilities are added in order, in f32, and divided by the total.
     """

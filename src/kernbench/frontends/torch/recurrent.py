@@ -25,8 +25,8 @@ CellBody = Callable[..., Sequence[Any]]
 def _launch_cell(name: str, body: CellBody, width: int, ins: Sequence[Any], outs: Sequence[AhbmTensor]) -> None:
     """Launch a cell. A row of an operand contains its gates side by side, ``width`` elements each, in f32.
 
-    ``body(tl, *operands)`` gets each of ``ins`` as a list of its gates. A vector counts as one row, and None stays
-    None. ``body`` returns a list of gates for each of ``outs``, which are contiguous.
+    ``body(tl, *operands)`` gets each of ``ins`` as a list of its gates. A vector is treated as a matrix of one row,
+    and None stays None. ``body`` returns a list of gates for each of ``outs``, which are contiguous.
     """
     given = [None if x is None else x.contiguous() for x in ins]
     rows = outs[0].shape[0]

@@ -129,7 +129,7 @@ def _of_nothing(operator: str, out: AhbmTensor) -> Any:
 def _fold_rows(
     operator: str, fold: Fold, x: AhbmTensor, layout: View, out: AhbmTensor, scale: float, parts: int
 ) -> None:
-    """Launch the reduction of every row, in ``parts`` by different programs: out is (parts, rows), or (rows,)."""
+    """Launch the reduction of rows to (rows,), or of their ``parts``, one for each program, to (parts, rows)."""
     to, (all_rows, columns) = dtype_of(out), layout.extents
 
     def fold_elements(rows: View, tl: Any) -> Any:
@@ -372,7 +372,7 @@ def _smooth_l1_backward(grad: Any, x: Any, target: Any, reduction: int, beta: fl
 
 
 def _count_into(x: AhbmTensor, bins: int, bin_of: Callable[..., Any], dtype: Any, name: str) -> AhbmTensor:
-    """Count the elements for which ``bin_of(tl, elements)`` is each of 0, 1, …; programs split the bins."""
+    """For each bin number 0, 1, …, count the elements for which ``bin_of`` returns it; programs split the bins."""
     out = new((bins,), dtype, x.storage.tensor.sip)
     flat, to = x.contiguous().reshape(-1), dtype_of(out)
     layout = View.row_major(0, (1, flat.numel()), dtype_of(x))

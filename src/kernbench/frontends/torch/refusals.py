@@ -62,7 +62,7 @@ class NumberForm(NamedTuple):
 
     @staticmethod
     def of(x: float, *, exact: bool) -> NumberForm:
-        """Return the form of a number. For NaN, all limits count as not above, and none counts as below."""
+        """Return the form of a number. For NaN, ``below`` is 0, and ``not_above`` is the number of limits."""
         below, not_above = bisect_left(_LIMITS, x), bisect_right(_LIMITS, x)
         return NumberForm(type(x), below, not_above, x if exact and not_above - below < 2 else None)
 
@@ -199,7 +199,7 @@ def _form_of(x: Any, is_number: bool, exact: bool) -> Form:
 
 
 _NOWHERE = Option(torch.device, None)
-"""The form of every device: all devices count as equal, because stand-ins are on another device."""
+"""The one form of all devices, which are not distinguished because stand-ins are on another device."""
 _NOTHING = Option(type(None), None)
 _GENERATOR = type(torch.default_generator)
 """PyTorch's own class; under ``--as-cuda`` the name in ``torch`` is another class."""

@@ -97,7 +97,7 @@ class Storage:
         finalize(self, pool.give, self.tensor).atexit = False
 
     def read(self, first: int, end: int, index: Any = ...) -> TorchTensor:
-        """Transfer elements from ``first`` on, before ``end``, to the host. ``index`` selects among them.
+        """Transfer elements ``first`` to ``end - 1`` to the host, or those of them that ``index`` selects.
 
         Raises NoDataError if the run lacks their values.
         """
@@ -106,7 +106,7 @@ class Storage:
         return self.fetch(first, end, index)[0]
 
     def fetch(self, first: int, end: int, index: Any = ...) -> tuple[TorchTensor, bool]:
-        """Transfer elements to the host for an operator: return (elements, True), or (zeros, False) without data.
+        """Transfer elements to the host for an operator: return (elements, True), or (zeros, False) for unknown values.
 
         Unlike `read`, it does not show values to the program, so a run without data can use zeros.
         """
@@ -127,7 +127,7 @@ class Storage:
         return None if found is None else self._on_host(found)
 
     def put_known(self, flat: TorchTensor) -> None:
-        """Store all elements as known, for a run without data."""
+        """In a run without data, store the values ``flat`` of all elements, which are then known."""
         current().known_values.put(self.tensor, 0, machine_bits(flat))
 
     def look(self) -> TorchTensor:
@@ -135,7 +135,7 @@ class Storage:
         return self._on_host(self.tensor.peek())
 
     def write(self, first: int, flat: TorchTensor, *, is_known: bool = True) -> None:
-        """Transfer ``flat`` from the host to the elements from ``first`` on. ``is_known``: its values are real."""
+        """Transfer ``flat`` from the host to the elements from ``first`` on. ``is_known``: ``flat`` has real values."""
         array = machine_bits(flat)
         if len(array) == self.n:
             self.tensor.copy_(array)

@@ -263,7 +263,7 @@ def to_host(x: AhbmTensor) -> TorchTensor:
 
 
 def fetch(x: AhbmTensor, *, overwritten: bool = False) -> tuple[TorchTensor, bool]:
-    """Transfer elements to the host for an operator: return (elements, True), or (zeros, False) without data.
+    """Transfer elements to the host for an operator: return (elements, True), or (zeros, False) for unknown values.
 
     ``overwritten``: the operator writes all elements, so their values are not transferred.
     """

@@ -50,7 +50,7 @@ class Kernel(JITFunction):
 
 
 def _resolve_libdevice(names: dict[str, Any]) -> None:
-    """Replace functions in ``names`` from any copy of Triton's libdevice module, which its module name identifies."""
+    """Replace functions in ``names`` that come from Triton's libdevice module, or from a copy of that name."""
     for name, there in names.items():
         if isinstance(there, FunctionType) and there.__module__ == libdevice.__name__:
             names[name] = vars(libdevice).get(there.__name__, there)
@@ -131,7 +131,7 @@ def _visit_unary_op(self: Any, node: ast.UnaryOp) -> ast.AST:
 
 
 def _visit_call(self: Any, node: ast.Call) -> ast.AST:
-    """Add the text of the condition as message to a ``tl.static_assert`` without a message."""
+    """Give a ``tl.static_assert`` without a message the text of its condition as message."""
     name = ast.unparse(node.func)
     given = {keyword.arg: keyword.value for keyword in node.keywords}
     conditions = [*node.args, *([given["cond"]] if "cond" in given else [])]
@@ -144,7 +144,7 @@ def _visit_call(self: Any, node: ast.Call) -> ast.AST:
 
 
 def _visit_assert(self: Any, node: ast.Assert) -> ast.AST:
-    """Add the text of the condition as message to an ``assert`` without a message."""
+    """Give an ``assert`` without a message the text of its condition as message."""
     node.msg = node.msg or ast.Constant(f"assert: {ast.unparse(node.test)} is false")
     self.generic_visit(node)
     return node

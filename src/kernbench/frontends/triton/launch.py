@@ -102,7 +102,7 @@ def context_of(name: str) -> RuntimeContext[Any]:
 
 
 def launch(kernel: Any, grid: object, args: tuple[object, ...], kwargs: Mapping[str, Any]) -> None:
-    """Run ``kernel``, a result of ``triton.jit``, over ``grid`` with the arguments of the call."""
+    """Run ``kernel``, which ``triton.jit`` made, for every program of ``grid``, with the arguments of the call."""
     name = kernel.__name__
     context = context_of(name)
     function = kernel.rewrite()

@@ -161,7 +161,7 @@ def _cast(x: Value, out: Type) -> Value:
 
 
 def functions_of(library: ModuleType) -> dict[str, Callable[..., Any]]:
-    """Return the functions of Triton's module by name. Each refuses unsupported types by their names."""
+    """Return the functions of Triton's module by name. Each names the types in its refusal of unsupported ones."""
     found = {name: _check_call(name, each) for name, each in vars(library).items() if tl.core.is_builtin(each)}
     return found | {"fast_tanhf": found["tanh"]}
 

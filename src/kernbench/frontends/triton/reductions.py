@@ -115,7 +115,7 @@ def _scan_by_doubling(operation: Any, tensors: tuple[Any, ...]) -> tuple[Any, ..
 
 
 def count(data: Value, bins: int, mask: Value | None) -> Handle:
-    """Count how often each number below ``bins`` occurs where ``mask`` holds, by comparing all elements with it."""
+    """Count how often each number below ``bins`` occurs where ``mask`` is true: compare each with all elements."""
     kernel = running().tl
     found = kernel.elementwise(
         "eq", kernel.expand_dims(whole(data), 1), kernel.constant(np.arange(bins)[None, :], machine_type(data.dtype))

@@ -64,9 +64,9 @@ def _launches(context: RuntimeContext[Any]) -> int:
 def report_of(draw: Callable[..., Any]) -> Callable[..., Any]:
     """Return the replacement of ``Mark._run``; ``draw`` is the original.
 
-    If the run's settings limit the values of x, it measures only the first ones, and prints this. If a measurement
-    fails, it prints the results so far. A line that measured only copies to and from the host is ``n/a`` in the table,
-    and is not drawn.
+    If the run's settings limit the number of values of x, the report measures only the first ones, and says so. If a
+    measurement fails, it prints the results so far. A line that measured only copies to and from the host is ``n/a``
+    in the table, and is not drawn.
     """
 
     @wraps(draw)

@@ -56,7 +56,7 @@ class Running:
             self._loads.append(handle)
 
     def note_write(self, target: ElementDescriptor, itemsize: int) -> None:
-        """Report a write of elements of ``itemsize`` bytes to ``on_write``."""
+        """Report to ``on_write`` a write of elements of ``itemsize`` bytes."""
         if self.on_write is not None:
             self.on_write(self.tl.site.sip, *target.extent(itemsize))
 
@@ -79,7 +79,7 @@ def begin(kernel: Running) -> None:
 
 
 def programs_of(order: GridOrder, total: int, pe: int, pes: int) -> Iterable[int]:
-    """Return the programs, of ``total``, that PE number ``pe`` of ``pes`` runs, in order."""
+    """Return, in order, the programs that PE number ``pe`` of ``pes`` runs; there are ``total`` programs."""
     if order == "cyclic":
         return range(pe, total, pes)
     each, more = divmod(total, pes)
@@ -88,7 +88,7 @@ def programs_of(order: GridOrder, total: int, pe: int, pes: int) -> Iterable[int
 
 
 def coordinates(programs: Iterable[int], grid: LaunchGrid) -> Iterator[LaunchGrid]:
-    """Yield the grid coordinates of programs; the first axis counts fastest."""
+    """Yield the grid coordinates of programs; the first axis changes fastest."""
     for program in programs:
         rest, x = divmod(program, grid[0])
         z, y = divmod(rest, grid[1])

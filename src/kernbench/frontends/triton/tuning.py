@@ -57,13 +57,13 @@ def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def prune(tuner: Any, kwargs: dict[str, Any]) -> list[Config]:
-    """Return the configurations to try: without a search, the first. Replaces ``Autotuner.prune_configs``."""
+    """Return the configurations to try; only the first if search is off. Replaces ``Autotuner.prune_configs``."""
     configs = list(_prune(tuner, kwargs))
     return configs if _searches() else configs[:1]
 
 
 def bench(tuner: Any, *args: Any, config: Config, **kwargs: Any) -> Any:
-    """Measure a configuration, or warn that it does not fit into the machine. Replaces ``Autotuner._bench``."""
+    """Measure a configuration; if it does not fit into the machine, warn. Replaces ``Autotuner._bench``."""
     try:
         return _bench(tuner, *args, config=config, **kwargs)
     except AllocationError as error:
@@ -75,7 +75,7 @@ def bench(tuner: Any, *args: Any, config: Config, **kwargs: Any) -> Any:
 
 
 def recall(tuner: Any, tuning_key: Any, configs: Sequence[Config], search: Callable[[], None]) -> bool:
-    """Search, unless the cache has the results. Print them. Replaces ``Autotuner.check_disk_cache``."""
+    """Search, unless the cache has the results. Print the results. Replaces ``Autotuner.check_disk_cache``."""
     path = _folder() / f"{_digest_of(tuner, tuning_key, configs)}.json"
     times = _read(path, len(configs))
     if times is None:

@@ -162,7 +162,7 @@ class Symbolic:
 
 
 class Product(Symbolic):
-    """A matrix product that the kernel adds to a value next. ``issue`` issues it once, with that accumulator.
+    """A matrix product that the kernel adds to a value next. ``issue`` issues it once, with that value as accumulator.
 
     Reading ``handle`` first issues the product without an accumulator.
     """
@@ -179,7 +179,7 @@ class Product(Symbolic):
 
     @property
     def is_issued(self) -> bool:
-        """Return whether the product is already issued, so that it can no longer get an accumulator."""
+        """Return whether the product is already issued; it can then no longer get an accumulator."""
         return self._issued is not None
 
     def issue(self, acc: Handle | None) -> Handle:
