@@ -289,7 +289,7 @@ class TiledReplay:
         self.begun = False
 
     def learn(self, log: OpLog, fresh: list[int]) -> None:
-        """Add the tiles ``fresh``, numbers of records in ``log``, and commit times that were unknown before."""
+        """Add the tiles with the record numbers ``fresh`` in ``log``, and commit times that were unknown before."""
         waiting, self._uncommitted = self._uncommitted, []
         for seq in (*waiting, *fresh):
             tile = log.tile(seq)
