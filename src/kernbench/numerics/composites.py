@@ -228,7 +228,7 @@ class OpenComposites:
         return events
 
     def _learn(self, stream: OpenComposite) -> None:
-        """Pass tiles that were logged since the last call to a stream; only accesses near composites search the log."""
+        """Pass to a stream the tiles logged since the last call; only accesses near composites search the log."""
         first = min(self._open, default=stream.seq)
         for composite, tile in self._log.tiles(max(self._next, first)):
             if composite >= first:  # no earlier composite is in flight

@@ -82,8 +82,8 @@ def assemble(
 ) -> Array:
     """Return the tensor of ``shape`` whose shards ``views`` contain ``arrays``.
 
-    Each array has the size of its shard, in any shape. ``views`` are all shards, or only the first replicas. Among replicas, the first one is used. Raises PlacementError
-    if the shards do not contain every element.
+    Each array has the size of its shard, in any shape. ``views`` are all shards, or only the first
+    replicas. Among replicas, the first one is used. Raises PlacementError if the shards do not contain every element.
     """
     tensor = np.empty(shape, dtype)
     parts = first_copies(views)
