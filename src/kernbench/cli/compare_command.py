@@ -79,7 +79,7 @@ def _cells(change: Change) -> tuple[str, str, str]:
 def _stages(found: ResultComparison) -> Table:
     """Tabulate the stages whose time changed.
 
-    Stages that only trade places and queueing time within a stage follow below the sum.
+    Below the sum of stages whose changes cancel out, these stages follow. Below a single stage, its parts follow.
     """
     title, moves, every = "Where the time moved  (critical path of the run, all points)", found.moves, found.stages
     if not every:

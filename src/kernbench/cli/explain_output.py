@@ -53,7 +53,7 @@ def _time_columns(share: str) -> tuple[Column, Column, Column]:
 
 
 def _merge_small(shares: Sequence[PathShare], least_ps: float) -> dict[str, int]:
-    """Return the time by part and resource. Small resources of a part with several are merged."""
+    """Return the time by part and resource. In a part with several resources, the small ones are merged."""
     found: dict[str, int] = {}
     for each in shares:
         says = each.says if each.ps >= least_ps or each.says == each.part else f"{each.part}: other"

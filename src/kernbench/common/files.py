@@ -140,7 +140,7 @@ def json_text(document: object, indent: int, decimals: Mapping[str, int] = TIMES
 
 
 def round_figures(value: Any, decimals: Mapping[str, int] = TIMES, digits: int | None = None) -> Any:
-    """Return ``value`` with every figure rounded whose name ends in a word of ``decimals``.
+    """Round in ``value`` every figure whose name ends in a word of ``decimals``, and return the result.
 
     ``digits`` is the number of decimals of the other figures; None leaves them as they are.
     """

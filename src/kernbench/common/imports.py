@@ -105,7 +105,7 @@ def _find_file(name: str, folder: Path) -> Path | None:
 
 
 def _is_imported_as(name: str, file: Path) -> bool:
-    """Return True if the user's own ``import name`` imports this file: both then share one module."""
+    """Return True if the user's own ``import name`` imports this file: that import and this one then share a module."""
     if "." in name:
         return False
     with _importable(os.getcwd()):

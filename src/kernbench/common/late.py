@@ -25,7 +25,7 @@ def late(module: str, name: str) -> Any:
 
 @contextmanager
 def defer_stops() -> Iterator[None]:
-    """Defer Ctrl-C and the limit of a run in seconds to the end of the block.
+    """Defer a stop, by Ctrl-C or by a limit of seconds, to the end of the block.
 
     If a stop interrupts the import of NumPy, NumPy raises ImportError and cannot be imported again. Triton's library
     then prints complaints.

@@ -207,7 +207,7 @@ def accumulate(args: Sequence[Array | PlainNumber], attrs: Attributes = PLAIN, a
 def narrow(value: Any, out: DType) -> Array:
     """Round ``value`` to ``out``.
 
-    Floats round to nearest even. In f8e4m3, which has no infinity, larger numbers saturate at its largest one. From
+    Floats round to nearest even. In f8e4m3, which has no infinity, numbers out of range saturate. From
     float to integer, values are truncated and saturated, and NaN becomes 0. Integers wrap to narrower integers.
     """
     target = out.numpy

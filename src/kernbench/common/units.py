@@ -51,7 +51,7 @@ def parse_size(value: int | str) -> int:
 
 
 def _means_bits(unit: str) -> bool:
-    """Return True for ``Gb``, a gigabit. ``gb`` counts as gigabytes."""
+    """Return True for ``Gb``, a gigabit. ``gb`` means gigabytes."""
     return unit.endswith("b") and not unit.islower()
 
 

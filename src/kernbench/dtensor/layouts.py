@@ -75,7 +75,7 @@ WindowMove: TypeAlias = tuple[Window, Window]
 
 
 class _StoredWindow(NamedTuple):
-    """A window of a tensor that is stored row-major from ``offset`` bytes after the tensor's address on."""
+    """A window of a tensor, stored row-major from ``offset`` bytes after the tensor's address on."""
 
     window: Window
     offset: int

@@ -186,7 +186,7 @@ class Ways:
         """Return the time in which a slice reads and writes ``nbytes`` each.
 
         The buses of the slice turn around twice per write drain. At a turnaround, the rows of the other direction are
-        opened again. The longer of both delays counts.
+        opened again. Only the longer of the two delays is added.
         """
         banks, hbm = self._banks, self.spec.cube.hbm
         if banks is None:

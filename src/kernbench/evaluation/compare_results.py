@@ -37,7 +37,7 @@ RUN, MAIN = "run", "main launch"
 NOTHING = "nothing"
 """The bottleneck of a result without a roofline"""
 SAME_WAIT = 0.1
-"""Opposite changes of stages count as one moved wait if their sum is at most this share of the largest change"""
+"""Opposite changes of stages are treated as one moved wait if their sum is at most this share of the largest change"""
 SEEN = 0.03
 """Smallest reported change, as a share of the largest"""
 MOST_TOLD, MOST_IN_HEADLINE = 6, 3

@@ -71,7 +71,7 @@ def _lock_or_close(path: Path) -> int:
 
 
 def _is_at(path: Path, file: int) -> bool:
-    """Return True if ``path`` still names ``file``. The last sweep may have removed it after it was opened."""
+    """Return True if ``path`` still names ``file``. The last sweep may have removed the file since it was opened."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(file))
     except FileNotFoundError:

@@ -116,7 +116,7 @@ class _Measurement:
         )
 
     def _usages(self, name_of: Callable[[OpRecord], str]) -> tuple[Usage, ...]:
-        """Return the usage by stage or engine in pipeline order. The record of the composite does not count."""
+        """Return the usage by stage or engine in pipeline order. The record of the composite is not included."""
         groups: dict[str, list[OpRecord]] = {name: [] for name in STAGES}
         for record in self._records:
             if not _is_whole(record):

@@ -54,7 +54,7 @@ class GemmRun:
     """The measurements of one simulation.
 
     ``tile``: tile sizes along (m, k, n). ``blocks``: block sizes of a product by blocks, as m×k×n. ``launch_ns``: time
-    with the control path. ``sim_ns``: time with the copies of the operands. ``pe``: window of the kernel.
+    including the control path. ``sim_ns``: time including the copies of the operands. ``pe``: window of the kernel.
     ``composite``: window from the issue of the first tile to the end of the last. ``mac_utilisation``: share of the
     kernel time with a busy matrix unit. ``useful_efficiency``: MACs of the product over the MACs that the unit could do
     in the kernel time. Both shares are measured.

@@ -7,7 +7,7 @@ Every constant comes from the topology, and every formula is the closed form of 
 where Σ stages is the time of a single tile, latencies included, and a stage is the time that a tile occupies its unit.
 Tiles at an edge are smaller, and only the last tile along K is stored and written. For such unequal tiles, the work of
 a stage is the sum over its tiles. The earlier stages of the first tile precede this work, and the later stages of the
-last tile follow it. Reads and writes share the HBM slice, so the slice counts as a stage too. The longest of these
+last tile follow it. Reads and writes share the HBM slice, so the slice is a stage too. The longest of these
 times is the time of the pipeline.
 
 With blocks (``blocked``), the DMA loads panels instead of tiles, at most two steps ahead. R is the time in which the

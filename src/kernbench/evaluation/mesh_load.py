@@ -1,7 +1,8 @@
 """Latency and throughput of a mesh under load: warm up, measure, and run until all measured messages have arrived.
 
 Latency is the time from the creation of a message to the delivery of its last flit, including the source queue.
-Messages that are created in the measured window count. Accepted throughput counts the flits delivered in that window.
+The mean covers the messages that are created in the measured window. Accepted throughput counts the flits delivered in
+that window.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ SATURATED_AT = 3.0
 class LoadPlan:
     """The length of a run per seed: at least ``cycles`` and about ``messages`` messages, after ``warmup_cycles``.
 
-    Messages that are still in flight after ``drain_cycles`` count with their age.
+    For messages that are still in flight after ``drain_cycles``, their age is used as latency.
     """
 
     warmup_cycles: int = 2000
@@ -88,7 +89,7 @@ class MeasuredWindow:
             self.latencies_ps.append(transfer.delivered_ps - transfer.injected_ps)
 
     def latency_cycles(self, now_ps: int) -> float:
-        """Return the mean latency. Messages in flight count with their age."""
+        """Return the mean latency. For messages in flight, their age is used as latency."""
         ages = [now_ps - t.injected_ps for t in self.under_way.values()]
         return fmean(self.latencies_ps + ages) / CYCLE_PS
 

@@ -58,7 +58,7 @@ def _by_parameter(identity: Mapping[str, Any], by_path: Set[str]) -> dict[str, A
 
 
 def _axes(before: Any, now: Any) -> Iterator[str]:
-    """Yield the differences between the axes of two grids. Their order counts: it is the order of points."""
+    """Yield the differences between the axes of two grids. Their order matters: it is the order of points."""
     was = before if isinstance(before, dict) else {}
     is_now = now if isinstance(now, dict) else {}
     for axis in {**was, **is_now}:

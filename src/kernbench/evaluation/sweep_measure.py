@@ -100,7 +100,7 @@ COLUMNS: Mapping[str, type] = dict(_columns())
 
 
 def is_whole(value: object) -> bool:
-    """Return True for a whole number of 64 bits; booleans do not count."""
+    """Return True for a whole number of 64 bits, and False for booleans."""
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 

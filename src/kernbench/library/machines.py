@@ -44,7 +44,7 @@ Overrides: TypeAlias = Mapping[str, object]
 
 @dataclass(frozen=True, repr=False)
 class CompiledMachine:
-    """A compiled machine. A pickled machine contains its document only, and is compiled again on first use.
+    """A compiled machine. A pickled machine contains only its document, and is compiled again on first use.
 
     ``changes``: the number of values changed since the machine was read.
     """

@@ -276,7 +276,7 @@ def _hop(row: TraceRow) -> dict[str, Any]:
 
 
 def memory_document(reports: Sequence[SliceReport]) -> list[dict[str, Any]]:
-    """Return all reports as plain data: rows as in the reference, latencies over load, and those at its loads."""
+    """Return all reports as plain data: rows as in the reference, latencies over load and at the reference's loads."""
     return [
         {
             "memory": report.timing,

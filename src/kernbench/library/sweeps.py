@@ -240,8 +240,8 @@ def sweep(
     ``grid``: the values of each path, as for ``--set``: ``{"bench.m": [64, 128], "cube.hbm.num_pcs": [4, 8]}``, or a
     range, ``{"start": 32, "stop": 512, "factor": 2}``. ``overrides`` and frontend ``settings``, ``{"torch.cubes": 4}``,
     are the same at all points. ``workers``: number of processes, by default one per core; 1: this process. ``folder``:
-    the folder of results and of a journal. A second call continues an interrupted sweep from there, also one of
-    ``kernbench sweep``. ``observe``: record the causes of the time of each point.
+    the folder of results and of a journal. A second call continues an interrupted sweep from there, also if
+    ``kernbench sweep`` began it. ``observe``: record the causes of the time of each point.
 
     A bench name, a file and ``module:function`` run on workers. A function object runs in this process, without a
     folder. An error that concerns only some points is in their results, see ``failed``. Raises ConfigError with every

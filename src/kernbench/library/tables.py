@@ -20,7 +20,7 @@ R = TypeVar("R")
 TableCell: TypeAlias = "str | int | float | bool | None"
 
 SHOWN_ROWS = 6
-"""Number of rows that a ``repr`` shows. With its head, it has at most ten lines."""
+"""Number of rows that a ``repr`` shows. With its head, the ``repr`` has at most ten lines."""
 HTML_ROWS = 60
 LONGEST_CELL = 48
 

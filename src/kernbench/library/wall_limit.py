@@ -44,7 +44,7 @@ def wall_limit(seconds: float | None, why: Callable[[], RunError]) -> Iterator[N
 
 
 class _Stopper:
-    """Stops a program. If it catches the stop and continues, it is stopped again, also in ``except`` clauses."""
+    """Stops a program. If the program catches the stop and goes on, it is stopped again, also in ``except`` clauses."""
 
     def __init__(self, why: Callable[[], RunError]) -> None:
         self._why = why
@@ -65,7 +65,7 @@ class _Stopper:
         raise RunStopped(self._why())
 
     def _stop_at_line(self, _: FrameType, event: str, __: object) -> Any:
-        """Stop a program that caught the first stop at its next line, which is outside of the ``try``."""
+        """Stop a program that caught the first stop. Its next line, where it stops, is outside of the ``try``."""
         if event == "line":
             raise RunStopped(self._why())
         return self._stop_at_line

@@ -228,7 +228,7 @@ class OpenComposites:
         return events
 
     def _learn(self, stream: OpenComposite) -> None:
-        """Pass tiles that were logged since the last call to a stream; only accesses near composites search the log."""
+        """Pass to a stream the tiles logged since the last call; only accesses near composites search the log."""
         first = min(self._open, default=stream.seq)
         for composite, tile in self._log.tiles(max(self._next, first)):
             if composite >= first:  # no earlier composite is in flight
@@ -289,7 +289,7 @@ class TiledReplay:
         self.begun = False
 
     def learn(self, log: OpLog, fresh: list[int]) -> None:
-        """Add the tiles ``fresh``, numbers of records in ``log``, and commit times that were unknown before."""
+        """Add the tiles with the record numbers ``fresh`` in ``log``, and commit times that were unknown before."""
         waiting, self._uncommitted = self._uncommitted, []
         for seq in (*waiting, *fresh):
             tile = log.tile(seq)

@@ -140,7 +140,7 @@ def _repeats(target: Operand) -> bool:
 
 
 def _one_after_another(op: Operator, old: Array, operands: Sequence[Array], target: Operand) -> Array:
-    """Compute an atomic element by element and return the new values; write the value before each change to ``old``."""
+    """Compute an atomic element by element and return the new values; set ``old`` to the values before each change."""
     size, new, current = target.dtype.itemsize, np.empty_like(old), old.reshape(-1)
     latest: dict[int, Array] = {}
     at = 0

@@ -115,7 +115,7 @@ def _offsets(operand: Operand) -> tuple[Array, int]:
 
 
 def _disjoint(starts: Array, ends: Array) -> ByteRuns:
-    """Return sorted runs without overlaps, which occur if strides make elements share bytes."""
+    """Return sorted runs without the overlaps that occur if strides make elements share bytes."""
     filled = starts < ends
     order = np.argsort(starts[filled], kind="stable")
     starts, reach = starts[filled][order], np.maximum.accumulate(ends[filled][order])

@@ -350,7 +350,7 @@ def _unknown(space: str) -> _SpaceExtents:
 
 
 def split(addr: int, array: Array, strides: Shape, end_at: Callable[[int], int]) -> Iterator[tuple[int, Array, Shape]]:
-    """Split an access of ``array``'s bytes from ``addr`` into parts, each of which ends by ``end_at(its first byte)``.
+    """Split an access of ``array``'s bytes from ``addr`` into parts that end at ``end_at(first byte)`` or before.
 
     Yield (address, part of ``array``, its strides in memory), in the order of the slowest axis.
     """

@@ -46,7 +46,7 @@ class Segments:
 
 
 class OperandMemory:
-    """The access to a memory store by operands."""
+    """Reads and writes of operands in a memory store."""
 
     __slots__ = ("_operands", "_places", "_store")
 

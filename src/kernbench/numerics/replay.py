@@ -83,7 +83,7 @@ class Replay:
     def replay(self, until_ps: int | None = None) -> None:
         """Replay up to ``until_ps``, by default the last time in the log; later commits stay in flight.
 
-        Raises RunError, which names the failed record, or a record that was logged for a time already replayed.
+        Raises RunError, with the name of the record, if a record fails or was logged for a time already replayed.
         """
         self._read_log()
         limit = NEVER if until_ps is None else read_event(until_ps)
@@ -209,7 +209,10 @@ class Replay:
             self._close(stream, self._commit_event(seq))
 
     def _read_beside(self, seq: int, work: Work, kind: int, time_ps: int) -> Array:
-        """Compute a record while composites are in flight; first advance those with common bytes to the same event."""
+        """Compute a record while composites are in flight.
+
+        Composites that write its inputs first advance to its read, and those that access its output to its commit.
+        """
         streams, event = self._streams, read_event(time_ps, seq)
         groups = streams.writing(work.inputs if not work.params.epilogue else _operands(work))
         if groups:
@@ -251,7 +254,7 @@ class Replay:
 
 
 def _commits_apart(table: Array) -> Array:
-    """Return a mask of the records whose commit has a known time and is an event apart from the read."""
+    """Return a mask of the records whose commit has a known time and is an event separate from the read."""
     apart: Array = (table[_COMMIT_PS] > table[_READ_PS]) | ((table[_SAMPLED] != 0) & (table[_COMMIT_PS] >= 0))
     return apart
 

@@ -38,7 +38,7 @@ from kernbench.topology.spec import TopologySpec
 
 
 def validate_topology(document: Document, registry: Registry) -> TopologySpec:
-    """Return the spec of a machine without its clocks applied. Raises ConfigError with all problems, in file order."""
+    """Return the spec of a machine, before clocks are applied. Raises ConfigError with all problems, in file order."""
     checked = check(document, TopologySpec, context=registry)
     spec = checked.value
     rule_complaints = _check_sound_sections(document, registry) if spec is None else _check_spec(spec)
@@ -61,7 +61,7 @@ def _section_of(spec: TopologySpec, path: str) -> Any:
 
 
 def _check_sound_sections(document: Document, registry: Registry) -> list[Complaint]:
-    """Return the complaints of rules whose sections are valid by themselves, in an invalid document."""
+    """Return, for an invalid document, the complaints of those rules whose sections are valid by themselves."""
 
     @cache
     def sound_section(path: str) -> Any:
@@ -244,7 +244,7 @@ def channels_of_rows(hbm: HbmSpec, stride: int) -> tuple[int, int]:
 
 
 def _rows_spread_over_channels(hbm: HbmSpec) -> Iterator[Complaint]:
-    """Warn about a mapping that puts the rows of a tile on at most half of the pseudo-channels, for some strides."""
+    """Warn about a mapping that, for some strides, puts the rows of a tile on at most half of the pseudo-channels."""
     channels = {stride: channels_of_rows(hbm, stride) for stride in STRIDES}
     piled = {stride: used for stride, (used, most) in channels.items() if 2 * used <= most}
     if not piled:
@@ -264,7 +264,7 @@ def _rows_spread_over_channels(hbm: HbmSpec) -> Iterator[Complaint]:
 
 
 def _queues_cover_opening_rows(hbm: HbmSpec) -> Iterator[Complaint]:
-    """Warn about queues that are full before a row is open (Little's law), so that the channel's buses idle."""
+    """Warn about queues that fill up before a row is open (Little's law): the buses of the channel then idle."""
     banks = hbm.banks
     if banks is None:
         return

@@ -1,6 +1,6 @@
 """The clocks of a machine: factors of the rates, and divisors of the latencies, of the components that they drive.
 
-They are applied once, between the file and the graph. Every other pass and every closed form uses the scaled figures.
+Clocks are applied once, between the file and the graph. Every other pass and every closed form uses the scaled figures.
 ``scaling`` defines which numbers are rates and latencies.
 """
 
@@ -75,7 +75,7 @@ class ClocksSpec(ConfigModel):
 
 @value
 class ClockedEntry:
-    """A number of the file at ``path``: its unit, its configured value, and its value at ``clock``."""
+    """The number at ``path`` in the file: its unit, its configured value, and its value at ``clock``."""
 
     path: Path
     clock: str

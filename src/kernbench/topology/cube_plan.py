@@ -77,7 +77,7 @@ def sram_router(noc: Grid) -> tuple[int, int]:
 
 
 def names_in_cube(cube: CubeSpec) -> tuple[str, ...]:
-    """Return the names in the plan of a cube's builtin components outside its PEs."""
+    """Return the names that the plan gives to a cube's builtin components outside its PEs."""
     noc = cube.noc.grid
     routers = (_router_name(noc.xy(index)) for index in range(len(noc)))
     corners = (_xbar_name(corner) for corner in cube.pe_layout.corners)

@@ -206,8 +206,9 @@ def _link_row(graph: Graph, edges: list[Edge]) -> LinkRow:
 def machine_document(topology: Topology) -> dict[str, Any]:
     """Return the machine as plain data: ``source``, ``digest``, ``config``, ``nodes``, ``edges``.
 
-    ``config`` is the configuration of the file. If it has clocks, ``clocked_config`` has them applied, as nodes and
-    edges do. ``assumed`` lists the paths of values that no public table has, if there are any.
+    ``config`` is the configuration of the file. If the file has clocks, ``clocked_config`` is the configuration with
+    the clocks applied, as in nodes and edges. ``assumed`` lists the paths of values that no public table has, if there
+    are any.
     """
     graph, configured = topology.topology_obj, topology.configured
     clocked = {"clocked_config": topology.spec.model_dump(mode="json")} if configured.clocks.changed else {}

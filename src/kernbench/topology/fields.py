@@ -200,7 +200,10 @@ class ExtraPart(ComponentSpec[PartAttrs]):
 
 
 def _of_kinds(parts: dict[str, ExtraPart], info: ValidationInfo) -> dict[str, ExtraPart]:
-    """Return the parts with their kinds. A class may stand for the kinds of its own registration, not of its base."""
+    """Return the parts with their kinds.
+
+    A class stands only for the kinds that it was itself registered for, not for those of its base.
+    """
     registry, complaints = registry_of(info), []
     for name, part in parts.items():
         kind, cls = part.kind or name, implementation_of(registry, part.impl)

@@ -1,6 +1,6 @@
 """Refresh of all banks at once, modelled as an outage that stops bank time, and the throughput of slices with outages.
 
-Bank time counts only the time between outages.
+Bank time advances only between outages.
 """
 
 from __future__ import annotations

@@ -223,7 +223,7 @@ class TimingPreset:
 def _at_rate(timing: HbmTiming, pin_gbps: float, bus_bits: int) -> HbmTiming:
     """Return the timing with bursts at another data rate; the other times in ns do not change.
 
-    A command bus that all commands share scales with the data rate, so a burst has the same number of its clocks.
+    If all commands share a bus, their times on the bus change by the same factor as the time of a burst.
     """
     burst_ns = 8 * timing.burst_bytes / (bus_bits * pin_gbps)
     update = {"ccd_s_ns": burst_ns}
@@ -345,7 +345,7 @@ class HbmSpec(ConfigModel):
     """Mapping of addresses to pseudo-channels and banks: a name, or a list of fields from the lowest bit up; null:
     interleave."""
     queue_entries: PositiveCount | None = None
-    """Bursts in the read queue of a channel, and as many in its write queue; null: 64."""
+    """Bursts that fit into the read queue of a channel, and as many into its write queue; null: 64."""
     refresh: Refresh | None = None
     """Model of refresh: all-bank (all banks stop at once), spread (all work is slower by the share of refresh) or none;
     null: all-bank."""
@@ -420,7 +420,7 @@ class HbmSpec(ConfigModel):
 
     @property
     def queue(self) -> int:
-        """``queue_entries``: bursts in the read queue of a channel, and in its write queue; 64 by default."""
+        """``queue_entries``: bursts that fit into each queue of a channel (read, write); 64 by default."""
         return self.queue_entries or 64
 
     def fields(self, banks: HbmTiming) -> AddressMapping:

@@ -98,7 +98,7 @@ class GemmSpec(ConfigModel):
         return macs_per_ns
 
     def tile_ns(self, element: DType) -> float:
-        """Return the time of a tile in ns; a partial tile takes as long."""
+        """Return the time of a tile in ns; a partial tile takes as long as a full one."""
         return self.tile_m * self.tile_k * self.tile_n / self.rate(element)
 
     def tile_ps(self, element: DType) -> int:
@@ -192,7 +192,7 @@ class PeSchedulerAttrs(InnerAttrs):
     tiles_in_flight: PositiveCount = 4
     """Most tiles in the pipeline at a time, each with a buffer: the prefetch depth."""
     stage_slots: PositiveCount = 2
-    """Slots in the queue before each stage after fetch."""
+    """Slots of the input queue of each stage that follows fetch."""
 
     @property
     def issue_ps(self) -> int:

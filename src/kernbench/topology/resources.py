@@ -143,7 +143,7 @@ def resource_of_memory(node: Node) -> str:
 
 
 def resource_of_access(node: Node) -> str:
-    """Return the name of the resource that determines the latency of an access, without the time of its bytes."""
+    """Return the name of the resource that sets the latency of an access, without the time to transfer its bytes."""
     served = resource_of_memory(node)
     return {HBM: HBM_ACCESS, SRAM: SRAM_ACCESS}.get(served, served)
 

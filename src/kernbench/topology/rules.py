@@ -210,7 +210,7 @@ def efficiency_is_used(hbm: HbmSpec, controller: ComponentSpec[HbmCtrlAttrs]) ->
 
 
 def link_carries_the_peak(hbm: HbmSpec, links: CubeLinks) -> Iterator[Complaint]:
-    """Check that the link to the slice carries the sum of all buses."""
+    """Check that the link to a slice carries the bandwidth of all buses of the slice together."""
     banks, carried = hbm.banks, links.xbar_to_hbm.bw_gbs
     if banks is None or hbm.num_pcs * banks.pc_gbs <= carried:
         return
@@ -346,13 +346,13 @@ def _is_power_of_two(path: str, number: int) -> Iterator[Complaint]:
 
 
 def queues_pace_nothing(parts: PeComponents) -> Iterator[Complaint]:
-    """Complain about a rate limit of ``pe_ipcq``: it limits links, and ``pe_ipcq`` has none."""
+    """Complain about a rate limit of ``pe_ipcq``: such a limit applies to links, and ``pe_ipcq`` has no links."""
     if parts.pe_ipcq.attrs.rate_gbs is not None:
         yield _at("pe.components.pe_ipcq.attrs.rate_gbs", "no link leaves this part: pe_dma sends its messages")
 
 
 def _banks_hold_packets(path: str) -> Callable[[BankedSpec, TransportSpec], Iterator[Complaint]]:
-    """Return a check that banks serve whole packets and that their size is a power of two, as addresses are aligned."""
+    """Return a check of ``bank_bytes``: a power of two and, if there are several banks, at least a packet."""
 
     def check(memory: BankedSpec, transport: TransportSpec) -> Iterator[Complaint]:
         if memory.banks > 1 and memory.bank_bytes < transport.packet_bytes:
@@ -417,7 +417,7 @@ def cube_extras_fit(cube: CubeSpec) -> Iterator[Complaint]:
 
 
 def pe_extras_fit(pe: PeSpec) -> Iterator[Complaint]:
-    """Check the extra parts of a PE: their links lead to its components with links, or to the xbar of its corner."""
+    """Check the extra parts of a PE: they link to its components that have links, or to the xbar of its corner."""
     yield from _extras_fit(
         ("pe", "extra"), pe.extra, neighbours=(*LINKED_PE_KINDS, XBAR), reserved=(*PE_KINDS, XBAR), of="a PE"
     )

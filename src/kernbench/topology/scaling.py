@@ -1,4 +1,4 @@
-"""Scaling of a machine's rates and latencies at some entries of its file by a factor.
+"""Scaling by a factor: the rates and latencies at some entries of a machine's file.
 
 The key defines the quantity: ``_gbs`` and ``_per_ns`` are rates, ``_ns`` and ``ns_per_mm`` are latencies. All other
 numbers are counts, sizes or shares and never scale. The rule therefore also covers the attributes of users' components.
@@ -23,7 +23,7 @@ _LATENCIES = (LATENCY, "ns_per_mm")
 
 @value
 class ScaledEntry:
-    """A number of the file at ``path``: its unit, its configured value, and its scaled value."""
+    """The number at ``path`` in the file: its unit, its configured value, and its scaled value."""
 
     path: Path
     unit: str

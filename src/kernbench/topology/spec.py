@@ -56,7 +56,7 @@ class TransportSpec(ConfigModel):
     fifo_bytes: Size | None = None
     """FIFO of a link inside a cube, at least 4 packets; null: 4 packets."""
     long_link_fifo_bytes: Size | None = None
-    """FIFO of every other link; null: twice the bytes in flight plus 4 packets."""
+    """FIFO of every other link; null: 4 packets plus twice the bytes in flight."""
     express: bool = True
     """true: an uncontended transfer is simulated as one event; the simulation is faster, with the same times."""
 
@@ -199,7 +199,7 @@ class SipSpec(ConfigModel):
 
     @property
     def edge_cubes(self) -> tuple[int, ...]:
-        """The cubes along the IO chiplet, west to east or north to south; ``io_ucie_I`` serves the I-th."""
+        """The cubes along the IO chiplet, west to east or north to south; ``io_ucie_I`` links the I-th of them."""
         grid, edge = self.cube_mesh.grid, self.io_chiplet.edge
         if edge in {"N", "S"}:
             return tuple(grid.index(x, 0 if edge == "N" else grid.h - 1) for x in range(grid.w))
@@ -323,7 +323,7 @@ def sip_neighbours(sips: SipsSpec, sip: int) -> dict[Side, int]:
 
 
 def sip_ports(sips: SipsSpec, sip: int) -> tuple[SipPort, ...]:
-    """Return the scale-up ports of a SIP; routing prefers the first one between routes of equal length."""
+    """Return the scale-up ports of a SIP; among routes of equal length, routing uses that of the first port."""
     if sips.topology == "fully_connected":
         peers = (peer for peer in range(sips.count) if peer != sip)
         return tuple(SipPort(sip, index, None, peer) for index, peer in enumerate(peers))

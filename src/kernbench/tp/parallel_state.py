@@ -1,7 +1,7 @@
 """The tensor-parallel group of each rank, and the errors of sizes that cannot be split over it.
 
 Every rank stores its group in its context, so two runs in one process are independent. If a program initialised a group
-before it spawned as many ranks, the ranks start with that group. ``torch=`` passes the context; the argument is
+and then spawned as many ranks, the ranks start with that group. ``torch=`` passes the context; the argument is
 optional inside ``with RuntimeContext(...)``, where benches and their ranks run.
 """
 

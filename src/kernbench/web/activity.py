@@ -127,7 +127,7 @@ class Activity:
 
 
 def collect_activity(log: TraceLog, handles: Sequence[RequestHandle], end_ps: int) -> Activity:
-    """Collect the timelines of a run, with PEs in graph order. Work in flight at its end counts up to the end."""
+    """Collect the timelines of a run, with PEs in graph order. Work in flight at its end is cut off there."""
     found = Activity()
     rows = {name: at for at, name in enumerate(PE_ROWS)}
     for handle in launches_of(handles):

@@ -95,8 +95,8 @@ DIGITS = 4
 def view_machine(topology: Topology, wired: Mapping[tuple[str, str], Link] | None = None) -> dict[str, PageJson]:
     """Describe the machine for the page; lengths in mm, bandwidths in GB/s, times in ns.
 
-    ``nodes`` and ``edges`` are in graph order, ``pes`` in the order of ``Graph.pes``. ``wired``: the used links of a
-    run, whose parts may have limited them.
+    ``nodes`` and ``edges`` are in graph order, ``pes`` in the order of ``Graph.pes``. ``wired``: the links
+    that a run used, with the bandwidths to which components may have limited them.
     """
     graph = topology.topology_obj
     kinds = list(graph.count_of_kinds())

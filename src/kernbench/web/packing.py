@@ -109,7 +109,7 @@ class TimeSpans:
     amounts: IntArray
 
     def within(self, edges: IntArray) -> IntArray:
-        """Divide the amounts between successive edges into whole numbers that add up to the total within the edges."""
+        """Return the amounts between successive edges, in whole numbers whose sum is the total within the edges."""
         times = np.column_stack((self.starts, self.ends)).ravel()
         if times.size == 0:
             return np.zeros(edges.size - 1, dtype=np.int64)

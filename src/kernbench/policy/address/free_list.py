@@ -75,7 +75,7 @@ class FreeList:
     def alloc(self, nbytes: int, *, from_end: bool = False) -> int:
         """Allocate ``nbytes`` in the first hole that fits, or at the end of the last such hole; return the start.
 
-        Raises AllocationError for a size below one byte and, with the free space, if no hole fits.
+        Raises AllocationError for a size below one byte, and if no hole fits; the latter names the free space.
         """
         start = self.try_alloc(nbytes, from_end=from_end)
         if start is None:

@@ -114,7 +114,7 @@ class PhysAddr:
         slice_size_bytes: int,
         fmt: AddressFormat = _NARROW,
     ) -> PhysAddr:
-        """Return the address of a byte of a PE's HBM slice; slices of ``slice_size_bytes`` follow in PE order."""
+        """Return the address of a byte of a PE's HBM slice; slices of ``slice_size_bytes`` adjoin, in PE order."""
         PE_ID.check(pe_id, f"{fmt.value} address")
         if not 0 <= pe_local_hbm_offset < slice_size_bytes:
             text = f"pe_local_hbm_offset={pe_local_hbm_offset:#x} is outside 0..{slice_size_bytes - 1:#x} (the slice)"

@@ -80,10 +80,10 @@ def split_array(array: Array, views: Iterable[ShardView]) -> list[Array]:
 def assemble(
     shape: tuple[int, ...], dtype: npt.DTypeLike, views: Sequence[ShardView], arrays: Sequence[Array]
 ) -> Array:
-    """Return the tensor of ``shape`` whose shards ``views`` contain ``arrays``, each of any shape of the right size.
+    """Return the tensor of ``shape`` whose shards ``views`` contain ``arrays``.
 
-    ``views`` are all shards, or only the first replicas. Among replicas, the first one is used. Raises PlacementError
-    if the shards do not contain every element.
+    Each array has the size of its shard, in any shape. ``views`` are all shards, or only the first
+    replicas. Among replicas, the first one is used. Raises PlacementError if the shards do not contain every element.
     """
     tensor = np.empty(shape, dtype)
     parts = first_copies(views)

@@ -4,12 +4,13 @@
   components of a corner use only the xbar. All other routes use routers, X first.
 - From cube to cube: over UCIe ports, X first.
 - To and from the IO chiplet: along the column (row) of the cube to the edge, the UCIe link there, ``io_noc``.
-- From SIP to SIP: over scale-up ports, by the fewest hops, through the ``io_noc`` of each SIP between. Without a path
-  of scale-up links: through the PCIe endpoints and the switch.
+- From SIP to SIP: over scale-up ports, by the fewest hops, through the ``io_noc`` of each SIP on the way. Without a
+  path of scale-up links: through the PCIe endpoints and the switch.
 - From the host: switch, PCIe endpoint, ``io_noc``.
 
-Routes to a component of a PE without links end at the DMA of that PE. Routes to an extra part use the link with the
-fewest hops, the first of several. Extra parts never relay routes between other components.
+If a component of a PE has no links, routes to the component end at the DMA of that PE. Of the links to an extra part, a
+route uses the one with the fewest hops; among equal links, the first. Extra parts never relay routes between other
+components.
 
 A component in transit may choose another route than the planned one: ``RouteChoices`` returns those with the fewest
 hops. All hops count the same. Only links of the classes on the planned route are used. Transfers from SIP to SIP
@@ -91,7 +92,10 @@ class CubeRoutes:
         return tuple(dict.fromkeys((*up, *routers, *reversed(down))))
 
     def _stem(self, node: Node) -> tuple[NodePath, GridCell]:
-        """Return the path of a component, with its xbar if it has one, and its router. A router is its own path."""
+        """Return the path from a component to its xbar, if it has one, and the cell of its router.
+
+        The path of a router is the router alone.
+        """
         if node.xy is not None:
             return (node.id,), node.xy
         corner = None
