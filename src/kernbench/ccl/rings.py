@@ -114,7 +114,8 @@ def all_reduce_round(
 
 
 def all_reduce_segment(segment: Chunk, ring: RingPlace, messages: Messages) -> list[Step]:
-    """Return the steps that load ``segment`` in the order of use, reduce it round the ring, and store it.
+    """Return the steps that load the pieces of ``segment`` in the ring's order, reduce them round the ring, and store
+    them.
 
     Buffers are numbered in that order. With parts of equal size, all ranks have the same steps on different chunks.
     """

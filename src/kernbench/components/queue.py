@@ -12,9 +12,9 @@ The life of a message from queue E of PE a to queue W of PE b, in at most six ev
       the kernel drops it        no event: ``free`` counts it and notes a credit
     6 the credit arrives         only if a waits for it: ``wake``                      the kernel on a
 
-A change that wakes no component is not an event. A receive and a credit reserve their place among the events of the
-instant when they are due (``Clock.reserve``). A later look at that instant finds the state that an event would have
-left.
+A change that wakes no component is not an event. A receive and a credit are each due at some instant. Each reserves
+in advance its place among the events of that instant (``Clock.reserve``). A later look at that instant finds the
+state that an event would have left.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def _slice_time(where: str, turns: TurnColumns, numbers: Column, hbm: HbmSpec, i
 
 
 def _outages_ps(banks: HbmTiming, starts: Column, ends: Column) -> int:
-    """Return the time of the refreshes that began during any of the grants."""
+    """Return the total duration of the refreshes that began during at least one of the grants."""
     clock = refresh_clock(banks)
     first, last = -(-starts // clock.period_ps), (ends - 1) // clock.period_ps
     met = {number for begin, end in zip(first.tolist(), last.tolist(), strict=True) for number in range(begin, end + 1)}

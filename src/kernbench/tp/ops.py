@@ -214,7 +214,7 @@ def part_of_columns(x: Tensor, part: int, parts: int, torch: AnyContext) -> Tens
 
 
 def blocks_side_by_side(blocks: Tensor, shape: tuple[int, ...], torch: AnyContext) -> Tensor:
-    """Rearrange the row blocks of (parts m, n) into column blocks of a tensor of ``shape`` (..., parts n)."""
+    """Rearrange row blocks, shape (parts · m, n), into column blocks of a tensor of ``shape`` (..., parts · n)."""
     n, item = blocks.shape[1], blocks.dtype.itemsize
     parts = shape[-1] // n
     m = blocks.shape[0] // parts

@@ -288,7 +288,7 @@ class Route:
         return self.timing.profile(nbytes, pace).latency_ps
 
     def add_express_traffic(self) -> None:
-        """Add the traffic of ``carried`` express transfers to the links' fields."""
+        """Add the traffic of the express transfers counted in ``carried`` to the fields of the links."""
         for profile, n in self.carried.items():
             for link, busy_ps in zip(self.links, profile.busy, strict=True):
                 link.granted_bytes += n * profile.nbytes

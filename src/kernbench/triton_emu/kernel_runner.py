@@ -32,7 +32,8 @@ def check_host_calls() -> None:
 
 
 class KernelRunner:
-    """One run of ``function(*args, **kwargs)``, which makes its requests with ``request``.
+    """One run of ``function(*args, **kwargs)``. The function makes its requests by calling ``request`` of this
+    object.
 
     A request goes to the caller of ``resume``, so one kernel can run inside another. ``inside`` is True while the
     kernel runs; a caller that has checked ``inside`` may call ``hand_over`` in place of ``request``. ``kwargs`` are

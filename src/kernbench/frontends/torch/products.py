@@ -165,7 +165,8 @@ class ThinProduct:
     def _row_panels(self, rows: tuple[int, int], columns: tuple[int, int], parts: int) -> Iterator[Panel]:
         """Yield panels of contiguous rows, each with rows from ``parts`` memories.
 
-        All PEs of a cube read the same rows, so a panel spreads its requests over all memories of the cube.
+        All PEs of a cube read the same rows at once. Each panel therefore takes rows from all memories of the cube,
+        so that the PEs do not meet at one memory.
         """
         (row, k), (column, n) = rows, columns
         width = min(n, self.widest)
