@@ -65,10 +65,7 @@ class HostRead:
 
 @value(kw_only=True)
 class SomeElements:
-    """A subset of a read: ``count`` of ``total`` elements, ``nbytes`` in all.
-
-    The first of these elements is at ``index`` of the tensor, on ``pe``, at address ``pa``.
-    """
+    """A subset of a read: ``count`` of ``total`` elements; the first is at ``index``, on ``pe``, at address ``pa``."""
 
     count: int
     total: int
@@ -82,9 +79,8 @@ class SomeElements:
 class UnlikeCopies:
     """Copies of a tensor that differ from the first copy.
 
-    ``pes`` store the differing copies; ``owners`` is the number of PEs with any copy. ``held``: the value of the first
-    differing element in the first differing copy. ``first_held``: the element's value in the first copy, which is on
-    ``first_pe``. ``written``: True if the element was ever written in that copy.
+    ``pes`` store these copies, of ``owners`` PEs with any copy. ``held`` is the first differing element in the first of
+    them, ``first_held`` the same element in the first copy, on ``first_pe``. ``written``: the first copy has been written there.
     """
 
     pes: tuple[PeCoord, ...]
@@ -96,10 +92,7 @@ class UnlikeCopies:
 
 
 class Observer:
-    """An observer of the run of one engine; a subclass overrides the notifications that it uses.
-
-    ``needs_data``: the observer reads bytes, so the engine must compute them.
-    """
+    """An observer of one engine's run; subclasses override notifications. ``needs_data``: it reads computed bytes."""
 
     needs_data: ClassVar[bool] = False
 
@@ -110,10 +103,7 @@ class Observer:
         """Receive the notification that the host has submitted ``msg``."""
 
     def unwritten(self, record: OpRecord | None, space: str, address: int, nbytes: int) -> None:
-        """Receive the notification that the replay of ``record`` read unwritten bytes: ``nbytes`` from ``address`` on.
-
-        The notification comes only in runs with data.
-        """
+        """Receive that a replay of ``record`` read unwritten bytes from ``address`` on. Only in runs with data."""
 
     def read_unwritten(self, read: HostRead, elements: SomeElements) -> None:
         """Receive the notification that the host read or compared unwritten ``elements``. Only in runs with data."""
@@ -237,10 +227,7 @@ class GraphEngine:
 
     @property
     def memory_store(self) -> MemoryStore:
-        """The memory of the machine at ``now``; the access replays phase 2 up to ``now``.
-
-        Raises NoDataError in a run without values.
-        """
+        """The memory of the machine, replayed up to ``now``. Raises NoDataError in a run without values."""
         if not self.enable_data:
             raise self._keeping.refusal("memory_store")
         self.replay()
@@ -336,8 +323,8 @@ class GraphEngine:
     def wait(self, handle: RequestHandle) -> Completion:
         """Advance until the request is over, and return its completion.
 
-        Raises the request's error, SimulationDeadlock if the request can never end, or LimitReached. If a failed kernel
-        of the request causes the deadlock, the kernel's error is raised from the deadlock.
+        Raises the request's error, SimulationDeadlock if it can never end, or LimitReached. A deadlock that a failed
+        kernel of the request causes is raised as the kernel's error, from the deadlock.
         """
         try:
             if not handle.done:
@@ -370,9 +357,8 @@ class GraphEngine:
     def next_ended(self) -> Sequence[RequestHandle]:
         """Advance until a watched request is over, successful or failed, and return the requests that are over.
 
-        Returns at once if a watched request is over already. The returned requests are no longer watched. Raises
-        SimulationDeadlock if no watched request can ever end, LimitReached at a limit. The cost does not depend on the
-        number of watched requests in flight.
+        The call returns at once if a watched request is over already. Returned requests are no longer watched. Raises
+        SimulationDeadlock if no watched request can ever end, and LimitReached at a limit.
         """
         check_host_calls()
         self.machine.do_postponed()
@@ -447,10 +433,7 @@ class GraphEngine:
         self._waited = NONE
 
     def _advance(self, until: int = NEVER, enough: int | None = None) -> None:
-        """Advance the clock. If a user's part fails, all requests in flight fail.
-
-        Raises PartError if this failure ends no watched request.
-        """
+        """Advance the clock. A failure of a user's part fails all requests; PartError is raised if none is watched."""
         check_host_calls()
         try:
             self.machine.clock.advance(until, enough)
@@ -473,8 +456,8 @@ class GraphEngine:
     def abandon(self, handles: Sequence[RequestHandle]) -> None:
         """Abandon requests: stop their kernels and let everything in flight end.
 
-        Afterwards all queues that no kernel uses are empty. This holds even if the requests were already over, because
-        a failed request may leave messages in queues. Other programs can therefore use the machine after one failed.
+        Afterwards all queues that no kernel uses are empty, even if the requests were already over: a failed request
+        may leave messages in queues, and other programs use the machine after it.
         """
         check_host_calls()
         ids = frozenset(handle.request_id for handle in handles if not handle.done)
@@ -570,11 +553,7 @@ class GraphEngine:
             self._keeping.note_replay()
 
     def _values_of(self, array: Operand) -> np.ndarray[Any, Any]:
-        """Return the elements of an array of a kernel.
-
-        Raises NoDataError in a run without data, even under a policy that reads zeros: a kernel must not use such zeros
-        as addresses.
-        """
+        """Return the elements of a kernel's array. Raises NoDataError without data, even if host reads return zeros."""
         if not self.enable_data:
             raise self._keeping.refusal("tl.value")
         self._keeping.read(prod(array.shape), "tl.value")

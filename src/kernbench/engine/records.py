@@ -41,7 +41,7 @@ from kernbench.topology.graph import Graph
 
 _LABELS = [kind.label for kind in Kind]
 _TILE_KINDS = [int(kind) for kind in Kind if kind.label in TILE_KINDS]
-_NOT_MADE = OpRecord(-1, "", "math", 0, 0)  # placeholder of a record that was not read yet
+_NOT_MADE = OpRecord(-1, "", "math", 0, 0)  # stands for a record that has not been read
 _ORDERS: dict[int, Sharing] = {By.MEMORY: "bytes", By.MEMORY_END: "bytes", By.MEMORY_RANGE: "range"}
 
 

@@ -2,7 +2,6 @@
 
 A product may be computed by *blocks* of its result. K is then split into *panels*: a panel of A and a panel of B are
 read at once. All tiles of the block fetch from these panels, while their sums stay in the matrix unit.
-``BlockedProduct`` chooses the sizes.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def _transpose(tensor: Any) -> Any:
 
 
 def _language() -> None:
-    """A placeholder. The globals of its module contain the language, under both names of the language."""
+    """Stand for this module, whose globals contain the language under both of its names."""
 
 
 def _install() -> None:
