@@ -553,7 +553,7 @@ class GraphEngine:
             self._keeping.note_replay()
 
     def _values_of(self, array: Operand) -> np.ndarray[Any, Any]:
-        """Return the elements of a kernel's array. Raises NoDataError without data, even if host reads return zeros."""
+        """Return the elements of a kernel's array. Raises NoDataError in a run without data."""
         if not self.enable_data:
             raise self._keeping.refusal("tl.value")
         self._keeping.read(prod(array.shape), "tl.value")
