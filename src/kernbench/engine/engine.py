@@ -80,7 +80,8 @@ class UnlikeCopies:
     """Copies of a tensor that differ from the first copy.
 
     ``pes`` store these copies, of ``owners`` PEs with any copy. ``held`` is the first differing element in the first of
-    them, ``first_held`` the same element in the first copy, on ``first_pe``. ``written``: the first copy has been written there.
+    them, ``first_held`` the same element in the first copy, on ``first_pe``. ``written``: that element of the first
+    copy has been written.
     """
 
     pes: tuple[PeCoord, ...]
