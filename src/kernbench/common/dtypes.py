@@ -44,6 +44,9 @@ U32 = DType("u32", 4, np.dtype(np.uint32), False)
 U64 = DType("u64", 8, np.dtype(np.uint64), False)
 ALL = (F32, F16, BF16, I32, I8, F8E4M3, F8E5M2, I64, I16, U8, U16, U32, U64)
 
+DTypeLike: TypeAlias = DType | str | type[float] | type[int] | np.dtype[Any] | type[np.generic]
+"""An element type, or what `dtype` resolves to one: a name, a NumPy type, or Python's float or int"""
+
 _NAMES: dict[str, DType] = {t.name: t for t in ALL} | {t.numpy.name: t for t in ALL}
 _NAMES |= {
     "fp32": F32,

@@ -1,11 +1,13 @@
 """Flash attention: softmax(Q Kᵀ scale) V with a running maximum and sum over blocks of keys."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from kernbench.common.dtypes import DType
+from kernbench.common.dtypes import DType, DTypeLike
 from kernbench.common.dtypes import dtype as element_type
 from kernbench.kernels.shares import blocks, share
 from kernbench.kernels.view import View
+from kernbench.triton_emu.handles import Handle
+from kernbench.triton_emu.tl_context import TLContext
 
 LAYOUTS = ("hld", "lhd")
 MINUS_INFINITY = float("-inf")
@@ -31,7 +33,7 @@ def attention(
     lq: int,
     lk: int,
     d: int,
-    dtype: Any,
+    dtype: DTypeLike,
     heads: int | None = None,
     kv_heads: int | None = None,
     causal: bool = False,
@@ -41,7 +43,7 @@ def attention(
     block_q: int = 128,
     block_k: int = 256,
     *,
-    tl: Any,
+    tl: TLContext,
 ) -> None:
     """Compute ``o = softmax(q kᵀ scale) v`` for each head: q and o (lq, d), k and v (lk, d). Sums are in f32.
 
@@ -77,11 +79,11 @@ def _view_heads(ptr: int, extents: tuple[int, int, int], item: DType, layout: st
     return View.row_major(ptr, extents, item) if layout == "hld" else View(ptr, extents, (d, heads * d, 1), item)
 
 
-def _attend(query: Any, row: int, k: View, v: View, head: int, scores: Scores, tl: Any) -> Any:
+def _attend(query: Handle, row: int, k: View, v: View, head: int, scores: Scores, tl: TLContext) -> Handle:
     """Return, in f32, the result for the block of queries from ``row`` on. Each query must attend to the first key."""
-    largest: Any = None
-    total: Any = None
-    mixed: Any = None
+    largest: Handle | None = None
+    total: Handle | None = None
+    mixed: Handle | None = None
     _, length, d = k.extents
     for key, keys in blocks(scores.keys_seen(row + query.shape[0] - 1, length), scores.block_k):
         score = _scores(query, row, k.tile((head, key), (keys, d)).load(tl), key, scores, tl)
@@ -89,16 +91,18 @@ def _attend(query: Any, row: int, k: View, v: View, head: int, scores: Scores, t
         top = top if largest is None else tl.maximum(top, largest)
         weight = tl.exp(score - top)
         sums = tl.sum(weight, 1, keepdims=True)
-        if mixed is not None:
+        if largest is not None and total is not None and mixed is not None:
             fade = tl.exp(largest - top)
             sums, mixed = sums + total * fade, mixed * fade
         weight = tl.cast(weight, v.dtype)
         mixed = tl.dot(weight, v.tile((head, key), (keys, d)).load(tl), mixed, out_dtype="f32")
         largest, total = top, sums
+    assert mixed is not None, "a query attends to the first key"
+    assert total is not None
     return mixed / total
 
 
-def _scores(query: Any, row: int, key_block: Any, key: int, scores: Scores, tl: Any) -> Any:
+def _scores(query: Handle, row: int, key_block: Handle, key: int, scores: Scores, tl: TLContext) -> Handle:
     """Return the scaled products of a block of queries and the keys from ``key`` on; masked scores are -inf."""
     score = tl.dot(query, key_block, out_dtype="f32", trans_b=True) * scores.scale
     rows, keys = score.shape

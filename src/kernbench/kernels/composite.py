@@ -1,9 +1,13 @@
 """Matrix products as composite commands of the tile scheduler, with an epilogue on each output tile."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from kernbench.common.dtypes import DTypeLike
 from kernbench.kernels.shares import blocks
+from kernbench.triton_emu.composites import EpilogueCall
+from kernbench.triton_emu.handles import Handle, Ref
+from kernbench.triton_emu.tl_context import TLContext
 
 BLOCKED = "blocked"
 STAGED = {"ref_ref": (False, False), "load_ref": (True, False), "load_load": (True, True), BLOCKED: (False, False)}
@@ -22,17 +26,17 @@ class Matmul(NamedTuple):
     m: int
     k: int
     n: int
-    dtype: Any
+    dtype: DTypeLike
     variant: str = BLOCKED
     epilogue: str | Sequence[str] = ()
     bias_ptr: int | None = None
     add_ptr: int | None = None
     scale: float = 1.0
-    out_dtype: Any = None
+    out_dtype: DTypeLike | None = None
     stage_bytes: int = 4 << 20
 
 
-def matmul(a_ptr: int, b_ptr: int, c_ptr: int, product: Matmul, tl: Any) -> None:
+def matmul(a_ptr: int, b_ptr: int, c_ptr: int, product: Matmul, tl: TLContext) -> None:
     """Compute C = epilogue(A B), all row-major: one composite, or one for each combination of staged blocks."""
     m, k, n, dtype, variant = product[:5]
     stage_a, stage_b = _parse_variant(variant)
@@ -56,7 +60,7 @@ def matmul(a_ptr: int, b_ptr: int, c_ptr: int, product: Matmul, tl: Any) -> None
             )
 
 
-def product_dtype(factor: Any, out_dtype: Any) -> Any:
+def product_dtype(factor: Handle | Ref, out_dtype: DTypeLike | None) -> DTypeLike:
     """Return the dtype of a product: ``out_dtype`` if set, else i32 for integer factors and ``factor``'s for floats."""
     return out_dtype or (factor.dtype if factor.dtype.is_float else "i32")
 
@@ -67,29 +71,29 @@ def _parse_variant(variant: str) -> tuple[bool, bool]:
     return STAGED[variant]
 
 
-def _make_operand(staged: bool, ptr: int, shape: tuple[int, int], dtype: Any, row_bytes: int, tl: Any) -> Any:
+def _make_operand(
+    staged: bool, ptr: int, shape: tuple[int, int], dtype: DTypeLike, row_bytes: int, tl: TLContext
+) -> Handle | Ref:
     make = tl.load if staged else tl.ref
     return make(ptr, shape, dtype, strides=(row_bytes, tl.itemsize(dtype)))
 
 
-def _make_steps(product: Matmul, at: tuple[int, int], shape: tuple[int, int], tl: Any) -> list[tuple[Any, ...]]:
+def _make_steps(product: Matmul, at: tuple[int, int], shape: tuple[int, int], tl: TLContext) -> list[EpilogueCall]:
     """Return the steps of the epilogue for the block of the result at ``at``."""
     names = product.epilogue
     names = [name.strip() for name in names.split(",") if name.strip()] if isinstance(names, str) else names
-    return [(name, *_make_arguments(name, product, at, shape, tl)) for name in names]
+    return [_make_step(name, product, at, shape, tl) for name in names]
 
 
-def _make_arguments(
-    name: str, product: Matmul, at: tuple[int, int], shape: tuple[int, int], tl: Any
-) -> tuple[Any, ...]:
-    """Return the arguments of the epilogue step ``name``."""
+def _make_step(name: str, product: Matmul, at: tuple[int, int], shape: tuple[int, int], tl: TLContext) -> EpilogueCall:
+    """Return the epilogue step ``name`` with its operand, if it has one."""
     (i, j), item, n = at, tl.itemsize(product.dtype), product.n
     if name == "bias":
-        return (tl.ref(_require_ptr(name, product.bias_ptr) + j * item, shape[1], product.dtype),)
+        return name, tl.ref(_require_ptr(name, product.bias_ptr) + j * item, shape[1], product.dtype)
     if name == "add":
         ptr = _require_ptr(name, product.add_ptr) + (i * n + j) * item
-        return (tl.ref(ptr, shape, product.dtype, strides=(n * item, item)),)
-    return (product.scale,) if name == "scale" else ()
+        return name, tl.ref(ptr, shape, product.dtype, strides=(n * item, item))
+    return (name, product.scale) if name == "scale" else (name,)
 
 
 def _require_ptr(name: str, ptr: int | None) -> int:

@@ -1,12 +1,15 @@
 """Copies by address arithmetic: a kernel sees a sharded tensor as contiguous bytes at its virtual address."""
 
 from math import prod
-from typing import Any
 
+from kernbench.common.dtypes import DTypeLike
 from kernbench.kernels.shares import blocks, share
+from kernbench.triton_emu.tl_context import TLContext
 
 
-def offset_copy(src_ptr: int, dst_ptr: int, n: int, stride: int, dtype: Any, block: int = 65536, *, tl: Any) -> None:
+def offset_copy(
+    src_ptr: int, dst_ptr: int, n: int, stride: int, dtype: DTypeLike, block: int = 65536, *, tl: TLContext
+) -> None:
     """In program p, copy ``n`` elements from ``src_ptr + p * stride`` to ``dst_ptr + p * stride``.
 
     ``stride`` is in bytes. Programs are numbered by cube, then PE. At most ``block`` elements move at a time.
@@ -24,12 +27,12 @@ def strided_copy(
     shape: tuple[int, ...],
     src_strides: tuple[int, ...],
     dst_strides: tuple[int, ...],
-    dtype: Any,
+    dtype: DTypeLike,
     src_offset: int = 0,
     dst_offset: int = 0,
     block: int = 65536,
     *,
-    tl: Any,
+    tl: TLContext,
 ) -> None:
     """Copy an array of ``shape`` between two strided layouts; strides and offsets are in bytes.
 
@@ -43,7 +46,9 @@ def strided_copy(
         tl.store(dst_ptr + dst_offset + at * dst_strides[0], values, strides=dst_strides)
 
 
-def shards_to_rows(src_ptr: int, dst_ptr: int, shards: tuple[int, ...], row_bytes: int, dtype: Any, *, tl: Any) -> None:
+def shards_to_rows(
+    src_ptr: int, dst_ptr: int, shards: tuple[int, ...], row_bytes: int, dtype: DTypeLike, *, tl: TLContext
+) -> None:
     """In each program, copy its own shards of a matrix to their windows in a row-major matrix.
 
     ``shards`` has six numbers for each shard: (cube, PE, source offset, rows, columns, target offset), offsets in

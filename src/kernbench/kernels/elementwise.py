@@ -4,10 +4,12 @@ The elements are split over programs by cube, then PE. With ``split=False``, whi
 program computes all of them.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
+from kernbench.common.dtypes import DTypeLike
 from kernbench.kernels.shares import blocks, share
+from kernbench.triton_emu.handles import Handle
+from kernbench.triton_emu.tl_context import TLContext
 
 
 def elementwise(
@@ -17,11 +19,11 @@ def elementwise(
     z_ptr: int | None,
     out_ptr: int,
     n: int,
-    dtype: Any,
+    dtype: DTypeLike,
     block: int = 65536,
     split: bool = True,
     *,
-    tl: Any,
+    tl: TLContext,
 ) -> None:
     """Compute ``out = op(x)``, ``op(x, y)`` or ``op(x, y, z)`` for the elementwise operator named ``op``.
 
@@ -32,25 +34,49 @@ def elementwise(
 
 
 def add(
-    x_ptr: int, y_ptr: int, out_ptr: int, n: int, dtype: Any, block: int = 65536, split: bool = True, *, tl: Any
+    x_ptr: int,
+    y_ptr: int,
+    out_ptr: int,
+    n: int,
+    dtype: DTypeLike,
+    block: int = 65536,
+    split: bool = True,
+    *,
+    tl: TLContext,
 ) -> None:
     """Compute ``out = x + y``."""
     _map_blocks(lambda x, y: x + y, (x_ptr, y_ptr), out_ptr, n, dtype, block, split, tl)
 
 
 def mul(
-    x_ptr: int, y_ptr: int, out_ptr: int, n: int, dtype: Any, block: int = 65536, split: bool = True, *, tl: Any
+    x_ptr: int,
+    y_ptr: int,
+    out_ptr: int,
+    n: int,
+    dtype: DTypeLike,
+    block: int = 65536,
+    split: bool = True,
+    *,
+    tl: TLContext,
 ) -> None:
     """Compute ``out = x * y``."""
     _map_blocks(lambda x, y: x * y, (x_ptr, y_ptr), out_ptr, n, dtype, block, split, tl)
 
 
 def silu_mul(
-    gate_ptr: int, up_ptr: int, out_ptr: int, n: int, dtype: Any, block: int = 65536, split: bool = True, *, tl: Any
+    gate_ptr: int,
+    up_ptr: int,
+    out_ptr: int,
+    n: int,
+    dtype: DTypeLike,
+    block: int = 65536,
+    split: bool = True,
+    *,
+    tl: TLContext,
 ) -> None:
     """Compute ``out = silu(gate) * up``, as in a gated MLP, in f32, rounded once."""
 
-    def apply_gate(gate: Any, up: Any) -> Any:
+    def apply_gate(gate: Handle, up: Handle) -> Handle:
         return tl.cast(tl.silu(tl.cast(gate, "f32")) * tl.cast(up, "f32"), dtype)
 
     _map_blocks(apply_gate, (gate_ptr, up_ptr), out_ptr, n, dtype, block, split, tl)
@@ -64,11 +90,11 @@ def elementwise_composite(
     out_ptr: int,
     rows: int,
     columns: int,
-    dtype: Any,
-    out_dtype: Any = None,
+    dtype: DTypeLike,
+    out_dtype: DTypeLike | None = None,
     split: bool = True,
     *,
-    tl: Any,
+    tl: TLContext,
 ) -> None:
     """Compute ``elementwise`` on matrices as one composite that streams operands and result. Programs split the rows.
 
@@ -84,7 +110,14 @@ def elementwise_composite(
 
 
 def _map_blocks(
-    function: Callable[..., Any], pointers: Any, out_ptr: int, n: int, dtype: Any, block: int, split: bool, tl: Any
+    function: Callable[..., Handle],
+    pointers: Sequence[int],
+    out_ptr: int,
+    n: int,
+    dtype: DTypeLike,
+    block: int,
+    split: bool,
+    tl: TLContext,
 ) -> None:
     """Apply ``function`` to corresponding blocks of the arrays, block by block."""
     first, mine = share(n, tl, split)

@@ -6,10 +6,13 @@ dtype of ``tl.dot`` (``dtype``; i32 for i8). Floats that are summed over several
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from kernbench.common.dtypes import DTypeLike
 from kernbench.kernels.composite import Matmul, matmul
 from kernbench.kernels.shares import blocks, share
+from kernbench.triton_emu.handles import Handle
+from kernbench.triton_emu.tl_context import TLContext
 
 
 class BlockedKernel(NamedTuple):
@@ -18,12 +21,12 @@ class BlockedKernel(NamedTuple):
     m: int
     k: int
     n: int
-    dtype: Any
+    dtype: DTypeLike
     block_m: int
     block_k: int
     block_n: int
-    acc_dtype: Any
-    out_dtype: Any
+    acc_dtype: DTypeLike | None
+    out_dtype: DTypeLike | None
 
 
 def gemm_simple(
@@ -33,14 +36,14 @@ def gemm_simple(
     m: int,
     k: int,
     n: int,
-    dtype: Any,
+    dtype: DTypeLike,
     block_m: int = 256,
     block_k: int = 512,
     block_n: int = 256,
-    acc_dtype: Any = None,
-    out_dtype: Any = None,
+    acc_dtype: DTypeLike | None = None,
+    out_dtype: DTypeLike | None = None,
     *,
-    tl: Any,
+    tl: TLContext,
 ) -> None:
     """Compute C = A B, A (m, k), B (k, n): every program computes the full result."""
     product = BlockedKernel(m, k, n, dtype, block_m, block_k, block_n, acc_dtype, out_dtype)
@@ -54,21 +57,23 @@ def gemm_columns(
     m: int,
     k: int,
     n: int,
-    dtype: Any,
+    dtype: DTypeLike,
     block_m: int = 256,
     block_k: int = 512,
     block_n: int = 256,
-    acc_dtype: Any = None,
-    out_dtype: Any = None,
+    acc_dtype: DTypeLike | None = None,
+    out_dtype: DTypeLike | None = None,
     *,
-    tl: Any,
+    tl: TLContext,
 ) -> None:
     """Compute this program's columns of C = A B. B and C are split by columns over cubes, then PEs."""
     product = BlockedKernel(m, k, n, dtype, block_m, block_k, block_n, acc_dtype, out_dtype)
     multiply_columns(a_ptr, (b_ptr,), (c_ptr,), product, tl)
 
 
-def multiply_columns(a_ptr: int, b_ptrs: Sequence[int], c_ptrs: Sequence[int], product: BlockedKernel, tl: Any) -> None:
+def multiply_columns(
+    a_ptr: int, b_ptrs: Sequence[int], c_ptrs: Sequence[int], product: BlockedKernel, tl: TLContext
+) -> None:
     """Multiply A by this program's columns of each B."""
     first, columns = share(product.n, tl)
     before = first * product.k * tl.itemsize(product.dtype)
@@ -76,7 +81,7 @@ def multiply_columns(a_ptr: int, b_ptrs: Sequence[int], c_ptrs: Sequence[int], p
 
 
 def multiply(
-    a_ptr: int, b_ptrs: Sequence[int], c_ptrs: Sequence[int], product: BlockedKernel, first_column: int, tl: Any
+    a_ptr: int, b_ptrs: Sequence[int], c_ptrs: Sequence[int], product: BlockedKernel, first_column: int, tl: TLContext
 ) -> None:
     """Multiply A by each B, which are (k, n). A block of A is read once for all of them.
 
@@ -86,7 +91,7 @@ def multiply(
     item = tl.itemsize(dtype)
     for i, rows in blocks(m, block_m):
         for j, columns in blocks(n, block_n):
-            totals: list[Any] = [None] * len(b_ptrs)
+            totals: list[Handle | None] = [None] * len(b_ptrs)
             for p, depth in blocks(k, block_k):
                 a = tl.load(a_ptr + (i * k + p) * item, (rows, depth), dtype, strides=(k * item, item))
                 for at, b_ptr in enumerate(b_ptrs):
@@ -94,6 +99,7 @@ def multiply(
                     sums = (acc_dtype or out_dtype) if a.dtype.is_float else None
                     totals[at] = tl.dot(a, b, totals[at], out_dtype=sums)
             for c_ptr, total in zip(c_ptrs, totals, strict=True):
+                assert total is not None, "K has a block"
                 # Integer products keep the wider dtype of their sums; float products return to the factors' dtype.
                 done = tl.cast(total, out_dtype or (dtype if total.dtype.is_float else total.dtype))
                 wide = tl.itemsize(done.dtype)
@@ -107,16 +113,16 @@ def gemm_composite(
     m: int,
     k: int,
     n: int,
-    dtype: Any,
+    dtype: DTypeLike,
     variant: str = "blocked",
     epilogue_ops: str | Sequence[str] = (),
     bias_ptr: int | None = None,
     add_ptr: int | None = None,
     scale: float = 1.0,
-    out_dtype: Any = None,
+    out_dtype: DTypeLike | None = None,
     stage_bytes: int = 4 << 20,
     *,
-    tl: Any,
+    tl: TLContext,
 ) -> None:
     """Compute C = epilogue(A B) by the tile scheduler, A (m, k), B (k, n): every program computes the full result.
 

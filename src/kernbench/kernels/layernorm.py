@@ -5,11 +5,13 @@ elements are processed at a time; longer rows are read once in each pass.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from kernbench.common.dtypes import DTypeLike
 from kernbench.common.dtypes import dtype as element_type
 from kernbench.kernels.shares import Columns, blocks, columns_of, row_blocks
 from kernbench.kernels.view import View
+from kernbench.triton_emu.handles import Handle
+from kernbench.triton_emu.tl_context import TLContext
 
 # The lowest f32, in place of -inf: -inf - -inf is NaN, while a piece of minus infinities adds 0 to its row's sum.
 LOWEST = -3.4028234663852886e38
@@ -22,12 +24,12 @@ def layernorm(
     y_ptr: int,
     rows: int,
     columns: int,
-    dtype: Any,
+    dtype: DTypeLike,
     eps: float = 1e-5,
     block: int = 65536,
     split: bool = True,
     *,
-    tl: Any,
+    tl: TLContext,
 ) -> None:
     """Compute ``y = (x - mean) / sqrt(variance + eps) * weight + bias`` by rows; weight, bias (columns,) or None."""
     x, y = _view_rows((x_ptr, y_ptr), rows, columns, dtype)
@@ -48,12 +50,12 @@ def rmsnorm(
     y_ptr: int,
     rows: int,
     columns: int,
-    dtype: Any,
+    dtype: DTypeLike,
     eps: float = 1e-6,
     block: int = 65536,
     split: bool = True,
     *,
-    tl: Any,
+    tl: TLContext,
 ) -> None:
     """Compute ``y = x / sqrt(mean(x * x) + eps) * weight`` for each row; weight (columns,) or None."""
     x, y = _view_rows((x_ptr, y_ptr), rows, columns, dtype)
@@ -66,30 +68,30 @@ def rmsnorm(
             y.tile((row, piece[0]), values.shape).store(values, tl)
 
 
-def _view_rows(ptrs: Sequence[int], rows: int, columns: int, dtype: Any) -> list[View]:
+def _view_rows(ptrs: Sequence[int], rows: int, columns: int, dtype: DTypeLike) -> list[View]:
     return [View.row_major(ptr, (rows, columns), element_type(dtype)) for ptr in ptrs]
 
 
-def _vector(ptr: int | None, rows: View, block: int, tl: Any) -> Columns | None:
+def _vector(ptr: int | None, rows: View, block: int, tl: TLContext) -> Columns | None:
     return None if ptr is None else columns_of(rows.on(ptr).tile((0, 0), (1, rows.extents[1])), block, tl)
 
 
-def _mean(x: Columns, pieces: Sequence[tuple[int, int]], of: Callable[[Any], Any], tl: Any) -> Any:
+def _mean(x: Columns, pieces: Sequence[tuple[int, int]], of: Callable[[Handle], Handle], tl: TLContext) -> Handle:
     """Return the mean of ``of(x)`` along each row, shape (rows, 1)."""
     total, *more_sums = [tl.sum(of(x(*piece)), 1, keepdims=True) for piece in pieces]
     first, count = pieces[-1]
     return sum(more_sums, total) / (first + count)
 
 
-def _square_distance_to(mean: Any) -> Callable[[Any], Any]:
-    def of(part: Any) -> Any:
+def _square_distance_to(mean: Handle) -> Callable[[Handle], Handle]:
+    def of(part: Handle) -> Handle:
         distance = part - mean
         return distance * distance
 
     return of
 
 
-def _affine(x: Any, weight: Columns | None, bias: Columns | None, piece: tuple[int, int]) -> Any:
+def _affine(x: Handle, weight: Columns | None, bias: Columns | None, piece: tuple[int, int]) -> Handle:
     x = x if weight is None else x * weight(*piece)
     return x if bias is None else x + bias(*piece)
 
@@ -99,11 +101,11 @@ def softmax(
     y_ptr: int,
     rows: int,
     columns: int,
-    dtype: Any,
+    dtype: DTypeLike,
     block: int = 65536,
     split: bool = True,
     *,
-    tl: Any,
+    tl: TLContext,
 ) -> None:
     """Compute ``y = softmax(x)`` along each row, numerically stable, in f32.
 
@@ -120,14 +122,15 @@ def softmax(
             _softmax_in_pieces(row, columns_of_x, pieces, y, tl)
 
 
-def _softmax_in_pieces(row: int, x: Columns, pieces: Sequence[tuple[int, int]], y: View, tl: Any) -> None:
-    largest = total = None
+def _softmax_in_pieces(row: int, x: Columns, pieces: Sequence[tuple[int, int]], y: View, tl: TLContext) -> None:
+    state: tuple[Handle, Handle] | None = None
     for piece in pieces:
         part = x(*piece)
-        top = tl.maximum(tl.max(part, 1, keepdims=True), LOWEST if largest is None else largest)
-        sums = tl.sum(tl.exp(part - top), 1, keepdims=True)
-        total = sums if total is None else sums + total * tl.exp(largest - top)
-        largest = top
+        largest = tl.maximum(tl.max(part, 1, keepdims=True), LOWEST if state is None else state[0])
+        total = tl.sum(tl.exp(part - largest), 1, keepdims=True)
+        if state is not None:
+            total = total + state[1] * tl.exp(state[0] - largest)
+        state = largest, total
     for piece in pieces:
         values = tl.exp(x(*piece) - largest) / total
         y.tile((row, piece[0]), values.shape).store(values, tl)

@@ -1,11 +1,11 @@
 """Linear layers: a product with sharded weights, its bias, and the feed-forward part of a transformer."""
 
-from typing import Any
-
+from kernbench.common.dtypes import DTypeLike
 from kernbench.common.dtypes import dtype as element_type
 from kernbench.kernels.composite import Matmul, matmul
 from kernbench.kernels.shares import blocks, columns_of, part, row_blocks, share
 from kernbench.kernels.view import View
+from kernbench.triton_emu.tl_context import TLContext
 
 
 def linear(
@@ -16,12 +16,12 @@ def linear(
     m: int,
     k: int,
     n: int,
-    dtype: Any,
+    dtype: DTypeLike,
     weight_grid: tuple[int, int],
     by_column: tuple[int, int] = (1, 1),
     stage_bytes: int = 2 << 20,
     *,
-    tl: Any,
+    tl: TLContext,
 ) -> None:
     """Compute ``y = x W + bias``: x (m, k), y (m, n) row-major in virtual addresses, with any placement; bias (n,).
 
@@ -64,11 +64,11 @@ def add_bias(
     y_ptr: int,
     rows: int,
     columns: int,
-    dtype: Any,
+    dtype: DTypeLike,
     block: int = 65536,
     split: bool = True,
     *,
-    tl: Any,
+    tl: TLContext,
 ) -> None:
     """Compute ``y = x + bias`` for each row, in f32, rounded once. bias is (columns,); y may be x.
 
@@ -94,12 +94,12 @@ def mlp(
     k: int,
     hidden: int,
     n: int,
-    dtype: Any,
+    dtype: DTypeLike,
     variant: str = "blocked",
     split: bool = True,
     stage_bytes: int = 4 << 20,
     *,
-    tl: Any,
+    tl: TLContext,
 ) -> None:
     """Compute ``y = gelu(x W1 + b1) W2 + b2``: x (m, k), W1 (k, hidden), W2 (hidden, n).
 

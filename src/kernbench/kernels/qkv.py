@@ -1,10 +1,10 @@
 """The projections of attention: X W_Q, X W_K and X W_V."""
 
-from typing import Any
-
+from kernbench.common.dtypes import DTypeLike
 from kernbench.kernels.composite import product_dtype
 from kernbench.kernels.gemm import BlockedKernel, multiply_columns
 from kernbench.kernels.shares import blocks, share
+from kernbench.triton_emu.tl_context import TLContext
 
 
 def qkv_projection(
@@ -18,14 +18,14 @@ def qkv_projection(
     m: int,
     k: int,
     n: int,
-    dtype: Any,
+    dtype: DTypeLike,
     block_m: int = 256,
     block_k: int = 512,
     block_n: int = 128,
-    acc_dtype: Any = None,
-    out_dtype: Any = None,
+    acc_dtype: DTypeLike | None = None,
+    out_dtype: DTypeLike | None = None,
     *,
-    tl: Any,
+    tl: TLContext,
 ) -> None:
     """Compute Q, K and V, each (m, n), of X (m, k) and weights (k, n).
 
@@ -47,11 +47,11 @@ def qkv_composite(
     m: int,
     k: int,
     n: int,
-    dtype: Any,
-    out_dtype: Any = None,
+    dtype: DTypeLike,
+    out_dtype: DTypeLike | None = None,
     stage_bytes: int = 4 << 20,
     *,
-    tl: Any,
+    tl: TLContext,
 ) -> None:
     """Compute ``qkv_projection`` by the tile scheduler.
 

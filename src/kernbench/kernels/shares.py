@@ -6,13 +6,15 @@ A work table is a flat tuple of integers with a fixed number per line. Each line
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from kernbench.common.dtypes import F32
 from kernbench.kernels.view import View
+from kernbench.triton_emu.handles import Handle
+from kernbench.triton_emu.tl_context import TLContext
 
 
-def share(n: int, tl: Any, split: bool = True) -> tuple[int, int]:
+def share(n: int, tl: TLContext, split: bool = True) -> tuple[int, int]:
     """Split ``n`` elements over cubes, then PEs, like tensors; return the start and size of this program's part.
 
     Without ``split``, every program gets all elements, to compute its own copy of a replicated tensor.
@@ -36,7 +38,7 @@ def part(n: int, parts: int, which: int) -> tuple[int, int]:
     return which * size + min(which, more), size + (which < more)
 
 
-def own_lines(lines: tuple[int, ...], width: int, tl: Any) -> Iterator[tuple[int, ...]]:
+def own_lines(lines: tuple[int, ...], width: int, tl: TLContext) -> Iterator[tuple[int, ...]]:
     """Yield this program's lines of a work table, without cube and PE."""
     here = tl.program_id(1), tl.program_id(0)
     for at in range(0, len(lines), width):
@@ -44,11 +46,11 @@ def own_lines(lines: tuple[int, ...], width: int, tl: Any) -> Iterator[tuple[int
             yield lines[at + 2 : at + width]
 
 
-Columns: TypeAlias = Callable[[int, int], Any]
+Columns: TypeAlias = Callable[[int, int], Handle]
 """A function of a first column and a number of columns that returns these columns of some rows, in f32"""
 
 
-def row_blocks(matrix: View, block: int, split: bool, tl: Any) -> Iterator[tuple[int, Columns]]:
+def row_blocks(matrix: View, block: int, split: bool, tl: TLContext) -> Iterator[tuple[int, Columns]]:
     """Yield this program's share of the rows, in blocks of at most ``block`` elements and at least one row."""
     rows, columns = matrix.extents
     first, size = share(rows, tl, split)
@@ -56,7 +58,7 @@ def row_blocks(matrix: View, block: int, split: bool, tl: Any) -> Iterator[tuple
         yield row, columns_of(matrix.tile((row, 0), (count, columns)), block, tl)
 
 
-def columns_of(rows: View, width: int, tl: Any) -> Columns:
+def columns_of(rows: View, width: int, tl: TLContext) -> Columns:
     """Return the columns of ``rows``, for several passes in pieces of at most ``width`` columns.
 
     Rows that fit in one piece are loaded here, once, and stay in scratch. Longer rows are loaded again in each pass.
@@ -65,3 +67,10 @@ def columns_of(rows: View, width: int, tl: Any) -> Columns:
         return lambda first, count: tl.cast(rows.tile((0, first), (rows.extents[0], count)).load(tl), F32)
     values = tl.cast(rows.load(tl), F32)
     return lambda first, count: values  # noqa: ARG005 - the only piece
+
+
+def load_rows(rows: View, tl: TLContext) -> Handle:
+    """Load a matrix; floats are cast to f32. If its columns are contiguous, it is loaded transposed."""
+    row, column = rows.strides
+    values = tl.trans(rows.transposed.load(tl)) if row < column else rows.load(tl)
+    return tl.cast(values, F32) if rows.dtype.is_float else values

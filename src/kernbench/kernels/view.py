@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from kernbench.common.dtypes import DType, Shape, row_major
 from kernbench.common.values import value
+from kernbench.triton_emu.handles import Handle, Ref
+from kernbench.triton_emu.tl_context import TLContext
 
 
 @value
@@ -46,15 +47,15 @@ class View:
         (*outer, rows, columns), (*steps, row, column) = self.extents, self.strides
         return View(self.address, (*outer, columns, rows), (*steps, column, row), self.dtype)
 
-    def load(self, tl: Any) -> Any:
+    def load(self, tl: TLContext) -> Handle:
         """Load all elements."""
         return tl.load(self.address, self._distinct, self.dtype, strides=self._byte_strides)
 
-    def store(self, values: Any, tl: Any) -> None:
+    def store(self, values: Handle, tl: TLContext) -> None:
         """Store ``values``, which have the extents of the view, rounded to its dtype."""
         tl.store(self.address, tl.cast(values, self.dtype), strides=self._byte_strides)
 
-    def ref(self, tl: Any) -> Any:
+    def ref(self, tl: TLContext) -> Ref:
         """Return a reference to all elements, for a composite."""
         return tl.ref(self.address, self._distinct, self.dtype, strides=self._byte_strides)
 

@@ -5,14 +5,22 @@ A work table is a flat tuple of integers with a fixed number per line. Each line
 
 from collections.abc import Iterator
 from math import prod
-from typing import Any
 
+from kernbench.common.dtypes import DTypeLike
 from kernbench.kernels.composite import product_dtype
 from kernbench.kernels.shares import blocks, own_lines
+from kernbench.triton_emu.tl_context import TLContext
 
 
 def copy_windows(
-    src_ptr: int, dst_ptr: int, lines: tuple[int, ...], axes: int, dtype: Any, block: int = 65536, *, tl: Any
+    src_ptr: int,
+    dst_ptr: int,
+    lines: tuple[int, ...],
+    axes: int,
+    dtype: DTypeLike,
+    block: int = 65536,
+    *,
+    tl: TLContext,
 ) -> None:
     """Copy boxes of elements from one tensor to another, at most ``block`` elements at a time.
 
@@ -48,12 +56,12 @@ def elementwise_shards(
     y_ptr: int | None,
     out_ptr: int,
     lines: tuple[int, ...],
-    dtype: Any,
+    dtype: DTypeLike,
     number: float | None = None,
     number_first: bool = False,
     block: int = 65536,
     *,
-    tl: Any,
+    tl: TLContext,
 ) -> None:
     """Apply the operator ``op`` to x, to x and y, or to x and a number (``number_first``: to the number and x).
 
@@ -77,11 +85,11 @@ def gemm_windows(
     lines: tuple[int, ...],
     k: int,
     n: int,
-    dtype: Any,
-    out_dtype: Any = None,
+    dtype: DTypeLike,
+    out_dtype: DTypeLike | None = None,
     stage_bytes: int = 2 << 20,
     *,
-    tl: Any,
+    tl: TLContext,
 ) -> None:
     """Compute windows of C = A B. A (m, k) and B (k, n) are row-major in virtual addresses, with any placement.
 

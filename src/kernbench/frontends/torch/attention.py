@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from kernbench.common.dtypes import F32, I32
 from kernbench.common.values import value
@@ -14,7 +15,7 @@ from kernbench.frontends.placed import whole_grid
 from kernbench.frontends.torch.launches import launch, measure, refuse_graph, view_of
 from kernbench.frontends.torch.placement import SHARD_BYTES
 from kernbench.frontends.torch.storage import current
-from kernbench.frontends.torch.tensor import AhbmTensor, new
+from kernbench.frontends.torch.tensor import new, sip_of
 from kernbench.kernels.shares import blocks, part, share
 from kernbench.kernels.view import View
 
@@ -178,8 +179,8 @@ class Attention:
 
 
 def describe(
-    query: AhbmTensor, key: AhbmTensor, value: AhbmTensor, mask: AhbmTensor | None, out: AhbmTensor, *rule: Any
-) -> tuple[Attention, tuple[AhbmTensor, ...]]:
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, out: Tensor, *rule: Any
+) -> tuple[Attention, tuple[Tensor, ...]]:
     """Return the description of an attention, and the tensors that it reads; ``rule``: causal, scale."""
     batch, heads, queries, d = query.shape
     seen = None if mask is None else mask.expand(batch, heads, queries, key.shape[2])
@@ -205,13 +206,13 @@ def describe(
 
 
 def attend(
-    query: AhbmTensor, key: AhbmTensor, value: AhbmTensor, mask: AhbmTensor | None, causal: bool, scale: float
-) -> tuple[AhbmTensor, AhbmTensor]:
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
     """Launch attention of (batch, heads, length, d); return the result, and the log-sum-exp of each query."""
     if query.shape[2] == 1 and key.shape[1] < query.shape[1] and not causal:
         return _attend_by_groups(query, key, value, mask, scale)
     batch, heads, queries, _ = query.shape
-    sip = query.storage.tensor.sip
+    sip = sip_of(query)
     # Stored as (batch, length, heads, d), it needs no copy before the projection that follows.
     out = new((batch, queries, heads, value.shape[3]), query.dtype, sip).transpose(1, 2)
     work, tensors = describe(query, key, value, mask, out, causal, scale)
@@ -230,10 +231,10 @@ def attend(
     return out, lse
 
 
-def _attend_in_parts(work: Attention, out: AhbmTensor, lse: AhbmTensor, tensors: Sequence[AhbmTensor]) -> None:
+def _attend_in_parts(work: Attention, out: Tensor, lse: Tensor, tensors: Sequence[Tensor]) -> None:
     """Launch attention of few queries: a head's keys are split over PEs, and a second launch combines the parts."""
     cubes, pes = whole_grid(current())
-    units, sip = work.batch * work.heads, out.storage.tensor.sip
+    units, sip = work.batch * work.heads, sip_of(out)
     parts = KeyParts(max(1, min(cubes * pes // units, work.keys // _LEAST_KEYS)))
     rows = units * parts.count * work.queries
     some = [new((rows * width,), torch.float32, sip) for width in (work.dv, 1, 1)]
@@ -248,9 +249,7 @@ def _attend_in_parts(work: Attention, out: AhbmTensor, lse: AhbmTensor, tensors:
     launch(_NAME, merge, (out, lse), some, units * SHARD_BYTES)
 
 
-def _attend_by_groups(
-    query: AhbmTensor, key: AhbmTensor, value: AhbmTensor, mask: Any, scale: float
-) -> tuple[AhbmTensor, AhbmTensor]:
+def _attend_by_groups(query: Tensor, key: Tensor, value: Tensor, mask: Any, scale: float) -> tuple[Tensor, Tensor]:
     """Compute one query per head as several queries of one head, for heads that share keys."""
     (batch, heads), groups = query.shape[:2], key.shape[1]
     together: Any = query.squeeze(2)
@@ -379,15 +378,15 @@ class AttentionBackward:
 
 
 def compute_gradients(
-    work: Attention, tensors: Sequence[AhbmTensor], grad: AhbmTensor, out: AhbmTensor, lse: AhbmTensor, of_bias: bool
-) -> tuple[AhbmTensor, AhbmTensor, AhbmTensor, AhbmTensor | None]:
+    work: Attention, tensors: Sequence[Tensor], grad: Tensor, out: Tensor, lse: Tensor, of_bias: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Launch the gradients of query, key, value and, if ``of_bias``, of scores; ``tensors`` are those of ``attend``.
 
     This takes one launch if a block has all keys of a head, and there are enough heads for the PEs. Otherwise it takes
     one launch for queries, and one for keys and values.
     """
     query, key, value, *bias = tensors
-    sip = query.storage.tensor.sip
+    sip = sip_of(query)
     cubes, pes = whole_grid(current())
     units = work.batch * work.kv_heads
     single = work.keys <= _KEYS and work.queries <= work.block_q
@@ -429,7 +428,7 @@ def compute_gradients(
     return dq, dk, dv, of_scores
 
 
-def _like_result(x: AhbmTensor, sip: int) -> Any:
+def _like_result(x: Tensor, sip: int) -> Any:
     """Return a tensor (batch, heads, length, d) that is stored as (batch, length, heads, d), like projections."""
     batch, heads, length, d = x.shape
     return new((batch, length, heads, d), x.dtype, sip).transpose(1, 2)

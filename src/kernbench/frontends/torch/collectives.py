@@ -18,9 +18,9 @@ from torch.nn.parallel import comm
 
 from kernbench.common.errors import InputError
 from kernbench.frontends.torch.modules import program_place
+from kernbench.frontends.torch.storage import TorchOperator
 from kernbench.runtime_api.context import current_context
 
-TorchOperator = Any
 NAMESPACES = frozenset(["c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem"])
 """Namespaces of the operators by which ranks exchange tensors."""
 _ONE_RANK = "programs of PyTorch with more ranks than one do not run on the machine yet; run one rank"

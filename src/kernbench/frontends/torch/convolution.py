@@ -8,14 +8,13 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-
-from kernbench.frontends.torch.tensor import AhbmTensor
+from torch import Tensor
 
 aten = torch.ops.aten
 Ints = Sequence[int]
 
 
-def _windows(x: AhbmTensor, kernel: Ints, stride: Ints, dilation: Ints) -> Any:
+def _windows(x: Tensor, kernel: Ints, stride: Ints, dilation: Ints) -> Any:
     """Return a view of padded ``x``, (n, c, …), as windows, (n, places…, c, kernel…), and the numbers of places."""
     places = [
         (size - d * (k - 1) - 1) // s + 1 for size, k, s, d in zip(x.shape[2:], kernel, stride, dilation, strict=True)
@@ -31,13 +30,13 @@ def _windows(x: AhbmTensor, kernel: Ints, stride: Ints, dilation: Ints) -> Any:
     return x.as_strided(shape, strides, x.storage_offset()), places
 
 
-def _pad_around(x: AhbmTensor, padding: Ints) -> Any:
+def _pad_around(x: Tensor, padding: Ints) -> Any:
     if not any(padding):
         return x
     return aten.constant_pad_nd.default(x, [each for p in reversed(padding) for each in (p, p)], 0.0)
 
 
-def _columns(x: AhbmTensor, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, groups: int) -> Any:
+def _columns(x: Tensor, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, groups: int) -> Any:
     """Return one matrix per group, (groups, n · places, c · kernel), and the number of places along each axis."""
     seen, places = _windows(_pad_around(x, padding), kernel, stride, dilation)
     rows, depth = x.shape[0] * prod(places), x.shape[1] // groups * prod(kernel)
@@ -46,8 +45,8 @@ def _columns(x: AhbmTensor, kernel: Ints, stride: Ints, padding: Ints, dilation:
 
 
 def _convolution(
-    x: AhbmTensor,
-    weight: AhbmTensor,
+    x: Tensor,
+    weight: Tensor,
     bias: Any,
     stride: Ints,
     padding: Ints,
@@ -80,7 +79,7 @@ def _each(v: Ints, axes: int) -> list[int]:
 
 
 def _convolve_transposed(
-    x: AhbmTensor, weight: AhbmTensor, bias: Any, stride: Ints, padding: Ints, dilation: Ints, more: Ints, groups: int
+    x: Tensor, weight: Tensor, bias: Any, stride: Ints, padding: Ints, dilation: Ints, more: Ints, groups: int
 ) -> Any:
     """Compute a transposed convolution, which is the gradient of a convolution with respect to its input."""
     axes = x.dim() - 2
@@ -95,7 +94,7 @@ def _convolve_transposed(
 
 
 def _by_input(
-    grad: AhbmTensor, shape: Ints, weight: AhbmTensor, stride: Ints, padding: Ints, dilation: Ints, groups: int
+    grad: Tensor, shape: Ints, weight: Tensor, stride: Ints, padding: Ints, dilation: Ints, groups: int
 ) -> Any:
     """Compute the gradient of the input: multiply each place's gradient by the weights, and add up the windows."""
     kernel = tuple(weight.shape[2:])
@@ -137,9 +136,9 @@ def _offsets(kernel: Ints) -> list[tuple[int, ...]]:
 
 
 def _convolution_backward(
-    grad: AhbmTensor,
-    x: AhbmTensor,
-    weight: AhbmTensor,
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
     bias_sizes: Any,  # noqa: ARG001 - the mask has it
     stride: Ints,
     padding: Ints,
@@ -164,7 +163,7 @@ def _convolution_backward(
 
 
 def _by_weight(
-    grad: AhbmTensor, x: AhbmTensor, weight: AhbmTensor, stride: Ints, padding: Ints, dilation: Ints, groups: int
+    grad: Tensor, x: Tensor, weight: Tensor, stride: Ints, padding: Ints, dilation: Ints, groups: int
 ) -> Any:
     """Compute the gradient of the weights: multiply the gradients of all places by their windows."""
     columns, places = _columns(x, tuple(weight.shape[2:]), stride, padding, dilation, groups)
@@ -174,7 +173,7 @@ def _by_weight(
 
 
 def _avg_pool(
-    x: AhbmTensor,
+    x: Tensor,
     kernel: Ints,
     stride: Ints = (),
     padding: Ints = (0,),
@@ -192,8 +191,8 @@ def _avg_pool(
 
 
 def _avg_pool_backward(
-    grad: AhbmTensor,
-    x: AhbmTensor,
+    grad: Tensor,
+    x: Tensor,
     kernel: Ints,
     stride: Ints,
     padding: Ints,

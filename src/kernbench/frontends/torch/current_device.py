@@ -17,7 +17,7 @@ from torch.utils import _device
 
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch import device
-from kernbench.frontends.torch.tensor import AhbmTensor
+from kernbench.frontends.torch.tensor import AhbmTensor, device_of
 from kernbench.runtime_api.context import current_context
 
 
@@ -47,7 +47,7 @@ def _numbered_like(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def call(x: Any, *args: Any, **named: Any) -> Any:
         if isinstance(x, AhbmTensor) and named.get("device") is None:
-            named["device"] = x.on_machine
+            named["device"] = device_of(x)
         return call_numbered(x, *args, **named)
 
     return call

@@ -11,8 +11,7 @@ import torch
 from kernbench.common.errors import InputError
 from kernbench.frontends.gpu import DeviceProperties, device_properties
 from kernbench.frontends.torch.generators import DEFAULT
-from kernbench.frontends.torch.pool import pool_of
-from kernbench.frontends.torch.storage import current
+from kernbench.frontends.torch.storage import current, pool_of
 from kernbench.frontends.torch.tensor import device_of_sip
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from kernbench.common.errors import InputError
-from kernbench.frontends.torch.storage import TorchTensor
 
 _Host: Any = torch.Generator  # PyTorch's class, before it is replaced
 _BYTES = 16
@@ -35,7 +35,7 @@ class Generator(torch.Generator):
         # The host state of each reported state, as long as the reported state lives. The latest host states are also
         # stored by seed and offset, to restore copies of reported states.
         self._reported: Any = WeakTensorKeyDictionary()
-        self._last: dict[tuple[int, int], TorchTensor] = {}
+        self._last: dict[tuple[int, int], Tensor] = {}
 
     @property
     def device(self) -> Any:
@@ -62,7 +62,7 @@ class Generator(torch.Generator):
         self._begin_at(0)
         return chosen
 
-    def get_state(self) -> TorchTensor:
+    def get_state(self) -> Tensor:
         """Return the seed and the offset as bytes; for a host generator, return its full state."""
         drawn = _Host.get_state(self.host)
         if not self._has_offset:
@@ -78,7 +78,7 @@ class Generator(torch.Generator):
         self._last[numbers] = drawn
         return state
 
-    def set_state(self, new_state: TorchTensor) -> Any:
+    def set_state(self, new_state: Tensor) -> Any:
         """Restore a reported state or its copy. Any other state sets the offset, and the seed if that differs."""
         if not self._has_offset:
             return _Host.set_state(self.host, new_state)
@@ -100,12 +100,12 @@ class Generator(torch.Generator):
         self._offset, self._seen = offset, _Host.get_state(self.host)
 
 
-def _as_bytes(seed: int, offset: int) -> TorchTensor:
+def _as_bytes(seed: int, offset: int) -> Tensor:
     numbers = [(each + 2**63) % 2**64 - 2**63 for each in (seed, offset)]
     return torch.tensor(numbers, dtype=torch.int64, device="cpu").view(torch.uint8)
 
 
-def _numbers_of(state: TorchTensor) -> tuple[int, int]:
+def _numbers_of(state: Tensor) -> tuple[int, int]:
     seed, offset = state.view(torch.int64).tolist()
     return seed, offset
 

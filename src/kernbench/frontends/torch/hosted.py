@@ -6,26 +6,26 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from kernbench.common.errors import InputError, UnmodelledError
 from kernbench.common.values import value
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch.modules import program_place
-from kernbench.frontends.torch.storage import TorchTensor, current
+from kernbench.frontends.torch.storage import TorchOperator, current
 from kernbench.frontends.torch.tensor import (
     AhbmTensor,
-    fetch,
     from_host,
+    has_values,
+    read,
     resize,
     sip_of,
-    to_host,
     without_elements,
     write,
 )
 
 aten = torch.ops.aten
-TorchOperator = Any
 WINDOWS: Sequence[TorchOperator] = tuple(
     [
         getattr(packet, overload)
@@ -73,7 +73,7 @@ def on_host(operator: TorchOperator, args: Any, kwargs: Any, *, in_order: bool =
     name = operator.overloadpacket.__name__
     here = [each for each in leaves(args, kwargs) if isinstance(each, AhbmTensor)]
     device = kwargs.get("device")
-    sip = here[0].storage.tensor.sip if here else sip_of(device or DEVICE)
+    sip = sip_of(here[0]) if here else sip_of(device or DEVICE)
     types = None
     if name not in SOURCES:
         _note(name)
@@ -113,10 +113,10 @@ class _UnwrittenOperands:
     PyTorch's own schemas are correct. Schemas of other libraries often omit a written operand.
     """
 
-    pairs: tuple[tuple[TorchTensor, TorchTensor], ...] = ()
+    pairs: tuple[tuple[Tensor, Tensor], ...] = ()
 
     @staticmethod
-    def of(operator: TorchOperator, args: Any, kwargs: Any, copies: Mapping[int, TorchTensor]) -> _UnwrittenOperands:
+    def of(operator: TorchOperator, args: Any, kwargs: Any, copies: Mapping[int, Tensor]) -> _UnwrittenOperands:
         """Return the unwritten operands of a call; none for PyTorch's own operators."""
         if operator.namespace == "aten":
             return _UnwrittenOperands()
@@ -132,12 +132,12 @@ class _UnwrittenOperands:
             )
 
 
-def _bits(x: TorchTensor) -> TorchTensor:
+def _bits(x: Tensor) -> Tensor:
     return x.contiguous().reshape(-1).view(torch.uint8)
 
 
 def _fetched(
-    operator: TorchOperator, operands: list[AhbmTensor], results: set[int], *, blank: bool
+    operator: TorchOperator, operands: Sequence[Tensor], results: set[int], *, blank: bool
 ) -> tuple[dict[int, Any], bool]:
     """Return host copies of operands by ``id``, and whether all their values are real. Unknown values become zeros.
 
@@ -150,15 +150,15 @@ def _fetched(
     copies, known = {}, True
     for each in operands:
         if asks(each):
-            copies[id(each)] = to_host(each)
+            copies[id(each)] = read(each)
         else:
             overwritten = id(each) in results
-            copies[id(each)], has_values = fetch(each, overwritten=overwritten)
-            known = known and (has_values or overwritten)
+            known = known and (overwritten or has_values(each))
+            copies[id(each)] = read(each, "zeros", overwritten=overwritten)
     return copies, known
 
 
-def _asks_for_values(operator: TorchOperator) -> Callable[[AhbmTensor], bool]:
+def _asks_for_values(operator: TorchOperator) -> Callable[[Tensor], bool]:
     """Return a function that tells if an operand's values determine the shape of the result, or a number."""
     if not _OF_VALUES & set(operator.tags):
         return lambda _: False
@@ -167,7 +167,7 @@ def _asks_for_values(operator: TorchOperator) -> Callable[[AhbmTensor], bool]:
     return lambda _: True
 
 
-def _blank(x: AhbmTensor) -> Any:
+def _blank(x: Tensor) -> Any:
     """Return an uninitialised host tensor with the layout of ``x``, whose values are not read."""
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
 

@@ -14,12 +14,13 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.frontends.torch.launches import dtype_of, launch
 from kernbench.frontends.torch.storage import current
-from kernbench.frontends.torch.tensor import AhbmTensor, from_host, known_tensor, new
+from kernbench.frontends.torch.tensor import AhbmTensor, from_host, known_elements, new, sip_of
 from kernbench.kernels.shares import blocks, share
 
 aten = torch.ops.aten
@@ -43,12 +44,12 @@ class RunSelection:
 
     runs: int
     inner: int
-    indices: tuple[tuple[AhbmTensor, int, int], ...]
+    indices: tuple[tuple[Tensor, int, int], ...]
     lead: tuple[tuple[int, int], ...]
     wraps: bool = False
 
     @property
-    def tensors(self) -> tuple[AhbmTensor, ...]:
+    def tensors(self) -> tuple[Tensor, ...]:
         """Return the index tensors."""
         return tuple([each for each, _, _ in self.indices])
 
@@ -86,11 +87,11 @@ def _values_of(
     return found
 
 
-def _known(x: AhbmTensor) -> Callable[[int, int, int], Any] | None:
+def _known(x: Tensor) -> Callable[[int, int, int], Any] | None:
     """Return a function that yields index values for a run without data; None if the run has data."""
     if current().has_data:
         return None
-    elements = known_tensor(x)
+    elements = known_elements(x)
     if elements is None:
         return lambda first, count, extent: np.arange(first, first + count, dtype=np.int64) % extent
     found = elements.reshape(-1).numpy()
@@ -101,7 +102,7 @@ def _runs_of(address: int, places: Any, nbytes: int, item: int) -> list[tuple[in
     return [(address + int(at) * item, nbytes) for at in places]
 
 
-def gather_runs(operator: str, out: AhbmTensor, x: AhbmTensor, selection: RunSelection) -> AhbmTensor:
+def gather_runs(operator: str, out: Tensor, x: Tensor, selection: RunSelection) -> Tensor:
     """Fill contiguous ``out`` with the selected runs of ``x``, in order."""
     known, item, inner = [_known(each) for each in selection.tensors], dtype_of(x), selection.inner
 
@@ -119,14 +120,14 @@ def gather_runs(operator: str, out: AhbmTensor, x: AhbmTensor, selection: RunSel
 
 
 def scatter_runs(
-    operator: str, x: AhbmTensor, source: AhbmTensor | float, selection: RunSelection, change: RunChange
-) -> AhbmTensor:
+    operator: str, x: Tensor, source: Tensor | float, selection: RunSelection, change: RunChange
+) -> Tensor:
     """Write ``source`` (contiguous, or a number) to the selected runs of ``x``, or update them atomically with it."""
     if change != "set" and x.dtype in _NOT_ATOMIC:
-        wide: Any = new(tuple(x.shape), torch.int32, x.storage.tensor.sip, x.stride())
+        wide: Any = new(tuple(x.shape), torch.int32, sip_of(x), x.stride())
         wide_source: Any = source.to(torch.int32) if isinstance(source, AhbmTensor) else source
         target: Any = x
-        changed: AhbmTensor = target.copy_(scatter_runs(operator, wide.copy_(x), wide_source, selection, change))
+        changed: Tensor = target.copy_(scatter_runs(operator, wide.copy_(x), wide_source, selection, change))
         return changed
     known, item, inner = [_known(each) for each in selection.tensors], dtype_of(x), selection.inner
     given = source if isinstance(source, AhbmTensor) else None
@@ -157,11 +158,11 @@ def _block(inner: int) -> int:
     return max(1, min(_RUNS, 65536 // max(inner, 1)))
 
 
-def _index(x: AhbmTensor) -> Any:
+def _index(x: Tensor) -> Any:
     return x.contiguous().reshape(-1)
 
 
-def select_rows(x: AhbmTensor, dim: int, index: AhbmTensor) -> RunSelection:
+def select_rows(x: Tensor, dim: int, index: Tensor) -> RunSelection:
     """Return a selection of slices along ``dim`` of a contiguous tensor, one for each number of ``index``, in order."""
     shape, stride = x.shape, x.stride()
     lead, inner = prod(shape[:dim]), prod(shape[dim + 1 :])
@@ -172,32 +173,32 @@ def select_rows(x: AhbmTensor, dim: int, index: AhbmTensor) -> RunSelection:
     return RunSelection(flat.numel(), inner, ((_index(flat), shape[dim], stride[dim] or inner),), counted)
 
 
-def _index_select(x: AhbmTensor, dim: int, index: AhbmTensor) -> AhbmTensor:
+def _index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
     x = x.contiguous()
     dim = dim % max(x.dim(), 1)
-    out = new((*x.shape[:dim], index.numel(), *x.shape[dim + 1 :]), x.dtype, x.storage.tensor.sip)
+    out = new((*x.shape[:dim], index.numel(), *x.shape[dim + 1 :]), x.dtype, sip_of(x))
     return gather_runs("index_select", out, x, select_rows(x, dim, index))
 
 
 def _embedding(
-    weight: AhbmTensor,
-    indices: AhbmTensor,
+    weight: Tensor,
+    indices: Tensor,
     padding_idx: int = -1,  # noqa: ARG001 - matters in backward
     scale_grad_by_freq: bool = False,  # noqa: ARG001
     sparse: bool = False,  # noqa: ARG001
-) -> AhbmTensor:
+) -> Tensor:
     weight = weight.contiguous()
-    out = new((*indices.shape, weight.shape[1]), weight.dtype, weight.storage.tensor.sip)
+    out = new((*indices.shape, weight.shape[1]), weight.dtype, sip_of(weight))
     return gather_runs("embedding", out, weight, select_rows(weight, 0, indices))
 
 
 def _embedding_backward(
-    grad: AhbmTensor, indices: AhbmTensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
+    grad: Tensor, indices: Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
 ) -> Any:
     if scale_grad_by_freq:
         return NotImplemented
     n = grad.shape[-1]
-    out = new((num_weights, n), torch.float32, grad.storage.tensor.sip).zero_()
+    out = new((num_weights, n), torch.float32, sip_of(grad)).zero_()
     source = grad.to(torch.float32).contiguous()
     scatter_runs("embedding_dense_backward", out, source, select_rows(out, 0, indices), "add")
     if padding_idx >= 0:
@@ -205,20 +206,20 @@ def _embedding_backward(
     return out.to(grad.dtype)
 
 
-def select_elements(x: AhbmTensor, dim: int, index: AhbmTensor) -> RunSelection:
+def select_elements(x: Tensor, dim: int, index: Tensor) -> RunSelection:
     """Return a selection of one element per element of ``index``: its position, with its number along ``dim``."""
     lead = tuple((n, 0 if d == dim else x.stride(d)) for d, n in enumerate(index.shape))
     return RunSelection(index.numel(), 1, ((_index(index), x.shape[dim], x.stride(dim)),), lead)
 
 
-def _gather(x: AhbmTensor, dim: int, index: AhbmTensor, *, sparse_grad: bool = False) -> AhbmTensor:  # noqa: ARG001
-    out = new(tuple(index.shape), x.dtype, x.storage.tensor.sip)
+def _gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:  # noqa: ARG001
+    out = new(tuple(index.shape), x.dtype, sip_of(x))
     if x.dim() == 0:
         x, index = x.reshape(1), index.reshape(-1)
     return gather_runs("gather", out, x, select_elements(x, dim % x.dim(), index))
 
 
-def _scatter_into(x: AhbmTensor, dim: int, index: AhbmTensor, src: Any, change: RunChange, name: str) -> AhbmTensor:
+def _scatter_into(x: Tensor, dim: int, index: Tensor, src: Any, change: RunChange, name: str) -> Tensor:
     if x.dim() == 0:
         _scatter_into(
             x.unsqueeze(0),
@@ -239,31 +240,27 @@ def _scatter_into(x: AhbmTensor, dim: int, index: AhbmTensor, src: Any, change: 
     return x
 
 
-def _scatter(x: AhbmTensor, dim: int, index: AhbmTensor, src: Any) -> AhbmTensor:
+def _scatter(x: Tensor, dim: int, index: Tensor, src: Any) -> Tensor:
     return _scatter_into(x.clone(), dim, index, src, "set", "scatter")
 
 
-def _scatter_(x: AhbmTensor, dim: int, index: AhbmTensor, src: Any) -> AhbmTensor:
+def _scatter_(x: Tensor, dim: int, index: Tensor, src: Any) -> Tensor:
     return _scatter_into(x, dim, index, src, "set", "scatter")
 
 
-def _scatter_add(x: AhbmTensor, dim: int, index: AhbmTensor, src: AhbmTensor) -> AhbmTensor:
+def _scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     return _scatter_into(x.clone(), dim, index, src, "add", "scatter_add")
 
 
-def _scatter_add_(x: AhbmTensor, dim: int, index: AhbmTensor, src: AhbmTensor) -> AhbmTensor:
+def _scatter_add_(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     return _scatter_into(x, dim, index, src, "add", "scatter_add")
 
 
-def _scatter_reduce(
-    x: AhbmTensor, dim: int, index: AhbmTensor, src: AhbmTensor, reduce: str, *, include_self: bool = True
-) -> Any:
+def _scatter_reduce(x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Any:
     return _scatter_reduce_(x.clone(), dim, index, src, reduce, include_self=include_self)
 
 
-def _scatter_reduce_(
-    x: Any, dim: int, index: AhbmTensor, src: AhbmTensor, reduce: str, *, include_self: bool = True
-) -> Any:
+def _scatter_reduce_(x: Any, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Any:
     """Combine elements of ``x`` with those of ``src`` by ``reduce``, at the positions that ``index`` selects."""
     changes: Mapping[str, RunChange] = {"sum": "add", "mean": "add", "amax": "max", "amin": "min"}
     if reduce == "prod":
@@ -283,7 +280,7 @@ def _scatter_reduce_(
     return x
 
 
-def _scatter_products(x: Any, dim: int, index: AhbmTensor, src: AhbmTensor, include_self: bool) -> Any:
+def _scatter_products(x: Any, dim: int, index: Tensor, src: Tensor, include_self: bool) -> Any:
     """Multiply slices of ``src`` into ``x``, one slice after another. Within a slice, all positions differ."""
     if not include_self:
         _scatter_into(x, dim, index, 1, "set", "scatter")
@@ -295,7 +292,7 @@ def _scatter_products(x: Any, dim: int, index: AhbmTensor, src: AhbmTensor, incl
     return x
 
 
-def _index_add_(x: AhbmTensor, dim: int, index: AhbmTensor, source: AhbmTensor, *, alpha: float = 1) -> Any:
+def _index_add_(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Any:
     dim = dim % max(x.dim(), 1)
     seen = x.contiguous()
     source = _scale_by(source, alpha).to(x.dtype).contiguous()
@@ -307,29 +304,29 @@ def _scale_by(x: Any, alpha: float) -> Any:
     return x if alpha == 1 else x * alpha
 
 
-def _index_add(x: AhbmTensor, dim: int, index: AhbmTensor, source: AhbmTensor, *, alpha: float = 1) -> Any:
+def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Any:
     return _index_add_(x.clone(memory_format=torch.contiguous_format), dim, index, source, alpha=alpha)
 
 
-def _index_copy_(x: AhbmTensor, dim: int, index: AhbmTensor, source: AhbmTensor) -> Any:
+def _index_copy_(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
     dim = dim % max(x.dim(), 1)
     seen = x.contiguous()
     scatter_runs("index_copy", seen, source.to(x.dtype).contiguous(), select_rows(seen, dim, index), "set")
     return x if seen is x else x.copy_(seen)
 
 
-def _index_copy(x: AhbmTensor, dim: int, index: AhbmTensor, source: AhbmTensor) -> Any:
+def _index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
     return _index_copy_(x.clone(memory_format=torch.contiguous_format), dim, index, source)
 
 
 # x[i, j]
 
 
-def _as_numbers(x: AhbmTensor, indices: Sequence[Any]) -> list[Any]:
+def _as_numbers(x: Tensor, indices: Sequence[Any]) -> list[Any]:
     """Return indices without masks. A mask becomes one tensor per axis: the positions of its true elements."""
     found: list[Any] = []
     for given in indices:
-        each = given if given is None or isinstance(given, AhbmTensor) else from_host(given, x.storage.tensor.sip)
+        each = given if given is None or isinstance(given, AhbmTensor) else from_host(given, sip_of(x))
         if each is not None and each.dtype in (torch.bool, torch.uint8):
             _check_mask(x, each, len(found))
             found += each.nonzero().unbind(1)
@@ -338,7 +335,7 @@ def _as_numbers(x: AhbmTensor, indices: Sequence[Any]) -> list[Any]:
     return found + [None] * (x.dim() - len(found))
 
 
-def _check_mask(x: AhbmTensor, mask: AhbmTensor, first_axis: int) -> None:
+def _check_mask(x: Tensor, mask: Tensor, first_axis: int) -> None:
     """Raise IndexError, in PyTorch's words, unless a mask has the shape of the axes that it indexes."""
     for axis, size in enumerate(mask.shape):
         if size != x.shape[first_axis + axis]:
@@ -352,23 +349,23 @@ def _check_mask(x: AhbmTensor, mask: AhbmTensor, first_axis: int) -> None:
 class _Indexed:
     """``x[indices]`` with all indexed axes first: the selection, the shape of the result, and the order of axes."""
 
-    x: AhbmTensor
+    x: Tensor
     selection: RunSelection
     shape: tuple[int, ...]
     order: tuple[int, ...] | None
 
-    def back(self, out: AhbmTensor) -> Any:
+    def back(self, out: Tensor) -> Any:
         """Return ``out``, whose indexed axes are first, with the axes in PyTorch's order."""
         return out if self.order is None else out.permute(self.order)
 
-    def forth(self, out: AhbmTensor) -> Any:
+    def forth(self, out: Tensor) -> Any:
         """Return ``out``, whose axes are in PyTorch's order, with the indexed axes first."""
         if self.order is None:
             return out
         return out.permute([self.order.index(i) for i in range(len(self.order))])
 
 
-def _select_indexed(x: AhbmTensor, given: Sequence[Any]) -> _Indexed:
+def _select_indexed(x: Tensor, given: Sequence[Any]) -> _Indexed:
     """Return the selection of ``x[indices]``. It uses the strides of ``x``, so that writes go to ``x`` itself."""
     indices = _as_numbers(x, given)
     at = [d for d, each in enumerate(indices) if each is not None]
@@ -397,15 +394,15 @@ def _select_indexed(x: AhbmTensor, given: Sequence[Any]) -> _Indexed:
     return _Indexed(x, RunSelection(prod(shape) * loops, inner, pairs, lead, wraps=True), (*shape, *kept), order)
 
 
-def _index_tensor(x: AhbmTensor, indices: Sequence[Any]) -> Any:
+def _index_tensor(x: Tensor, indices: Sequence[Any]) -> Any:
     found = _select_indexed(x, indices)
-    out = new(found.shape, x.dtype, x.storage.tensor.sip)
+    out = new(found.shape, x.dtype, sip_of(x))
     return found.back(gather_runs("index", out, x, found.selection))
 
 
-def _index_put_(x: AhbmTensor, indices: Sequence[Any], values: AhbmTensor, accumulate: bool = False) -> Any:
+def _index_put_(x: Tensor, indices: Sequence[Any], values: Tensor, accumulate: bool = False) -> Any:
     if not isinstance(values, AhbmTensor):
-        values = from_host(values.to(x.dtype), x.storage.tensor.sip)
+        values = from_host(values.to(x.dtype), sip_of(x))
     mask = indices[0] if len(indices) == 1 and isinstance(indices[0], AhbmTensor) else None
     if (
         mask is not None
@@ -421,16 +418,16 @@ def _index_put_(x: AhbmTensor, indices: Sequence[Any], values: AhbmTensor, accum
     return scatter_runs("index_put", x, source, found.selection, "add" if accumulate else "set")
 
 
-def _index_put(x: AhbmTensor, indices: Sequence[Any], values: AhbmTensor, accumulate: bool = False) -> Any:
+def _index_put(x: Tensor, indices: Sequence[Any], values: Tensor, accumulate: bool = False) -> Any:
     return _index_put_(x.clone(), indices, values, accumulate)
 
 
-def _masked_select(x: AhbmTensor, mask: AhbmTensor) -> Any:
+def _masked_select(x: Tensor, mask: Tensor) -> Any:
     seen, marks = torch.broadcast_tensors(x, mask)
     return _index_tensor(seen.contiguous(), [marks.contiguous()])
 
 
-def _masked_scatter(x: AhbmTensor, mask: AhbmTensor, source: AhbmTensor) -> Any:
+def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Any:
     """Write elements of ``source``, in order, where the mask is true. A running sum of the mask gives their numbers."""
     seen, marks = torch.broadcast_tensors(x, mask)
     place = (marks.reshape(-1).cumsum(0) - 1).clamp_(min=0)
@@ -439,12 +436,12 @@ def _masked_scatter(x: AhbmTensor, mask: AhbmTensor, source: AhbmTensor) -> Any:
     return torch.where(marks, source.reshape(-1).index_select(0, place).reshape(seen.shape), seen)
 
 
-def _nonzero(x: AhbmTensor) -> AhbmTensor:
+def _nonzero(x: Tensor) -> Tensor:
     """Return the indices of elements that are not 0. The host waits for their number, which determines the shape."""
     given: Any = x
     flags = (given != 0).contiguous()
     count = int(flags.sum().item())
-    out = new((count, x.dim()), torch.int64, x.storage.tensor.sip)
+    out = new((count, x.dim()), torch.int64, sip_of(x))
     shape, total = tuple(x.shape), x.numel()
     known = _known(flags)
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from kernbench.common.dtypes import DType
 from kernbench.common.errors import InputError
 from kernbench.frontends.torch.modules import ProgramPlace, call_from, current_module, is_made_by_module, program_place
 from kernbench.frontends.torch.placement import pes_for
 from kernbench.frontends.torch.storage import current, machine_type
-from kernbench.frontends.torch.tensor import AhbmTensor
+from kernbench.frontends.torch.tensor import on_machine, sip_of, storage_of
+from kernbench.kernels.tiling import collapse
 from kernbench.kernels.view import View
 from kernbench.messages.requests import KernelRef, PeCoord
+from kernbench.triton_emu.tl_context import TLContext
 
 
 def measure(name: str, *, loads: bool = False) -> AbstractContextManager[None]:
@@ -41,31 +43,37 @@ Program = Callable[..., None]
 """``program(*addresses, tl=tl)``: receives the address of the first element of each tensor of the launch."""
 
 
-def dtype_of(x: AhbmTensor) -> DType:
+def dtype_of(x: Tensor) -> DType:
     """Return the machine's type of a tensor's elements."""
     return machine_type(x.dtype)
 
 
-def view_of(x: AhbmTensor) -> View:
+def view_of(x: Tensor) -> View:
     """Return the layout of a tensor."""
     return View(0, tuple(x.shape), tuple(x.stride()), dtype_of(x))
+
+
+def merged_views(tensors: Sequence[Tensor]) -> list[View]:
+    """Return the layout of each of ``tensors``, which have one shape, along their `collapse`d axes."""
+    shape, strides = collapse(tensors[0].shape, [x.stride() for x in tensors])
+    return [View(0, shape, steps, dtype_of(x)) for steps, x in zip(strides, tensors, strict=True)]
 
 
 def launch(
     name: str,
     program: Program,
-    written: Sequence[AhbmTensor],
-    read: Sequence[AhbmTensor] = (),
+    outs: Sequence[Tensor],
+    inputs: Sequence[Tensor] = (),
     work_bytes: int | None = None,
 ) -> None:
-    """Run ``program`` once on each PE of the launch. It gets the addresses of written tensors, then of read ones.
+    """Run ``program`` once on each PE of the launch. It gets the addresses of ``outs``, then of ``inputs``.
 
     ``work_bytes`` determines the number of PEs; the default is the size of the largest tensor.
     """
-    context, tensors = current(), (*written, *read)
-    sip = tensors[0].storage.tensor.sip
-    nbytes = max(each.numel() * each.element_size() for each in tensors) if work_bytes is None else work_bytes
-    launch_on(name, pes_for(context, sip, nbytes), program, written, read)
+    context, tensors = current(), (*outs, *inputs)
+    sip = sip_of(tensors[0])
+    nbytes = max(x.numel() * x.element_size() for x in tensors) if work_bytes is None else work_bytes
+    launch_on(name, pes_for(context, sip, nbytes), program, outs, inputs)
 
 
 class _LaunchedProgram:
@@ -76,7 +84,7 @@ class _LaunchedProgram:
         self._offsets = offsets
         self._call = None if place is None else call_from(place)
 
-    def __call__(self, *addresses: int, tl: Any) -> None:
+    def __call__(self, *addresses: int, tl: TLContext) -> None:
         """Run the program with the addresses of first elements, attributed to the line of the user's program."""
         assert self.program is not None, "a launch is over when its call returns"
         firsts = [address + offset for address, offset in zip(addresses, self._offsets, strict=True)]
@@ -87,17 +95,17 @@ class _LaunchedProgram:
 
 
 def launch_on(
-    name: str, pes: Sequence[PeCoord], program: Program, written: Sequence[AhbmTensor], read: Sequence[AhbmTensor] = ()
+    name: str, pes: Sequence[PeCoord], program: Program, outs: Sequence[Tensor], inputs: Sequence[Tensor] = ()
 ) -> None:
     """Run ``program`` once on each of ``pes``."""
-    context, places = current(), [each.place() for each in (*written, *read)]
+    context, places = current(), [on_machine(x).place() for x in (*outs, *inputs)]
     offsets = [offset for _, offset in places]
 
     place = program_place()
     work = _LaunchedProgram(program, offsets, place)
     if not context.has_data:
-        for each in written:
-            context.known_values.forget(each.storage.tensor)
+        for out in outs:
+            context.known_values.forget(storage_of(out).tensor)
     context.operators.count_launch()
     where = " ".join(filter(None, (current_module(), name, "" if place is None else str(place))))
     kernel = KernelRef(name=name, function=work, file=None if place is None else place.file)

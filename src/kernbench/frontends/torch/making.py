@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from kernbench.common.dtypes import F32, I64
 from kernbench.frontends.gpu import DEVICE
@@ -15,12 +16,13 @@ from kernbench.frontends.torch.overlap import without_repeats
 from kernbench.frontends.torch.pointwise import apply, apply_all, as_element, identity, plain, to_bool, to_whole
 from kernbench.frontends.torch.tensor import (
     AhbmTensor,
-    fetch,
+    device_of,
     from_host,
+    has_values,
     new,
+    read,
     resize,
     sip_of,
-    to_host,
     without_elements,
     write,
 )
@@ -36,17 +38,17 @@ def _form(operator: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any
     return operator(*[without_elements(x) for x in args], **{**named, "device": torch.device("meta")})
 
 
-def made_like(operator: Any, args: Sequence[Any], options: Mapping[str, Any]) -> AhbmTensor | None:
+def made_like(operator: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Tensor | None:
     """Return a new tensor with the operator's result shape and dtype; None if its device is the host."""
     like = next((x for x in args if isinstance(x, AhbmTensor)), None)
-    device = torch.device(options.get("device") or (DEVICE if like is None else like.on_machine))
+    device = torch.device(options.get("device") or (DEVICE if like is None else device_of(like)))
     if device.type != DEVICE:
         return None
     form = _form(operator, args, options)
     return new(tuple(form.shape), form.dtype, sip_of(device), form.stride())
 
 
-def fill(x: AhbmTensor, number: Any) -> AhbmTensor:
+def fill(x: Tensor, number: Any) -> Tensor:
     """Set every element to ``number``: MATH fills a block, and the DMA stores it."""
     element, target = plain(number), without_repeats(x)
     if isinstance(element, AhbmTensor):
@@ -58,7 +60,7 @@ def fill(x: AhbmTensor, number: Any) -> AhbmTensor:
     return x
 
 
-def _zero(x: AhbmTensor) -> AhbmTensor:
+def _zero(x: Tensor) -> Tensor:
     return fill(x, 0)
 
 
@@ -83,20 +85,20 @@ def _arange(operator: Any, *args: Any, **options: Any) -> Any:
     return ramp("arange", made, start, step)
 
 
-def _linspace(start: float, end: float, steps: int, *, out: AhbmTensor) -> Any:
+def _linspace(start: float, end: float, steps: int, *, out: Tensor) -> Any:
     """Fill ``out`` with numbers at equal distances. The host computes integers, because it rounds them in f64."""
     if not out.dtype.is_floating_point:
         return NotImplemented
     target, step = resize(out, (steps,)), (end - start) / max(steps - 1, 1)
     if target.is_contiguous():
         return ramp("linspace", target, start, step)
-    return copy(target, ramp("linspace", new((steps,), out.dtype, out.storage.tensor.sip), start, step))
+    return copy(target, ramp("linspace", new((steps,), out.dtype, sip_of(out)), start, step))
 
 
-def _logspace(start: float, end: float, steps: int, base: float = 10.0, *, out: AhbmTensor) -> Any:
+def _logspace(start: float, end: float, steps: int, base: float = 10.0, *, out: Tensor) -> Any:
     if not out.dtype.is_floating_point:
         return NotImplemented
-    exponents = new((steps,), torch.float32, out.storage.tensor.sip)
+    exponents = new((steps,), torch.float32, sip_of(out))
     return copy(resize(out, (steps,)), torch.pow(base, _linspace(start, end, steps, out=exponents)))
 
 
@@ -113,7 +115,7 @@ def _roll(x: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
     return found.clone() if found is x else found
 
 
-def _eye(n: int, m: int | None = None, *, out: AhbmTensor) -> AhbmTensor:
+def _eye(n: int, m: int | None = None, *, out: Tensor) -> Tensor:
     """Fill an identity matrix: 0 everywhere, 1 on the diagonal."""
     made = fill(resize(out, (n, n if m is None else m)), 0)
     if made.numel():
@@ -121,7 +123,7 @@ def _eye(n: int, m: int | None = None, *, out: AhbmTensor) -> AhbmTensor:
     return made
 
 
-def ramp(name: str, out: AhbmTensor, start: float, step: float) -> AhbmTensor:
+def ramp(name: str, out: Tensor, start: float, step: float) -> Tensor:
     """Set element i of contiguous ``out`` to ``start + i step``."""
     to = dtype_of(out)
     wide = F32 if to.is_float else I64
@@ -145,19 +147,19 @@ def ramp(name: str, out: AhbmTensor, start: float, step: float) -> AhbmTensor:
 def copy(target: Any, source: Any, non_blocking: bool = False) -> Any:  # noqa: ARG001 - complete when it returns
     """Copy ``source`` to ``target``. On one SIP, PEs copy the elements. Otherwise, the host transfers them."""
     if not isinstance(target, AhbmTensor):
-        target.copy_(to_host(source))
+        target.copy_(read(source))
         return target
     if not isinstance(source, AhbmTensor):
         write(target, source)
         return target
-    if source.storage.tensor.sip == target.storage.tensor.sip:
+    if sip_of(source) == sip_of(target):
         return apply("copy", *_cast_rule(target, source))
-    elements, known = fetch(source)
-    write(target, elements, is_known=known)
+    is_known = has_values(source)
+    write(target, read(source, "zeros"), is_known=is_known)
     return target
 
 
-def _cast_rule(target: AhbmTensor, source: AhbmTensor) -> tuple[Any, ...]:
+def _cast_rule(target: Tensor, source: Tensor) -> tuple[Any, ...]:
     if target.dtype is torch.bool and source.dtype is not torch.bool:
         return to_bool, target, (source,)
     if target.dtype is torch.uint8 and source.dtype.is_floating_point:
@@ -169,31 +171,31 @@ def _copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
     return copy(target, source, non_blocking)
 
 
-def _clone(operator: Any, x: AhbmTensor, **options: Any) -> Any:
+def _clone(operator: Any, x: Tensor, **options: Any) -> Any:
     form = operator(without_elements(x), **options)
-    return copy(new(tuple(form.shape), x.dtype, x.storage.tensor.sip, form.stride()), x)
+    return copy(new(tuple(form.shape), x.dtype, sip_of(x), form.stride()), x)
 
 
-def _to_copy(operator: Any, x: AhbmTensor, *, device: Any = None, dtype: Any = None, **options: Any) -> Any:
+def _to_copy(operator: Any, x: Tensor, *, device: Any = None, dtype: Any = None, **options: Any) -> Any:
     """Run ``x.to(...)``: convert to another dtype on the machine, or copy to the host or to another SIP."""
-    there = x.on_machine if device is None else torch.device(device)
+    there = device_of(x) if device is None else torch.device(device)
     wanted = dtype or x.dtype
     if there.type != DEVICE:
-        return to_host(x).to(wanted, copy=True).to(there)
+        return read(x).to(wanted, copy=True).to(there)
     sip = sip_of(there)
-    if sip != x.storage.tensor.sip:
-        elements, known = fetch(x)
-        return from_host(elements.to(wanted, copy=True), sip, is_known=known)
+    if sip != sip_of(x):
+        is_known = has_values(x)
+        return from_host(read(x, "zeros").to(wanted, copy=True), sip, is_known=is_known)
     layout = {"memory_format": options["memory_format"]} if options.get("memory_format") is not None else {}
     form = operator(without_elements(x), dtype=wanted, **layout)
     return copy(new(tuple(form.shape), wanted, sip, form.stride()), x)
 
 
-def _cat(tensors: Sequence[AhbmTensor], dim: int = 0) -> AhbmTensor:
+def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Concatenate tensors along an axis, by one launch."""
     parts = [x for x in tensors if x.numel() or x.dim() > 1]
     form = aten.cat.default([without_elements(x) for x in tensors], dim)
-    out = new(tuple(form.shape), form.dtype, tensors[0].storage.tensor.sip, form.stride())
+    out = new(tuple(form.shape), form.dtype, sip_of(tensors[0]), form.stride())
     dim, at, work = dim % form.dim(), 0, []
     for x in parts:
         if x.numel():
@@ -204,10 +206,10 @@ def _cat(tensors: Sequence[AhbmTensor], dim: int = 0) -> AhbmTensor:
     return out
 
 
-def _repeat(x: AhbmTensor, repeats: Sequence[int]) -> AhbmTensor:
+def _repeat(x: Tensor, repeats: Sequence[int]) -> Tensor:
     lead = len(repeats) - x.dim()
     shape = (*[1] * lead, *x.shape)
-    out = new(tuple(r * n for r, n in zip(repeats, shape, strict=True)), x.dtype, x.storage.tensor.sip)
+    out = new(tuple(r * n for r, n in zip(repeats, shape, strict=True)), x.dtype, sip_of(x))
     if not out.numel():
         return out
     interleaved = [each for r, n in zip(repeats, shape, strict=True) for each in (r, n)]
@@ -221,12 +223,12 @@ def _flip(x: Any, dims: Sequence[int]) -> Any:
         return x.clone()
     for dim in dims:
         n = x.shape[dim]
-        backwards = ramp("arange", new((n,), torch.int64, x.storage.tensor.sip), n - 1, -1)
+        backwards = ramp("arange", new((n,), torch.int64, sip_of(x)), n - 1, -1)
         x = x.index_select(dim, backwards)
     return x
 
 
-def _pad(x: AhbmTensor, pad: Sequence[int], number: float = 0) -> AhbmTensor:
+def _pad(x: Tensor, pad: Sequence[int], number: float = 0) -> Tensor:
     """Pad ``x`` with ``number``. Negative pads remove elements."""
     shape = list(x.shape)
     inside, taken = [slice(None)] * x.dim(), [slice(None)] * x.dim()
@@ -237,7 +239,7 @@ def _pad(x: AhbmTensor, pad: Sequence[int], number: float = 0) -> AhbmTensor:
             max(0, before), shape[d] + before + min(behind, 0) if before > 0 else shape[d] + before + min(0, behind)
         )
         shape[d] += before + behind
-    out = fill(new(tuple(shape), x.dtype, x.storage.tensor.sip), number)
+    out = fill(new(tuple(shape), x.dtype, sip_of(x)), number)
     middle = x[tuple(taken)]
     for d, (at, part) in enumerate(zip(inside, middle.shape, strict=True)):
         inside[d] = slice(at.start or 0, (at.start or 0) + part)
@@ -245,20 +247,20 @@ def _pad(x: AhbmTensor, pad: Sequence[int], number: float = 0) -> AhbmTensor:
     return out
 
 
-def _slice_backward(grad: AhbmTensor, sizes: Sequence[int], dim: int, start: int, end: int, step: int) -> AhbmTensor:
-    out = fill(new(tuple(sizes), grad.dtype, grad.storage.tensor.sip), 0)
+def _slice_backward(grad: Tensor, sizes: Sequence[int], dim: int, start: int, end: int, step: int) -> Tensor:
+    out = fill(new(tuple(sizes), grad.dtype, sip_of(grad)), 0)
     copy(aten.slice.Tensor(out, dim, start, end, step), grad)
     return out
 
 
-def _select_backward(grad: AhbmTensor, sizes: Sequence[int], dim: int, index: int) -> AhbmTensor:
-    out = fill(new(tuple(sizes), grad.dtype, grad.storage.tensor.sip), 0)
+def _select_backward(grad: Tensor, sizes: Sequence[int], dim: int, index: int) -> Tensor:
+    out = fill(new(tuple(sizes), grad.dtype, sip_of(grad)), 0)
     copy(aten.select.int(out, dim, index), grad)
     return out
 
 
-def _item(x: AhbmTensor) -> Any:
-    return to_host(x).item()
+def _item(x: Tensor) -> Any:
+    return read(x).item()
 
 
 def _full(size: Sequence[int], number: Any, **_: object) -> Any:  # noqa: ARG001
@@ -284,7 +286,7 @@ LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
         aten.slice_backward.default: _slice_backward,
         aten.select_backward.default: _select_backward,
         aten.roll.default: _roll,
-        aten._has_same_storage_numel.default: lambda x, y: x.storage.n == y.storage.n,  # noqa: SLF001
+        aten._has_same_storage_numel.default: lambda x, y: x.backing.n == y.backing.n,  # noqa: SLF001
     }
 )
 _FILLED: Mapping[str, Callable[..., Any]] = MappingProxyType(

@@ -8,15 +8,16 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from kernbench.common.dtypes import F32
-from kernbench.frontends.torch.boxes import most_elements
 from kernbench.frontends.torch.launches import dtype_of, launch_on, measure, refuse_graph
 from kernbench.frontends.torch.placement import pes_for
-from kernbench.frontends.torch.reductions import load_rows, map_rows
+from kernbench.frontends.torch.reductions import map_rows
 from kernbench.frontends.torch.storage import current
-from kernbench.frontends.torch.tensor import AhbmTensor, new, without_elements
-from kernbench.kernels.shares import blocks, share
+from kernbench.frontends.torch.tensor import new, sip_of, without_elements
+from kernbench.kernels.shares import blocks, load_rows, share
+from kernbench.kernels.tiling import most_elements
 from kernbench.kernels.view import View
 
 aten = torch.ops.aten
@@ -24,7 +25,7 @@ _RENORM_EPS = 1e-7
 """Number that PyTorch adds to a norm before it divides by the norm."""
 
 
-def _flat(x: AhbmTensor, shape: Sequence[int]) -> tuple[Any, int]:
+def _flat(x: Tensor, shape: Sequence[int]) -> tuple[Any, int]:
     """Return ``x`` as contiguous rows, and their length. Each row is normalised separately."""
     n = prod(shape)
     return x.contiguous().reshape(-1, n), n
@@ -34,15 +35,15 @@ def _vector(v: Any) -> Any:
     return None if v is None else v.contiguous().reshape(-1)
 
 
-def _per_row(x: AhbmTensor, shape: Sequence[int]) -> tuple[int, ...]:
+def _per_row(x: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
     """Return the shape of a tensor with one element for each row."""
     return (*x.shape[: x.dim() - len(shape)], *[1 for _ in shape])
 
 
-def _layer_norm(x: AhbmTensor, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> tuple[AhbmTensor, Any, Any]:
+def _layer_norm(x: Tensor, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> tuple[Tensor, Any, Any]:
     """Compute the normalised rows, and the mean and 1 / standard deviation of each row, in f32."""
     rows, n = _flat(x, shape)
-    sip = x.storage.tensor.sip
+    sip = sip_of(x)
     y, mean, rstd = (new(s, t, sip) for s, t in ((x.shape, x.dtype), *[((rows.shape[0],), torch.float32)] * 2))
 
     def body(tl: Any, v: Any, w: Any, b: Any) -> tuple[Any, Any, Any]:
@@ -57,10 +58,10 @@ def _layer_norm(x: AhbmTensor, shape: Sequence[int], weight: Any, bias: Any, eps
     return y, mean.reshape(_per_row(x, shape)), rstd.reshape(_per_row(x, shape))
 
 
-def _rms_norm(x: AhbmTensor, shape: Sequence[int], weight: Any, eps: float | None) -> tuple[AhbmTensor, Any]:
+def _rms_norm(x: Tensor, shape: Sequence[int], weight: Any, eps: float | None) -> tuple[Tensor, Any]:
     """Compute the normalised rows, and 1 / root mean square of each row, in f32."""
     rows, n = _flat(x, shape)
-    sip = x.storage.tensor.sip
+    sip = sip_of(x)
     y, rstd = new(tuple(x.shape), x.dtype, sip), new((rows.shape[0],), torch.float32, sip)
     least = torch.finfo(torch.float32).eps if eps is None else eps  # f32, in which PyTorch's kernels compute
 
@@ -73,13 +74,13 @@ def _rms_norm(x: AhbmTensor, shape: Sequence[int], weight: Any, eps: float | Non
 
 
 def _backward(
-    name: str, grad: AhbmTensor, x: AhbmTensor, shape: Sequence[int], mean: Any, rstd: AhbmTensor, weight: Any
-) -> tuple[AhbmTensor, AhbmTensor, AhbmTensor]:
+    name: str, grad: Tensor, x: Tensor, shape: Sequence[int], mean: Any, rstd: Tensor, weight: Any
+) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the gradients of ``x``, weight and bias, in f32; without ``mean``, those of an RMS norm.
 
     Each program sums the gradients of weight and bias over its own rows. A second launch adds these partial sums.
     """
-    sip, (g_rows, n), (x_rows, _) = x.storage.tensor.sip, _flat(grad, shape), _flat(x, shape)
+    sip, (g_rows, n), (x_rows, _) = sip_of(x), _flat(grad, shape), _flat(x, shape)
     count = x_rows.shape[0]
     pes = pes_for(current(), sip, x.numel() * x.element_size())
     dx = new(tuple(x.shape), x.dtype, sip)
@@ -115,17 +116,17 @@ def _backward(
     return dx, by_weight, by_bias
 
 
-def _parameter(partial: AhbmTensor, like: AhbmTensor) -> Any:
+def _parameter(partial: Tensor, like: Tensor) -> Any:
     """Add the partial sums of all programs."""
     return partial.sum(0, dtype=torch.float32).to(like.dtype).reshape(like.shape)
 
 
 def _layer_norm_backward(
-    grad: AhbmTensor,
-    x: AhbmTensor,
+    grad: Tensor,
+    x: Tensor,
     shape: Sequence[int],
-    mean: AhbmTensor,
-    rstd: AhbmTensor,
+    mean: Tensor,
+    rstd: Tensor,
     weight: Any,
     bias: Any,
     output_mask: Sequence[bool],
@@ -137,7 +138,7 @@ def _layer_norm_backward(
 
 
 def _rms_norm_backward(
-    grad: AhbmTensor, x: AhbmTensor, shape: Sequence[int], rstd: AhbmTensor, weight: Any, output_mask: Sequence[bool]
+    grad: Tensor, x: Tensor, shape: Sequence[int], rstd: Tensor, weight: Any, output_mask: Sequence[bool]
 ) -> tuple[Any, Any]:
     dx, by_weight, _ = _backward("rms_norm_backward", grad, x, shape, None, rstd, weight)
     return dx, _parameter(by_weight, weight) if output_mask[1] and weight is not None else None
@@ -187,9 +188,7 @@ def renorm_in_place(x: Any, p: float, dim: int, maxnorm: float) -> Any:
     return x.copy_(renorm(x, p, dim, maxnorm))
 
 
-def _weight_norm_backward(
-    grad: AhbmTensor, v: AhbmTensor, g: AhbmTensor, norms: AhbmTensor, dim: int
-) -> tuple[Any, Any]:
+def _weight_norm_backward(grad: Tensor, v: Tensor, g: Tensor, norms: Tensor, dim: int) -> tuple[Any, Any]:
     """Compute the gradients of direction ``v`` and length ``g`` of weights. Each slice along ``dim`` has one length."""
     others = [each for each in range(v.dim()) if each != dim % v.dim()]
     wide: Any = grad.to(norms.dtype)

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import torch
+from torch import Tensor
 from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._library.custom_ops import OPDEFS
 from torch.library import _impls
@@ -39,20 +40,21 @@ from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.overlap import writes_in_order
 from kernbench.frontends.torch.pointwise import carry_out, rule_of
 from kernbench.frontends.torch.refusals import check_operands
-from kernbench.frontends.torch.storage import KNOWN_BYTES, UnknownTypeError, current
+from kernbench.frontends.torch.storage import KNOWN_BYTES, TorchOperator, UnknownTypeError, current
 from kernbench.frontends.torch.tensor import (
     AhbmTensor,
     bits_as,
+    device_of,
     is_whole,
     new,
     put_known,
     resize,
     sip_of,
+    storage_of,
     without_elements,
 )
 
 aten = torch.ops.aten
-TorchOperator = Any
 Lowering = Callable[..., Any]
 _NO_ALIAS_BUT_VIEW = (aten._unsafe_view.default,)  # noqa: SLF001 - an operator's name
 _OVERWRITING = (aten.zero_.default, aten.fill_.Scalar, aten.copy_.default)
@@ -332,7 +334,7 @@ def _write_out(operator: TorchOperator, form: TorchOperator, *args: Any, **kwarg
     options = {name: x for name, x in kwargs.items() if name not in outs}
     targets = leaves(tuple(outs.values()), {})
     if any(argument.name == "device" for argument in form._schema.arguments):  # noqa: SLF001 - a factory
-        options["device"] = targets[0].on_machine
+        options["device"] = device_of(targets[0])
     results = leaves((form(*args, **options),), {})
     for target, result in zip(targets, results, strict=True):
         resize(target, tuple(result.shape)).copy_(result)
@@ -356,14 +358,14 @@ def _view(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
     return tree_map(lambda each: _seen_as(base, each) if isinstance(each, torch.Tensor) else each, found)
 
 
-def _seen_as(base: AhbmTensor, form: Any) -> AhbmTensor:
-    return AhbmTensor(base.storage, tuple(form.shape), form.stride(), form.storage_offset(), form.dtype)
+def _seen_as(base: Tensor, form: Any) -> Tensor:
+    return AhbmTensor(storage_of(base), tuple(form.shape), form.stride(), form.storage_offset(), form.dtype)
 
 
 def _unwritten(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
     """Return an uninitialised tensor on the device that the program names, else on that of the operator's operand."""
     like = next((each for each in args if isinstance(each, AhbmTensor)), None)
-    device = torch.device(kwargs.get("device") or (DEVICE if like is None else like.on_machine))
+    device = torch.device(kwargs.get("device") or (DEVICE if like is None else device_of(like)))
     if device.type != DEVICE:
         return operator(*tree_map(without_elements, args), **{**kwargs, "device": torch.device("meta")}).to_empty(
             device=device
@@ -395,10 +397,10 @@ class _KnownOperands:
         targets = {id(x) for x in written_by(operator, args, kwargs)}
         flats, seen = {}, {}
         for x in (each for each in leaves(args, kwargs) if isinstance(each, AhbmTensor)):
-            flat = None if x.dtype.is_floating_point else x.storage.known()
+            flat = None if x.dtype.is_floating_point else x.backing.known()
             whole = is_whole(x) and x.numel() * x.element_size() <= KNOWN_BYTES
             if flat is None and id(x) in targets and operator in _OVERWRITING and whole:
-                flat = torch.empty(x.storage.n, dtype=x.storage.dtype)
+                flat = torch.empty(x.backing.n, dtype=x.backing.dtype)
             if flat is None:
                 return None
             flats[id(x)] = flat
@@ -420,7 +422,7 @@ class _KnownOperands:
 
         values = operator(*tree_map(host, args), **tree_map(host, kwargs))
         for x in written:
-            x.storage.put_known(self.flats[id(x)])
+            x.backing.put_known(self.flats[id(x)])
         made = [v for v in leaves((values,), {}) if isinstance(v, torch.Tensor)]
         for x, y in zip(results, made, strict=True):
             if id(x) not in self.flats:

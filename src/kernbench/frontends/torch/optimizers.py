@@ -8,16 +8,17 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from kernbench.common.dtypes import F32
 from kernbench.common.values import value
-from kernbench.frontends.torch.boxes import merged_views, most_elements, own_boxes
-from kernbench.frontends.torch.launches import dtype_of, launch, launch_on
+from kernbench.frontends.torch.launches import dtype_of, launch, launch_on, merged_views
 from kernbench.frontends.torch.placement import pes_for
 from kernbench.frontends.torch.pointwise import RULES, apply_all, identity, plain, work_of
 from kernbench.frontends.torch.storage import current
-from kernbench.frontends.torch.tensor import AhbmTensor, new
+from kernbench.frontends.torch.tensor import AhbmTensor, new, sip_of
 from kernbench.kernels.shares import blocks, share
+from kernbench.kernels.tiling import most_elements, own_boxes
 
 aten = torch.ops.aten
 _PREFIX = "_foreach_"
@@ -45,7 +46,7 @@ def foreach(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
     options = {key: x for key, x in kwargs.items() if not isinstance(x, list | tuple)}
     work, outs = [], []
     for given in each_args:
-        out = given[0] if in_place else new(tuple(given[0].shape), given[0].dtype, given[0].storage.tensor.sip)
+        out = given[0] if in_place else new(tuple(given[0].shape), given[0].dtype, sip_of(given[0]))
         outs.append(out)
         work.append(work_of(single, rule, given, options, out, out.dtype))
     apply_all(name, work)
@@ -57,7 +58,7 @@ def _is_mixed(args: Sequence[Any]) -> bool:
     return len({x.dtype for x in args if isinstance(x, torch.Tensor) and x.dim()}) > 1
 
 
-def _zero_of(x: AhbmTensor) -> Callable[..., Any]:
+def _zero_of(x: Tensor) -> Callable[..., Any]:
     return lambda tl: tl.full((1,), 0, dtype_of(x))
 
 
@@ -105,7 +106,7 @@ def _correction(tl: Any, beta: float, step: Any) -> Any:
     return 1.0 - tl.exp(step * math.log(beta)) if beta else step * 0.0 + 1.0
 
 
-def _load_one(address: int | None, x: AhbmTensor | None, axes: int, tl: Any) -> Any:
+def _load_one(address: int | None, x: Tensor | None, axes: int, tl: Any) -> Any:
     """Load a tensor of one element in f32, with ``axes`` axes of length 1."""
     if x is None or address is None:
         return None
@@ -116,12 +117,12 @@ def _fused_adam(decoupled: bool) -> Callable[..., None]:
     name = "fused_adamw" if decoupled else "fused_adam"
 
     def lowering(
-        params: Sequence[AhbmTensor],
-        grads: Sequence[AhbmTensor],
-        exp_avgs: Sequence[AhbmTensor],
-        exp_avg_sqs: Sequence[AhbmTensor],
-        max_exp_avg_sqs: Sequence[AhbmTensor],
-        state_steps: Sequence[AhbmTensor],
+        params: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        exp_avgs: Sequence[Tensor],
+        exp_avg_sqs: Sequence[Tensor],
+        max_exp_avg_sqs: Sequence[Tensor],
+        state_steps: Sequence[Tensor],
         *,
         lr: Any,
         beta1: float,
@@ -173,9 +174,9 @@ def _fused_adam(decoupled: bool) -> Callable[..., None]:
 
 
 def _fused_sgd(
-    params: Sequence[AhbmTensor],
-    grads: Sequence[AhbmTensor],
-    buffers: Sequence[AhbmTensor],
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    buffers: Sequence[Tensor],
     *,
     weight_decay: float,
     momentum: float,
@@ -217,11 +218,11 @@ def _fused_sgd(
     return None
 
 
-def _foreach_norm(tensors: Sequence[AhbmTensor], ord: float = 2, dtype: Any = None) -> Any:  # noqa: A002
+def _foreach_norm(tensors: Sequence[Tensor], ord: float = 2, dtype: Any = None) -> Any:  # noqa: A002
     """Compute the norm of each tensor. Programs reduce their shares, then a second launch combines the results."""
     if ord not in (1, 2, math.inf) or any(not x.is_contiguous() for x in tensors):
         return NotImplemented
-    sip, fold = tensors[0].storage.tensor.sip, "maximum" if ord == math.inf else "add"
+    sip, fold = sip_of(tensors[0]), "maximum" if ord == math.inf else "add"
     nbytes = sum(x.numel() * x.element_size() for x in tensors)
     pes = pes_for(current(), sip, nbytes)
     outs = [new((), dtype or x.dtype, sip) for x in tensors]
@@ -253,7 +254,7 @@ def _foreach_norm(tensors: Sequence[AhbmTensor], ord: float = 2, dtype: Any = No
     return outs
 
 
-def _unscale(grads: Sequence[AhbmTensor], found_inf: AhbmTensor, inv_scale: AhbmTensor) -> None:
+def _unscale(grads: Sequence[Tensor], found_inf: Tensor, inv_scale: Tensor) -> None:
     """Multiply gradients by ``inv_scale``, and set ``found_inf`` if an element is not finite, in one launch."""
     layouts = [merged_views([x])[0] for x in grads]
 
@@ -272,13 +273,13 @@ def _unscale(grads: Sequence[AhbmTensor], found_inf: AhbmTensor, inv_scale: Ahbm
 
 
 def _update_scale(
-    scale: AhbmTensor,
-    growth_tracker: AhbmTensor,
-    found_inf: AhbmTensor,
+    scale: Tensor,
+    growth_tracker: Tensor,
+    found_inf: Tensor,
     scale_growth_factor: float,
     scale_backoff_factor: float,
     growth_interval: int,
-) -> AhbmTensor:
+) -> Tensor:
     """Shrink the scale after gradients that were not finite, and grow it after enough finite ones."""
 
     def step(tl: Any, wrong: Any, tracker: Any) -> tuple[Any, Any]:

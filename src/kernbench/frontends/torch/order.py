@@ -7,22 +7,23 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 from torch._prims_common import canonicalize_dim
 
 from kernbench.common.dtypes import I32, I64
 from kernbench.common.errors import InputError
-from kernbench.frontends.torch.boxes import most_elements
 from kernbench.frontends.torch.launches import dtype_of, launch
 from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.reductions import map_rows, wide
-from kernbench.frontends.torch.tensor import AhbmTensor, new
+from kernbench.frontends.torch.tensor import device_of, new, sip_of
 from kernbench.kernels.shares import blocks, share
+from kernbench.kernels.tiling import most_elements
 from kernbench.kernels.view import View
 
 aten = torch.ops.aten
 
 
-def _along_last(x: AhbmTensor, dim: int) -> tuple[AhbmTensor, int]:
+def _along_last(x: Tensor, dim: int) -> tuple[Tensor, int]:
     """Return ``x``, contiguous and with axis ``dim`` last, and that axis as a non-negative number."""
     if x.dim() == 0:
         return x.reshape(1), 0
@@ -30,19 +31,19 @@ def _along_last(x: AhbmTensor, dim: int) -> tuple[AhbmTensor, int]:
     return x.movedim(at, -1).contiguous(), at
 
 
-def _back(x: AhbmTensor, like: AhbmTensor, dim: int) -> Any:
+def _back(x: Tensor, like: Tensor, dim: int) -> Any:
     """Move the last axis of a result back to position ``dim``."""
     if like.dim() == 0:
         return x.reshape(())
     return x if dim == like.dim() - 1 else x.movedim(-1, dim).contiguous()
 
 
-def _extreme(operator: str, call: str, x: AhbmTensor, dim: int, keepdim: bool) -> tuple[Any, Any]:
+def _extreme(operator: str, call: str, x: Tensor, dim: int, keepdim: bool) -> tuple[Any, Any]:
     """Return the maximum or minimum along an axis, and its index."""
     seen, at = _along_last(x, dim)
     if not seen.shape[-1]:
         raise IndexError(f"{operator}(): Expected reduction dim {at} to have non-zero size.")
-    shape, sip = tuple(seen.shape[:-1]), x.storage.tensor.sip
+    shape, sip = tuple(seen.shape[:-1]), sip_of(x)
     values, indices = new(shape, x.dtype, sip), new(shape, torch.int64, sip)
 
     def body(tl: Any, v: Any) -> tuple[Any, Any]:
@@ -55,23 +56,23 @@ def _extreme(operator: str, call: str, x: AhbmTensor, dim: int, keepdim: bool) -
     return (values, indices) if x.dim() else (values.reshape(()), indices.reshape(()))
 
 
-def _max_dim(x: AhbmTensor, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+def _max_dim(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
     return _extreme("max", "max", x, dim, keepdim)
 
 
-def _min_dim(x: AhbmTensor, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+def _min_dim(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
     return _extreme("min", "min", x, dim, keepdim)
 
 
-def _argmax(x: AhbmTensor, dim: int | None = None, keepdim: bool = False) -> Any:
+def _argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     return _where_extreme("argmax", "max", x, dim, keepdim)
 
 
-def _argmin(x: AhbmTensor, dim: int | None = None, keepdim: bool = False) -> Any:
+def _argmin(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     return _where_extreme("argmin", "min", x, dim, keepdim)
 
 
-def _where_extreme(operator: str, call: str, x: AhbmTensor, dim: int | None, keepdim: bool) -> Any:
+def _where_extreme(operator: str, call: str, x: Tensor, dim: int | None, keepdim: bool) -> Any:
     if dim is None:
         found = _extreme(operator, call, x.reshape(-1), 0, False)[1]
         return found.reshape([1] * x.dim()) if keepdim else found
@@ -81,18 +82,18 @@ def _where_extreme(operator: str, call: str, x: AhbmTensor, dim: int | None, kee
 def _cumsum(x: Any, dim: int, *, dtype: Any = None) -> Any:
     to = dtype or (x.dtype if x.dtype.is_floating_point else torch.int64)
     seen, at = _along_last(x.to(to), dim)
-    out = new(tuple(seen.shape), to, x.storage.tensor.sip)
+    out = new(tuple(seen.shape), to, sip_of(x))
     if x.numel():
         map_rows("cumsum", lambda tl, v: (tl.cumsum(wide(v, tl), 1),), seen, (out,))
     return _back(out, x, at)
 
 
-def _order(operator: str, x: AhbmTensor, dim: int, descending: bool, count: int | None) -> tuple[Any, Any]:
+def _order(operator: str, x: Tensor, dim: int, descending: bool, count: int | None) -> tuple[Any, Any]:
     """Return sorted values along an axis, and their indices. ``count``: number of elements to return; None: all."""
     seen, at = _along_last(x, dim)
     n = seen.shape[-1]
     keep = n if count is None else count
-    shape, sip = (*seen.shape[:-1], keep), x.storage.tensor.sip
+    shape, sip = (*seen.shape[:-1], keep), sip_of(x)
     values, indices = new(shape, x.dtype, sip), new(shape, torch.int64, sip)
     rows = seen.numel() // max(n, 1)
     if not keep or not rows:
@@ -114,25 +115,25 @@ def _order(operator: str, x: AhbmTensor, dim: int, descending: bool, count: int 
     return _back(values, x, at), _back(indices, x, at)
 
 
-def _sort(x: AhbmTensor, dim: int = -1, descending: bool = False) -> tuple[Any, Any]:
+def _sort(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Any, Any]:
     return _order("sort", x, dim, descending, None)
 
 
-def _sort_stable(x: AhbmTensor, *, stable: bool | None, dim: int = -1, descending: bool = False) -> tuple[Any, Any]:  # noqa: ARG001
+def _sort_stable(x: Tensor, *, stable: bool | None, dim: int = -1, descending: bool = False) -> tuple[Any, Any]:  # noqa: ARG001
     return _order("sort", x, dim, descending, None)
 
 
-def _topk(x: AhbmTensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Any, Any]:  # noqa: A002, ARG001
+def _topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Any, Any]:  # noqa: A002, ARG001
     return _order("topk", x, dim, largest, k)
 
 
-def _find_running_extreme(name: str, first_is: str, x: AhbmTensor, dim: int) -> tuple[Any, Any]:
+def _find_running_extreme(name: str, first_is: str, x: Tensor, dim: int) -> tuple[Any, Any]:
     """Return the extreme up to each element, and its index. Each step looks back twice as far as the step before."""
     seen, at = _along_last(x, dim)
     n = seen.shape[-1]
     values, indices = (
-        new(tuple(seen.shape), x.dtype, x.storage.tensor.sip),
-        new(tuple(seen.shape), torch.int64, x.storage.tensor.sip),
+        new(tuple(seen.shape), x.dtype, sip_of(x)),
+        new(tuple(seen.shape), torch.int64, sip_of(x)),
     )
 
     def body(tl: Any, v: Any) -> tuple[Any, Any]:
@@ -153,16 +154,16 @@ def _find_running_extreme(name: str, first_is: str, x: AhbmTensor, dim: int) -> 
     return _back(values, x, at), _back(indices, x, at)
 
 
-def _cummax(x: AhbmTensor, dim: int) -> tuple[Any, Any]:
+def _cummax(x: Tensor, dim: int) -> tuple[Any, Any]:
     return _find_running_extreme("cummax", "ge", x, dim)
 
 
-def _cummin(x: AhbmTensor, dim: int) -> tuple[Any, Any]:
+def _cummin(x: Tensor, dim: int) -> tuple[Any, Any]:
     return _find_running_extreme("cummin", "le", x, dim)
 
 
 def _find_rank(
-    name: str, x: AhbmTensor, rank: int, dim: int, keepdim: bool, nan: Literal["last", "wins", "left out"]
+    name: str, x: Tensor, rank: int, dim: int, keepdim: bool, nan: Literal["last", "wins", "left out"]
 ) -> tuple[Any, Any]:
     """Return the element with rank ``rank`` along an axis, and its index. Ranks count from 0 in ascending order.
 
@@ -170,7 +171,7 @@ def _find_rank(
     excluded, and the result is the median of the other elements.
     """
     seen, at = _along_last(x, dim)
-    n, sip = seen.shape[-1], x.storage.tensor.sip
+    n, sip = seen.shape[-1], sip_of(x)
     values, indices = new((*seen.shape[:-1], 1), x.dtype, sip), new((*seen.shape[:-1], 1), torch.int64, sip)
 
     def body(tl: Any, v: Any) -> tuple[Any, Any]:
@@ -188,59 +189,57 @@ def _find_rank(
     return element, where
 
 
-def _length(x: AhbmTensor, dim: int) -> int:
+def _length(x: Tensor, dim: int) -> int:
     return x.shape[canonicalize_dim(x.dim(), dim)] if x.dim() else 1
 
 
-def _find_median(
-    name: str, nan: Literal["wins", "left out"], x: AhbmTensor, dim: int, keepdim: bool
-) -> tuple[Any, Any]:
+def _find_median(name: str, nan: Literal["wins", "left out"], x: Tensor, dim: int, keepdim: bool) -> tuple[Any, Any]:
     n = _length(x, dim)
     if not n:
         raise IndexError(f"{program_place()}: {name}: axis {dim} has no elements, must have some")
     return _find_rank(name, x, (n - 1) // 2, dim, keepdim, nan)
 
 
-def _median_of_all(name: str, nan: Literal["wins", "left out"], x: AhbmTensor) -> Any:
+def _median_of_all(name: str, nan: Literal["wins", "left out"], x: Tensor) -> Any:
     flat = x.reshape(-1)
     if not flat.numel():
-        return torch.full((), float("nan")).to(x.dtype).to(x.on_machine)  # as the CPU casts NaN to whole numbers
+        return torch.full((), float("nan")).to(x.dtype).to(device_of(x))  # as the CPU casts NaN to whole numbers
     return _find_median(name, nan, flat, 0, False)[0]
 
 
-def _median(x: AhbmTensor) -> Any:
+def _median(x: Tensor) -> Any:
     return _median_of_all("median", "wins", x)
 
 
-def _median_dim(x: AhbmTensor, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+def _median_dim(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
     return _find_median("median", "wins", x, dim, keepdim)
 
 
-def _nanmedian(x: AhbmTensor) -> Any:
+def _nanmedian(x: Tensor) -> Any:
     return _median_of_all("nanmedian", "left out", x)
 
 
-def _nanmedian_dim(x: AhbmTensor, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+def _nanmedian_dim(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
     return _find_median("nanmedian", "left out", x, dim, keepdim)
 
 
-def _kthvalue(x: AhbmTensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Any, Any]:
+def _kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Any, Any]:
     n = _length(x, dim)
     if not 1 <= k <= n:
         raise InputError(f"{program_place()}: kthvalue: k is {k}, must be from 1 to {n}")
     return _find_rank("kthvalue", x, k - 1, dim, keepdim, "last")
 
 
-def _mark_first(x: AhbmTensor) -> Any:
+def _mark_first(x: Tensor) -> Any:
     """Return a mask of the elements that differ from the element before them along the first axis."""
-    marks = torch.ones(x.shape[:1], dtype=torch.bool, device=x.on_machine)
+    marks = torch.ones(x.shape[:1], dtype=torch.bool, device=device_of(x))
     if len(x) > 1:
         differ: Any = x[1:] != x[:-1]
         marks[1:] = differ if x.dim() == 1 else differ.flatten(1).any(1)
     return marks
 
 
-def _unique(x: AhbmTensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> Any:  # noqa: A002, ARG001
+def _unique(x: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> Any:  # noqa: A002, ARG001
     """Return the unique elements. The host waits for their number, which determines the shape."""
     values, order = _sort(x.reshape(-1), 0)
     found, inverse, counts = _find_runs(values, return_inverse, return_counts)
@@ -249,9 +248,7 @@ def _unique(x: AhbmTensor, sorted: bool = True, return_inverse: bool = False, re
     return found, inverse, counts
 
 
-def _unique_consecutive(
-    x: AhbmTensor, return_inverse: bool = False, return_counts: bool = False, dim: Any = None
-) -> Any:
+def _unique_consecutive(x: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: Any = None) -> Any:
     if dim is not None and x.dim() != 1:
         found, inverse, counts = _find_runs(x.movedim(dim, 0).contiguous(), return_inverse, return_counts)
         return found.movedim(0, dim), inverse, counts
@@ -260,7 +257,7 @@ def _unique_consecutive(
 
 
 def _unique_dim(
-    x: AhbmTensor,
+    x: Tensor,
     dim: int,
     sorted: bool = True,  # noqa: A002, ARG001 - the result is always sorted
     return_inverse: bool = False,
@@ -268,7 +265,7 @@ def _unique_dim(
 ) -> Any:
     """Return the unique slices along an axis, in lexicographic order of their elements."""
     slices = x.movedim(dim, 0).contiguous()
-    order = torch.arange(len(slices), device=x.on_machine)
+    order = torch.arange(len(slices), device=device_of(x))
     for column in reversed(slices.flatten(1).unbind(1) if slices.dim() > 1 else [slices]):
         order = order[column[order].sort(stable=True)[1]]
     found, inverse, counts = _find_runs(slices.index_select(0, order), return_inverse, return_counts)

@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from kernbench.frontends.torch.hosted import written_by
-from kernbench.frontends.torch.tensor import AhbmTensor
+from kernbench.frontends.torch.storage import TorchOperator
 
 aten = torch.ops.aten
-TorchOperator = Any
 
 _SAME_EVERYWHERE = frozenset(("fill_", "zero_"))
 """Operators that write one number everywhere, so the order of writes has no effect."""
@@ -46,7 +46,7 @@ def writes_in_order(operator: TorchOperator, args: Any, kwargs: Any) -> bool:
     return True
 
 
-def repeated_axes(x: AhbmTensor) -> list[int]:
+def repeated_axes(x: Tensor) -> list[int]:
     """Return the axes along which all elements share memory."""
     return [axis for axis, (n, step) in enumerate(zip(x.shape, x.stride(), strict=True)) if n > 1 and step == 0]
 
@@ -58,7 +58,7 @@ def without_repeats(x: Any) -> Any:
     return x
 
 
-def is_nested(x: AhbmTensor) -> bool:
+def is_nested(x: Tensor) -> bool:
     """Return whether the stride of each axis exceeds the span of all faster axes, so no two elements share memory."""
     if not x.numel():
         return True

@@ -14,14 +14,15 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from kernbench.common.dtypes import F32, I64, DType
 from kernbench.common.values import value
-from kernbench.frontends.torch.boxes import merged_views, own_boxes
-from kernbench.frontends.torch.launches import dtype_of, launch
+from kernbench.frontends.torch.launches import dtype_of, launch, merged_views
 from kernbench.frontends.torch.refusals import type_in_place
-from kernbench.frontends.torch.storage import TorchType, machine_type
-from kernbench.frontends.torch.tensor import AhbmTensor, new, without_elements
+from kernbench.frontends.torch.storage import machine_type
+from kernbench.frontends.torch.tensor import AhbmTensor, new, sip_of, without_elements
+from kernbench.kernels.tiling import own_boxes
 from kernbench.kernels.view import View
 
 Body = Callable[..., Any]
@@ -62,22 +63,20 @@ class Task:
             out.tile(corner, box).store(tl.broadcast(tl.cast(result, out.dtype), box), tl)
 
 
-def task(body: Body, out: AhbmTensor, inputs: Sequence[AhbmTensor], compute: Sequence[DType]) -> Task:
+def task(body: Body, out: Tensor, inputs: Sequence[Tensor], compute: Sequence[DType]) -> Task:
     """Return the task of ``out = body(tl, *inputs)``; inputs are cast to their ``compute`` type and broadcast."""
     expanded: list[Any] = [x if x.shape == out.shape else x.expand(out.shape) for x in inputs]
     return Task(tuple(merged_views([out, *expanded])), body, tuple(compute))
 
 
-def apply(
-    name: str, body: Body, out: AhbmTensor, inputs: Sequence[AhbmTensor], compute: Sequence[DType] = ()
-) -> AhbmTensor:
+def apply(name: str, body: Body, out: Tensor, inputs: Sequence[Tensor], compute: Sequence[DType] = ()) -> Tensor:
     """Launch ``out = body(tl, *inputs)`` as operator ``name``; without ``compute``, inputs keep their dtypes."""
     if out.numel():
         apply_all(name, [(body, out, inputs, compute)])
     return out
 
 
-def apply_all(name: str, work: Sequence[tuple[Body, AhbmTensor, Sequence[AhbmTensor], Sequence[DType]]]) -> None:
+def apply_all(name: str, work: Sequence[tuple[Body, Tensor, Sequence[Tensor], Sequence[DType]]]) -> None:
     """Launch several operators as one, for a list of tensors; each PE computes them one after another."""
     tasks = [
         task(body, out, inputs, compute or [dtype_of(x) for x in inputs])
@@ -115,7 +114,7 @@ def carry_out(operator: Any, rule: Rule, args: Sequence[Any], kwargs: Mapping[st
         form = inferred_by(*[_form_of(x) for x in args], **{key: _form_of(x) for key, x in kwargs.items()})
         computed = form.dtype
         like = next(x for x in (*values, *options.values()) if isinstance(x, AhbmTensor))
-        out = new(tuple(form.shape), form.dtype, like.storage.tensor.sip, form.stride())
+        out = new(tuple(form.shape), form.dtype, sip_of(like), form.stride())
     single = name if name.endswith("__") else name.rstrip("_")
     if out.numel():
         apply_all(single, [work_of(single, rule, values, options, out, computed)])
@@ -123,8 +122,8 @@ def carry_out(operator: Any, rule: Rule, args: Sequence[Any], kwargs: Mapping[st
 
 
 def work_of(
-    name: str, rule: Rule, args: Sequence[Any], options: Mapping[str, Any], out: AhbmTensor, computed: TorchType
-) -> tuple[Body, AhbmTensor, Sequence[AhbmTensor], Sequence[DType]]:
+    name: str, rule: Rule, args: Sequence[Any], options: Mapping[str, Any], out: Tensor, computed: torch.dtype
+) -> tuple[Body, Tensor, Sequence[Tensor], Sequence[DType]]:
     """Return an item of ``apply_all`` for a rule. Tensors of the machine stay inputs, and numbers become constants.
 
     ``computed`` is PyTorch's dtype of the result, before it is cast to that of ``out``.
@@ -175,7 +174,7 @@ def _holds(item: DType, x: Any) -> bool:
 
 
 def _common_type(operands: Sequence[Any]) -> Any:
-    forms = [without_elements(x) for x in operands if isinstance(x, AhbmTensor | int | float)]
+    forms = [without_elements(x) for x in operands if isinstance(x, Tensor | int | float)]
     return torch.result_type(forms[0], forms[1]) if len(forms) == 2 else forms[0].dtype
 
 

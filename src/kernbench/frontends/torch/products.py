@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
@@ -25,7 +26,7 @@ from kernbench.frontends.torch.launches import Program, dtype_of, launch, launch
 from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.placement import pes_for
 from kernbench.frontends.torch.storage import current
-from kernbench.frontends.torch.tensor import AhbmTensor, known_tensor, new
+from kernbench.frontends.torch.tensor import AhbmTensor, known_elements, new, sip_of
 from kernbench.kernels.shares import blocks, part, share
 from kernbench.kernels.view import View
 
@@ -232,10 +233,10 @@ class PartialSums:
 
 def multiply(
     name: str,
-    a: AhbmTensor,
-    b: AhbmTensor,
-    out: AhbmTensor,
-    addend: AhbmTensor | None = None,
+    a: Tensor,
+    b: Tensor,
+    out: Tensor,
+    addend: Tensor | None = None,
     scale: float = 1.0,
     activation: str | None = None,
 ) -> Any:
@@ -260,7 +261,7 @@ def multiply(
     is_thin = m <= pe.gemm.tile_m and a_bytes <= pe.tcm.scratch_bytes // 2
     if batch == 1 and is_thin and b.is_floating_point() and n > 1:
         return _multiply_thin(name, a.contiguous(), b, out, addend, scale, activation)
-    sip, spec = out.storage.tensor.sip, context.topology
+    sip, spec = sip_of(out), context.topology
     cubes, pes_of_cube = whole_grid(context)
     if dtype_of(a).name not in spec.pe.gemm.macs_per_ns:
         raise InputError(f"{name} of {a.dtype}: the matrix unit has {', '.join(spec.pe.gemm.macs_per_ns)}")
@@ -286,11 +287,11 @@ def multiply(
 
 
 def _multiply_thin(
-    name: str, a: AhbmTensor, b: AhbmTensor, out: AhbmTensor, addend: Any, scale: float, activation: str | None
-) -> AhbmTensor:
+    name: str, a: Tensor, b: Tensor, out: Tensor, addend: Any, scale: float, activation: str | None
+) -> Tensor:
     _, m, k = a.shape
     n = out.shape[2]
-    context, sip = current(), out.storage.tensor.sip
+    context, sip = current(), sip_of(out)
     pes = pes_for(context, sip, b.numel() * b.element_size())
     cubes = pes[-1][1] + 1
     layout = view_of(b)
@@ -320,7 +321,7 @@ def _program(run: Callable[[Sequence[int], Any], None]) -> Program:
     return program
 
 
-def _readable(x: AhbmTensor) -> Any:
+def _readable(x: Tensor) -> Any:
     """Return ``x``, or a copy of it if its matrices have a stride of 0 along an axis."""
     _, rows, columns = x.shape
     _, row, column = x.stride()
@@ -329,42 +330,40 @@ def _readable(x: AhbmTensor) -> Any:
     return x
 
 
-def _mm(a: AhbmTensor, b: AhbmTensor, out_dtype: Any = None) -> AhbmTensor:
-    out = new((a.shape[0], b.shape[1]), out_dtype or a.dtype, a.storage.tensor.sip)
+def _mm(a: Tensor, b: Tensor, out_dtype: Any = None) -> Tensor:
+    out = new((a.shape[0], b.shape[1]), out_dtype or a.dtype, sip_of(a))
     multiply("mm", a.unsqueeze(0), b.unsqueeze(0), out.unsqueeze(0))
     return out
 
 
-def _bmm(a: AhbmTensor, b: AhbmTensor, out_dtype: Any = None) -> Any:
-    out = new((a.shape[0], a.shape[1], b.shape[2]), out_dtype or a.dtype, a.storage.tensor.sip)
+def _bmm(a: Tensor, b: Tensor, out_dtype: Any = None) -> Any:
+    out = new((a.shape[0], a.shape[1], b.shape[2]), out_dtype or a.dtype, sip_of(a))
     return multiply("bmm", a, b, out)
 
 
-def _addmm(bias: AhbmTensor, a: AhbmTensor, b: AhbmTensor, *, beta: float = 1, alpha: float = 1) -> AhbmTensor:
+def _addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     return _addmm_with(None, bias, a, b, beta, alpha)
 
 
 def _addmm_activation(
-    bias: AhbmTensor, a: AhbmTensor, b: AhbmTensor, *, beta: float = 1, alpha: float = 1, use_gelu: bool = False
-) -> AhbmTensor:
+    bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1, use_gelu: bool = False
+) -> Tensor:
     return _addmm_with("gelu" if use_gelu else "relu", bias, a, b, beta, alpha)
 
 
-def _addmm_with(
-    activation: str | None, bias: AhbmTensor, a: AhbmTensor, b: AhbmTensor, beta: float, alpha: float
-) -> AhbmTensor:
-    out = new((a.shape[0], b.shape[1]), a.dtype, a.storage.tensor.sip)
+def _addmm_with(activation: str | None, bias: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
+    out = new((a.shape[0], b.shape[1]), a.dtype, sip_of(a))
     addend = _addend(bias, beta, (1, *out.shape))
     multiply("addmm", a.unsqueeze(0), b.unsqueeze(0), out.unsqueeze(0), addend, alpha, activation)
     return out
 
 
-def _baddbmm(x: AhbmTensor, a: AhbmTensor, b: AhbmTensor, *, beta: float = 1, alpha: float = 1) -> Any:
-    out = new((a.shape[0], a.shape[1], b.shape[2]), a.dtype, a.storage.tensor.sip)
+def _baddbmm(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+    out = new((a.shape[0], a.shape[1], b.shape[2]), a.dtype, sip_of(a))
     return multiply("baddbmm", a, b, out, _addend(x, beta, tuple(out.shape)), alpha)
 
 
-def _addend(x: AhbmTensor, beta: float, shape: tuple[int, ...]) -> Any:
+def _addend(x: Tensor, beta: float, shape: tuple[int, ...]) -> Any:
     """Return ``beta x``, broadcast to ``shape``; None if ``beta`` is 0."""
     if beta == 0:
         return None
@@ -373,20 +372,20 @@ def _addend(x: AhbmTensor, beta: float, shape: tuple[int, ...]) -> Any:
     return seen.contiguous() if seen.shape[-1] > 1 and seen.stride(-1) == 0 else seen
 
 
-def _addbmm(x: Any, a: AhbmTensor, b: AhbmTensor, *, beta: float = 1, alpha: float = 1) -> Any:
+def _addbmm(x: Any, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
     total: Any = _bmm(a, b, torch.float32).sum(0) * alpha
     return (total if beta == 0 else total + x * beta).to(a.dtype)
 
 
-def _dot(a: AhbmTensor, b: AhbmTensor) -> Any:
+def _dot(a: Tensor, b: Tensor) -> Any:
     return _mm(a.unsqueeze(0), b.unsqueeze(1)).reshape(())
 
 
-def _mv(a: AhbmTensor, b: AhbmTensor) -> Any:
+def _mv(a: Tensor, b: Tensor) -> Any:
     return _mm(a, b.unsqueeze(1)).squeeze(1)
 
 
-def _grouped_mm(a: AhbmTensor, b: AhbmTensor, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
+def _grouped_mm(a: Tensor, b: Tensor, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
     """Multiply each group of rows of ``a`` by its matrix, (rows, k) by (groups, k, n), or split the summed axis.
 
     ``offs``: the end of each group. The kernel waits until it has loaded them. A run without data that does not know
@@ -399,8 +398,8 @@ def _grouped_mm(a: AhbmTensor, b: AhbmTensor, offs: Any = None, bias: Any = None
     groups, over_k = offs.numel(), b.dim() == 2
     rows, n = a.shape[0], b.shape[-1]
     shape = (groups, rows, n) if over_k else (rows, n)
-    out = new(shape, out_dtype or a.dtype, a.storage.tensor.sip)
-    ends_at = known_tensor(offs)
+    out = new(shape, out_dtype or a.dtype, sip_of(a))
+    ends_at = known_elements(offs)
     total = a.shape[1] if over_k else rows
     assumed = [total * (g + 1) // groups for g in range(groups)] if ends_at is None else ends_at.tolist()
     layouts = [view_of(x if x.dim() == 3 else x.unsqueeze(0)) for x in (out, a, b)]

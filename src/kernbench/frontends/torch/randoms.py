@@ -12,14 +12,15 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from kernbench.common.dtypes import F32
 from kernbench.frontends.torch.launches import dtype_of, launch
 from kernbench.frontends.torch.making import copy, made_like
 from kernbench.frontends.torch.pointwise import apply
 from kernbench.frontends.torch.reductions import map_rows
-from kernbench.frontends.torch.storage import TorchTensor, current, machine_bits
-from kernbench.frontends.torch.tensor import AhbmTensor, look, new, resize
+from kernbench.frontends.torch.storage import current, machine_bits
+from kernbench.frontends.torch.tensor import AhbmTensor, new, peek, resize, sip_of
 from kernbench.kernels.shares import blocks, share
 
 aten = torch.ops.aten
@@ -29,21 +30,21 @@ _DRAWN_WITHOUT_DATA = 1 << 18
 """Maximum elements of a tensor for which a run without data draws, too, so that the host's next numbers agree."""
 
 
-def _draw(operator: Any, x: AhbmTensor, *args: Any, generator: Any = None) -> Any:
+def _draw(operator: Any, x: Tensor, *args: Any, generator: Any = None) -> Any:
     """Fill ``x`` with the numbers that ``operator`` draws; NotImplemented if the numbers depend on another tensor."""
     if any(isinstance(argument, AhbmTensor) for argument in args):
         return NotImplemented
 
-    def numbers() -> TorchTensor:
+    def numbers() -> Tensor:
         drawn = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cpu")
         return operator(drawn, *args, generator=generator)
 
     return _write_numbers(operator.overloadpacket.__name__.rstrip("_"), x, numbers)
 
 
-def _write_numbers(name: str, x: AhbmTensor, draw: Callable[[], TorchTensor]) -> AhbmTensor:
+def _write_numbers(name: str, x: Tensor, draw: Callable[[], Tensor]) -> Tensor:
     """Write to ``x`` the ``x.numel()`` elements that ``draw()`` returns, in the order of the indices of ``x``."""
-    item, flat, sip = dtype_of(x), None, x.storage.tensor.sip
+    item, flat, sip = dtype_of(x), None, sip_of(x)
     by_stride = sorted(range(x.dim()), key=x.stride, reverse=True)
     as_it_lies: Any = x.permute(by_stride)
     if current().has_data or x.numel() <= _DRAWN_WITHOUT_DATA:
@@ -67,7 +68,7 @@ def _write_numbers(name: str, x: AhbmTensor, draw: Callable[[], TorchTensor]) ->
 def _drawn_like(in_place: Any) -> Callable[..., Any]:
     """Return the lowering of an operator that draws into a new tensor like its operand."""
 
-    def lowering(operator: Any, x: AhbmTensor, *args: Any, generator: Any = None, **options: Any) -> Any:
+    def lowering(operator: Any, x: Tensor, *args: Any, generator: Any = None, **options: Any) -> Any:
         out = made_like(operator, (x, *args), options)
         assert out is not None, "a tensor like one of the machine"
         return _draw(in_place, out, *args, generator=generator)
@@ -78,7 +79,7 @@ def _drawn_like(in_place: Any) -> Callable[..., Any]:
 def _drawn_anew(in_place: Any) -> Callable[..., Any]:
     """Return the lowering of the out-of-place variant of operator ``in_place``."""
 
-    def lowering(_: Any, x: AhbmTensor, *args: Any, generator: Any = None) -> Any:
+    def lowering(_: Any, x: Tensor, *args: Any, generator: Any = None) -> Any:
         return _draw(in_place, aten.empty_like.default(x), *args, generator=generator)
 
     return lowering
@@ -107,7 +108,7 @@ def _check(operator: Any, *args: Any) -> None:
     def on_host(x: Any) -> Any:
         if not isinstance(x, AhbmTensor):
             return x
-        return look(x) if current().has_data else torch.ones(x.shape, dtype=x.dtype, device="cpu")
+        return peek(x) if current().has_data else torch.ones(x.shape, dtype=x.dtype, device="cpu")
 
     operator(*map(on_host, args), generator=_HostGenerator())
 
@@ -119,24 +120,24 @@ def _normal(mean: Any, std: Any = 1.0, *, generator: Any = None, out: Any = None
     """Draw standard normal numbers, then scale and shift them. Each step is rounded, as in PyTorch."""
     tensors = [x for x in (mean, std) if isinstance(x, AhbmTensor)]
     shape = tuple(torch.broadcast_shapes(*[x.shape for x in tensors]))
-    out = new(shape, tensors[0].dtype, tensors[0].storage.tensor.sip) if out is None else resize(out, shape)
+    out = new(shape, tensors[0].dtype, sip_of(tensors[0])) if out is None else resize(out, shape)
     if not isinstance(std, AhbmTensor):
         return out.normal_(0, std, generator=generator).add_(mean)
     _check(aten.normal.float_Tensor, 0.0, std)
     return out.normal_(0, 1, generator=generator).mul_(std).add_(mean)
 
 
-def _bernoulli(x: AhbmTensor, *, generator: Any = None, out: Any = None) -> Any:
+def _bernoulli(x: Tensor, *, generator: Any = None, out: Any = None) -> Any:
     """Draw 0 or 1 for each probability in ``x``, by comparing uniform numbers with the probabilities."""
     _check(aten.bernoulli.default, x)
     shape = tuple(x.shape)
     strides = None if out is None else resize(out, shape).stride()
-    drawn: Any = new(shape, torch.float32, x.storage.tensor.sip, strides)
+    drawn: Any = new(shape, torch.float32, sip_of(x), strides)
     is_one = drawn.uniform_(0, 1, generator=generator) < x
     return is_one.to(x.dtype) if out is None else out.copy_(is_one)
 
 
-def _dropout(x: AhbmTensor, p: float, train: bool | None = True) -> Any:
+def _dropout(x: Tensor, p: float, train: bool | None = True) -> Any:
     """Set elements to 0 with probability ``p``, and scale the others. Return the result and the mask of the others."""
     if not train or p == 0:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
@@ -150,7 +151,7 @@ def _dropout(x: AhbmTensor, p: float, train: bool | None = True) -> Any:
     return apply("native_dropout", body, out, (x, mask), (F32, dtype_of(mask))), mask
 
 
-def _multinomial(x: AhbmTensor, num_samples: int, replacement: bool = False, *, generator: Any = None) -> Any:
+def _multinomial(x: Tensor, num_samples: int, replacement: bool = False, *, generator: Any = None) -> Any:
     """Draw the indices with the largest p / q, as PyTorch does, where p is a probability and q is random."""
     _check(aten.multinomial.default, x, num_samples, replacement)
     if replacement and num_samples > 1:
@@ -164,14 +165,14 @@ def _multinomial_with_replacement(x: Any, num_samples: int, generator: Any) -> A
 
     Cumulative probabilities are added in order, in f32, and divided by the total.
     """
-    sip, rows = x.storage.tensor.sip, x.contiguous()
+    sip, rows = sip_of(x), x.contiguous()
     cumulative = new(tuple(x.shape), torch.float32, sip)
 
     def body(tl: Any, p: Any) -> tuple[Any]:
         sums = tl.cumsum(p, 1)
         return (sums / tl.max(sums, 1, keepdims=True),)
 
-    def uniform() -> TorchTensor:
+    def uniform() -> Tensor:
         drawn = torch.empty(thresholds.numel(), dtype=torch.float64, device="cpu")
         return _round_up(drawn.uniform_(generator=generator))
 
@@ -182,7 +183,7 @@ def _multinomial_with_replacement(x: Any, num_samples: int, generator: Any) -> A
     return (cumulative.unsqueeze(-2) < thresholds.unsqueeze(-1)).sum(-1)
 
 
-def _round_up(x: TorchTensor) -> TorchTensor:
+def _round_up(x: Tensor) -> Tensor:
     """Round f64 numbers up to f32. An f32 number is below the result exactly if it is below the original."""
     rounded = x.float()
     return torch.where(rounded.double() < x, rounded.nextafter(torch.full_like(rounded, torch.inf)), rounded)

@@ -7,22 +7,22 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from kernbench.common.dtypes import F32
 from kernbench.common.errors import InputError
-from kernbench.frontends.torch.boxes import most_elements
 from kernbench.frontends.torch.launches import dtype_of, launch
 from kernbench.frontends.torch.modules import program_place
-from kernbench.frontends.torch.reductions import load_rows
-from kernbench.frontends.torch.tensor import AhbmTensor, new
-from kernbench.kernels.shares import blocks, share
+from kernbench.frontends.torch.tensor import AhbmTensor, new, sip_of
+from kernbench.kernels.shares import blocks, load_rows, share
+from kernbench.kernels.tiling import most_elements
 from kernbench.kernels.view import View
 
 aten = torch.ops.aten
 CellBody = Callable[..., Sequence[Any]]
 
 
-def _launch_cell(name: str, body: CellBody, width: int, ins: Sequence[Any], outs: Sequence[AhbmTensor]) -> None:
+def _launch_cell(name: str, body: CellBody, width: int, ins: Sequence[Any], outs: Sequence[Tensor]) -> None:
     """Launch a cell. A row of an operand contains its gates side by side, ``width`` elements each, in f32.
 
     ``body(tl, *operands)`` gets each of ``ins`` as a list of its gates. A vector is treated as a matrix of one row,
@@ -65,13 +65,13 @@ def _sum_of(gates: Sequence[Any], *others: Any) -> list[Any]:
     return found
 
 
-def _like(x: AhbmTensor, rows: int, width: int) -> AhbmTensor:
-    return new((rows, width), x.dtype, x.storage.tensor.sip)
+def _like(x: Tensor, rows: int, width: int) -> Tensor:
+    return new((rows, width), x.dtype, sip_of(x))
 
 
 def _lstm_cell(
-    input_gates: AhbmTensor, hidden_gates: AhbmTensor, cx: AhbmTensor, input_bias: Any = None, hidden_bias: Any = None
-) -> tuple[AhbmTensor, AhbmTensor, AhbmTensor]:
+    input_gates: Tensor, hidden_gates: Tensor, cx: Tensor, input_bias: Any = None, hidden_bias: Any = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return the new h and c, and the gates that backward needs: input, forget, cell, output."""
     rows, width = cx.shape
     hy, cy, kept = _like(cx, rows, width), _like(cx, rows, width), _like(cx, rows, 4 * width)
@@ -87,7 +87,7 @@ def _lstm_cell(
 
 
 def _lstm_cell_backward(
-    grad_hy: Any, grad_cy: Any, cx: AhbmTensor, cy: AhbmTensor, workspace: AhbmTensor, has_bias: bool
+    grad_hy: Any, grad_cy: Any, cx: Tensor, cy: Tensor, workspace: Tensor, has_bias: bool
 ) -> tuple[Any, Any, Any]:
     """Compute the gradients of the gates, of c, and of a bias."""
     if grad_hy is None and grad_cy is None:
@@ -110,8 +110,8 @@ def _lstm_cell_backward(
 
 
 def _gru_cell(
-    input_gates: AhbmTensor, hidden_gates: AhbmTensor, hx: AhbmTensor, input_bias: Any = None, hidden_bias: Any = None
-) -> tuple[AhbmTensor, AhbmTensor]:
+    input_gates: Tensor, hidden_gates: Tensor, hx: Tensor, input_bias: Any = None, hidden_bias: Any = None
+) -> tuple[Tensor, Tensor]:
     """Return the new h, and the values that backward needs: reset, update, new, old h, and the hidden part of new."""
     rows, width = hx.shape
     hy, kept = _like(hx, rows, width), _like(hx, rows, 5 * width)
@@ -126,7 +126,7 @@ def _gru_cell(
     return hy, kept
 
 
-def _gru_cell_backward(grad_hy: AhbmTensor, workspace: AhbmTensor, has_bias: bool) -> tuple[Any, ...]:
+def _gru_cell_backward(grad_hy: Tensor, workspace: Tensor, has_bias: bool) -> tuple[Any, ...]:
     """Compute the gradients of the gates of input and hidden state, of h, and of both biases."""
     rows, width = grad_hy.shape
     by_x, by_h, by_old = (_like(grad_hy, rows, n * width) for n in (3, 3, 1))
@@ -142,7 +142,7 @@ def _gru_cell_backward(grad_hy: AhbmTensor, workspace: AhbmTensor, has_bias: boo
     return by_x, by_h, by_old, *((by_x.sum(0), by_h.sum(0)) if has_bias else (None, None))
 
 
-def _pack_padded(x: AhbmTensor, lengths: Any, batch_first: bool) -> tuple[Any, Any]:
+def _pack_padded(x: Tensor, lengths: Any, batch_first: bool) -> tuple[Any, Any]:
     """Return the steps of sequences without padding, longest sequence first, and the number of sequences per step."""
     if isinstance(lengths, AhbmTensor):
         raise InputError(

@@ -9,30 +9,24 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from kernbench.common.dtypes import F32, I32
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
-from kernbench.frontends.torch.boxes import most_elements
 from kernbench.frontends.torch.launches import dtype_of, launch
 from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.placement import grid_for
 from kernbench.frontends.torch.storage import current
-from kernbench.frontends.torch.tensor import AhbmTensor, new
-from kernbench.kernels.shares import blocks, part, share
+from kernbench.frontends.torch.tensor import device_of, new, sip_of
+from kernbench.kernels.shares import blocks, load_rows, part, share
+from kernbench.kernels.tiling import most_elements
 from kernbench.kernels.view import View
 
 aten = torch.ops.aten
 
 
-def load_rows(rows: View, tl: Any) -> Any:
-    """Load a matrix; floats are cast to f32. If its columns are contiguous, it is loaded transposed."""
-    row, column = rows.strides
-    values = tl.trans(rows.transposed.load(tl)) if row < column else rows.load(tl)
-    return tl.cast(values, F32) if rows.dtype.is_float else values
-
-
-def as_rows(x: AhbmTensor, dims: Sequence[int]) -> tuple[AhbmTensor, View]:
+def as_rows(x: Tensor, dims: Sequence[int]) -> tuple[Tensor, View]:
     """Return ``x``, or a copy, and its layout as rows along ``dims``; rows follow the order of the other axes."""
     kept = [d for d in range(x.dim()) if d not in dims]
     seen = x.permute(*kept, *dims)
@@ -56,7 +50,7 @@ def _one_stride(shape: Sequence[int], strides: Sequence[int]) -> int | None:
     return axes[-1][1]
 
 
-def _dims(x: AhbmTensor, dim: Any) -> list[int]:
+def _dims(x: Tensor, dim: Any) -> list[int]:
     """Return the axes that ``dim`` selects: all for None or an empty list. Raises IndexError if out of range."""
     if dim is None or (isinstance(dim, list | tuple) and not dim):
         return list(range(x.dim()))
@@ -66,7 +60,7 @@ def _dims(x: AhbmTensor, dim: Any) -> list[int]:
     return sorted({each % axes for each in asked})
 
 
-def _shape_without(x: AhbmTensor, dims: Sequence[int], keepdim: bool) -> tuple[int, ...]:
+def _shape_without(x: Tensor, dims: Sequence[int], keepdim: bool) -> tuple[int, ...]:
     if keepdim:
         return tuple(1 if d in dims else n for d, n in enumerate(x.shape))
     return tuple(n for d, n in enumerate(x.shape) if d not in dims)
@@ -84,9 +78,7 @@ class Fold:
 _SUM, _MAX, _MIN = Fold("sum", "add"), Fold("max", "maximum"), Fold("min", "minimum")
 
 
-def reduce(
-    operator: str, fold: Fold, x: AhbmTensor, dim: Any, keepdim: bool, dtype: Any = None, scale: float = 1.0
-) -> Any:
+def reduce(operator: str, fold: Fold, x: Tensor, dim: Any, keepdim: bool, dtype: Any = None, scale: float = 1.0) -> Any:
     """Reduce ``x`` along axes, in f32 for floats, times ``scale``, rounded once to ``dtype``.
 
     If there are fewer rows than PEs, each PE reduces a part of the elements, and a second launch reduces the partial
@@ -97,7 +89,7 @@ def reduce(
     dims = _dims(x, dim)
     if dtype is not None and not dtype.is_floating_point and x.dtype.is_floating_point:
         x = x.to(dtype)
-    out = new(_shape_without(x, dims, keepdim), dtype or x.dtype, x.storage.tensor.sip)
+    out = new(_shape_without(x, dims, keepdim), dtype or x.dtype, sip_of(x))
     if not out.numel():
         return out
     if not x.numel():
@@ -110,14 +102,14 @@ def reduce(
     if parts <= 1:
         _fold_rows(operator, fold, seen, rows, out, scale, 1)
         return out
-    partial_results = new((parts, count), wide, x.storage.tensor.sip)
+    partial_results = new((parts, count), wide, sip_of(x))
     _fold_rows(operator, fold, seen, rows, partial_results, 1.0, parts)
     layout = View(0, (count, parts), (1, count), dtype_of(partial_results))
     _fold_rows(operator, Fold(fold.name, fold.combine), partial_results, layout, out, scale, 1)
     return out
 
 
-def _of_nothing(operator: str, out: AhbmTensor) -> Any:
+def _of_nothing(operator: str, out: Tensor) -> Any:
     """Fill the results of a reduction without elements. Raises InputError for a maximum or minimum."""
     if operator in ("mean", "var"):
         return out.fill_(float("nan"))
@@ -126,9 +118,7 @@ def _of_nothing(operator: str, out: AhbmTensor) -> Any:
     return out.fill_(1 if operator == "all" else 0)
 
 
-def _fold_rows(
-    operator: str, fold: Fold, x: AhbmTensor, layout: View, out: AhbmTensor, scale: float, parts: int
-) -> None:
+def _fold_rows(operator: str, fold: Fold, x: Tensor, layout: View, out: Tensor, scale: float, parts: int) -> None:
     """Launch the reduction of rows to (rows,), or of their ``parts``, one for each program, to (parts, rows)."""
     to, (all_rows, columns) = dtype_of(out), layout.extents
 
@@ -171,29 +161,29 @@ def _fold_axis(fold: Fold, x: Any, tl: Any) -> Any:
     return {"sum": tl.sum, "max": tl.max, "min": tl.min}[fold.name](x, 1)
 
 
-def _sum(x: AhbmTensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+def _sum(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     whole = torch.int64 if not x.dtype.is_floating_point else x.dtype
     return reduce("sum", _SUM, x, dim, keepdim, dtype or whole)
 
 
-def _mean(x: AhbmTensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+def _mean(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     count = prod(x.shape[d] for d in _dims(x, dim)) if x.dim() else 1
     return reduce("mean", _SUM, x, dim, keepdim, dtype, 1.0 / max(count, 1))
 
 
-def _amax(x: AhbmTensor, dim: Any = (), keepdim: bool = False) -> Any:
+def _amax(x: Tensor, dim: Any = (), keepdim: bool = False) -> Any:
     return reduce("amax", _MAX, x, list(dim), keepdim)
 
 
-def _amin(x: AhbmTensor, dim: Any = (), keepdim: bool = False) -> Any:
+def _amin(x: Tensor, dim: Any = (), keepdim: bool = False) -> Any:
     return reduce("amin", _MIN, x, list(dim), keepdim)
 
 
-def _max(x: AhbmTensor) -> Any:
+def _max(x: Tensor) -> Any:
     return reduce("max", _MAX, x, None, False)
 
 
-def _min(x: AhbmTensor) -> Any:
+def _min(x: Tensor) -> Any:
     return reduce("min", _MIN, x, None, False)
 
 
@@ -241,7 +231,7 @@ def _wide_var_mean(x: Any, dim: Any, correction: Any, keepdim: bool) -> tuple[An
     return variance, mean if keepdim else mean.reshape(variance.shape)
 
 
-def _var(x: AhbmTensor, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Any:
+def _var(x: Tensor, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Any:
     return _var_mean(x, dim, correction=correction, keepdim=keepdim)[0]
 
 
@@ -249,7 +239,7 @@ def _std(x: Any, dim: Any = None, *, correction: Any = 1, keepdim: bool = False)
     return _wide_var_mean(x.to(torch.float32), dim, correction, keepdim)[0].sqrt_().to(x.dtype)
 
 
-def _prod(x: AhbmTensor, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+def _prod(x: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """Multiply the elements along an axis one by one: MATH has no product along an axis."""
     seen = x.reshape(-1) if dim is None else x
     at = 0 if dim is None else dim % max(x.dim(), 1)
@@ -258,7 +248,7 @@ def _prod(x: AhbmTensor, dim: int | None = None, keepdim: bool = False, *, dtype
     for each in seen.to(to).unbind(at):
         total = each.clone() if total is None else total.mul_(each)
     if total is None:
-        return torch.ones(_shape_without(seen, [at], keepdim and dim is not None), dtype=to, device=x.on_machine)
+        return torch.ones(_shape_without(seen, [at], keepdim and dim is not None), dtype=to, device=device_of(x))
     return total.unsqueeze(at) if keepdim and dim is not None else total
 
 
@@ -274,7 +264,7 @@ def _allclose(a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan:
 
 
 def map_rows(
-    operator: str, body: Callable[..., Sequence[Any]], x: AhbmTensor, outs: Sequence[AhbmTensor], *vectors: Any
+    operator: str, body: Callable[..., Sequence[Any]], x: Tensor, outs: Sequence[Tensor], *vectors: Any
 ) -> None:
     """Launch ``body`` on blocks of complete rows of ``x``. ``x`` is contiguous along its last axis.
 
@@ -304,12 +294,12 @@ def map_rows(
         launch(operator, program, outs, (x, *given))
 
 
-def _softmax_of(operator: str, log: bool, x: AhbmTensor, dim: int, dtype: Any) -> Any:
+def _softmax_of(operator: str, log: bool, x: Tensor, dim: int, dtype: Any) -> Any:
     if x.dim() == 0:
         return _softmax_of(operator, log, x.reshape(1), 0, dtype).reshape(())
     last = x.dim() - 1
     seen = (x if dim % x.dim() == last else x.transpose(dim, last)).contiguous()
-    out = new(tuple(seen.shape), dtype, x.storage.tensor.sip)
+    out = new(tuple(seen.shape), dtype, sip_of(x))
 
     def body(tl: Any, v: Any) -> tuple[Any]:
         if not log:
@@ -322,21 +312,21 @@ def _softmax_of(operator: str, log: bool, x: AhbmTensor, dim: int, dtype: Any) -
     return out if dim % x.dim() == last else out.transpose(dim, last)
 
 
-def _softmax(x: AhbmTensor, dim: int, half_to_float: bool) -> Any:
+def _softmax(x: Tensor, dim: int, half_to_float: bool) -> Any:
     return _softmax_of("softmax", False, x, dim, torch.float32 if half_to_float else x.dtype)
 
 
-def _log_softmax(x: AhbmTensor, dim: int, half_to_float: bool) -> Any:
+def _log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Any:
     return _softmax_of("log_softmax", True, x, dim, torch.float32 if half_to_float else x.dtype)
 
 
-def _rows_of(operator: str, grad: AhbmTensor, y: AhbmTensor, dim: int, dtype: Any, body: Callable[..., Any]) -> Any:
+def _rows_of(operator: str, grad: Tensor, y: Tensor, dim: int, dtype: Any, body: Callable[..., Any]) -> Any:
     """Launch ``body(tl, grad rows, y rows)``, which returns rows of the result."""
     last = grad.dim() - 1
     g, y = ((t if dim % t.dim() == last else t.transpose(dim, last)).contiguous() for t in (grad, y))
     n = g.shape[-1]
     rows = g.numel() // n
-    out = new(tuple(g.shape), dtype, g.storage.tensor.sip)
+    out = new(tuple(g.shape), dtype, sip_of(g))
     layouts = [View.row_major(0, (rows, n), dtype_of(t)) for t in (out, g, y)]
 
     def program(*addresses: int, tl: Any) -> None:
@@ -351,11 +341,11 @@ def _rows_of(operator: str, grad: AhbmTensor, y: AhbmTensor, dim: int, dtype: An
     return out if dim % grad.dim() == last else out.transpose(dim, last)
 
 
-def _softmax_backward(grad: AhbmTensor, y: AhbmTensor, dim: int, dtype: Any) -> Any:
+def _softmax_backward(grad: Tensor, y: Tensor, dim: int, dtype: Any) -> Any:
     return _rows_of("softmax_backward", grad, y, dim, dtype, lambda tl, g, p: p * (g - tl.sum(g * p, 1, keepdims=True)))
 
 
-def _log_softmax_backward(grad: AhbmTensor, y: AhbmTensor, dim: int, dtype: Any) -> Any:
+def _log_softmax_backward(grad: Tensor, y: Tensor, dim: int, dtype: Any) -> Any:
     return _rows_of(
         "log_softmax_backward", grad, y, dim, dtype, lambda tl, g, p: g - tl.exp(p) * tl.sum(g, 1, keepdims=True)
     )
@@ -371,9 +361,9 @@ def _smooth_l1_backward(grad: Any, x: Any, target: Any, reduction: int, beta: fl
     return slope * grad if reduction != 1 else slope * (grad / difference.numel())
 
 
-def _count_into(x: AhbmTensor, bins: int, bin_of: Callable[..., Any], dtype: Any, name: str) -> AhbmTensor:
+def _count_into(x: Tensor, bins: int, bin_of: Callable[..., Any], dtype: Any, name: str) -> Tensor:
     """For each bin number 0, 1, …, count the elements for which ``bin_of`` returns it; programs split the bins."""
-    out = new((bins,), dtype, x.storage.tensor.sip)
+    out = new((bins,), dtype, sip_of(x))
     flat, to = x.contiguous().reshape(-1), dtype_of(out)
     layout = View.row_major(0, (1, flat.numel()), dtype_of(x))
 
@@ -392,7 +382,7 @@ def _count_into(x: AhbmTensor, bins: int, bin_of: Callable[..., Any], dtype: Any
     return out
 
 
-def _histc(x: AhbmTensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:  # noqa: A002 - PyTorch's names
+def _histc(x: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:  # noqa: A002 - PyTorch's names
     low, high = (min, max) if (min, max) != (0, 0) else (x.min().item(), x.max().item())
     if low == high:
         low, high = low - 1, high + 1
@@ -405,7 +395,7 @@ def _histc(x: AhbmTensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:  
     return _count_into(x, bins, bin_of, x.dtype, "histc")
 
 
-def _bincount(x: AhbmTensor, weights: Any = None, minlength: int = 0) -> Any:
+def _bincount(x: Tensor, weights: Any = None, minlength: int = 0) -> Any:
     bins = max(minlength, int(x.max().item()) + 1 if x.numel() else 0)
     if weights is not None:
         if weights.dtype is not torch.float32:

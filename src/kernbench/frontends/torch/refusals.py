@@ -20,9 +20,8 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from kernbench.common.values import value
-from kernbench.frontends.torch.storage import TorchType
+from kernbench.frontends.torch.storage import TorchOperator
 
-TorchOperator = Any
 _SIGNATURES = 16384
 """Maximum number of cached signatures: a program whose sizes change with each call must not fill the memory."""
 _SMALL = 4096
@@ -38,7 +37,7 @@ _KINDS = (torch.float32, torch.int64, torch.bool)
 class TensorForm(NamedTuple):
     """The properties of a tensor by which PyTorch accepts or refuses it."""
 
-    dtype: TorchType
+    dtype: torch.dtype
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
@@ -332,7 +331,7 @@ def _widened(form: Form) -> Form:
     return form
 
 
-def _of_kinds(dtypes: Mapping[TorchType, TorchType], form: Form) -> Form:
+def _of_kinds(dtypes: Mapping[torch.dtype, torch.dtype], form: Form) -> Form:
     return form._replace(dtype=dtypes[form.dtype]) if type(form) is TensorForm and form.dtype in dtypes else form
 
 
@@ -372,13 +371,13 @@ def _with_small_sizes(operator: TorchOperator, operands: Operands) -> Operands:
 # operators in place
 
 
-def type_in_place(operator: TorchOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TorchType:
+def type_in_place(operator: TorchOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.dtype:
     """Return the dtype in which an in-place operator computes, before it writes to its first operand."""
     slots = _number_slots(operator) or _Slots(frozenset(), frozenset(), exact=False)
     return _computed_type(operator, _operands(args, kwargs, slots).replace(_with_one_element))
 
 
 @lru_cache(_SIGNATURES)
-def _computed_type(operator: TorchOperator, operands: Operands) -> TorchType:
+def _computed_type(operator: TorchOperator, operands: Operands) -> torch.dtype:
     makes_result = getattr(torch.ops.aten, operator.overloadpacket.__name__.rstrip("_"))
     return _call(makes_result, operands, "meta", 0).dtype

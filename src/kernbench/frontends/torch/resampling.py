@@ -12,8 +12,9 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from kernbench.frontends.torch.tensor import AhbmTensor, from_host
+from kernbench.frontends.torch.tensor import from_host, sip_of
 
 aten = torch.ops.aten
 
@@ -24,12 +25,12 @@ def _weights(scaling: Callable[..., Any], axis: int, axes: int, n: int) -> Any:
     return scaling(torch.eye(n).reshape(1, n, *sizes)).reshape(n, -1)
 
 
-def _scale_back(grad: AhbmTensor, sizes: Sequence[int], scalings: Sequence[Callable[..., Any]]) -> Any:
+def _scale_back(grad: Tensor, sizes: Sequence[int], scalings: Sequence[Callable[..., Any]]) -> Any:
     """Return the gradient of the operand, whose last axes have ``sizes``. Each of ``scalings`` scales one of them."""
     found: Any = grad
     for axis, (n, scaling) in enumerate(zip(sizes, scalings, strict=True)):
         weights = _weights(scaling, axis, len(sizes), n).to(grad.dtype)
-        there = from_host(weights, grad.storage.tensor.sip)
+        there = from_host(weights, sip_of(grad))
         at = axis - len(sizes)
         found = (found.movedim(at, -1) @ there.T).movedim(-1, at)
     return found.contiguous()
@@ -38,7 +39,7 @@ def _scale_back(grad: AhbmTensor, sizes: Sequence[int], scalings: Sequence[Calla
 def _gradient_of(forward: Any) -> Callable[..., Any]:
     """Return the lowering of the gradient of ``forward``, an ``upsample`` operator."""
 
-    def lowering(grad: AhbmTensor, output_size: Sequence[int], input_size: Sequence[int], *rule: Any) -> Any:
+    def lowering(grad: Tensor, output_size: Sequence[int], input_size: Sequence[int], *rule: Any) -> Any:
         axes = len(output_size)
         given = len(forward._schema.arguments) - 2 - axes  # noqa: SLF001 - 1 if it has align_corners
         options, scales = rule[:given], (*rule[given:], *[None] * axes)[:axes]
@@ -53,7 +54,7 @@ def _gradient_of(forward: Any) -> Callable[..., Any]:
     return lowering
 
 
-def _pool_back(grad: AhbmTensor, x: AhbmTensor) -> Any:
+def _pool_back(grad: Tensor, x: Tensor) -> Any:
     """Compute the gradient of adaptive average pooling."""
 
     def along(axis: int) -> Callable[..., Any]:

@@ -1,23 +1,35 @@
-"""Storage of PyTorch tensors: one-dimensional tensors of the machine, reused once the program drops them."""
+"""Storage of PyTorch tensors: one-dimensional tensors of the machine, from a pool that reuses dropped ones."""
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Mapping
+from dataclasses import field
 from threading import current_thread, main_thread
-from typing import Any, TypeAlias
+from types import EllipsisType
+from typing import Any, Literal, TypeAlias
 from weakref import finalize
 
 import numpy as np
 import torch
 
-from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I16, I32, I64, U8, U16, U32, U64, DType
-from kernbench.common.errors import InputError, NoMachineError
-from kernbench.frontends.torch.pool import pool_of
-from kernbench.runtime_api.context import RuntimeContext, current_context
+from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I16, I32, I64, U8, U16, U32, U64, Array, DType
+from kernbench.common.errors import AllocationError, InputError, NoMachineError
+from kernbench.common.units import format_size
+from kernbench.common.values import state, value
+from kernbench.frontends.placed import pes_of_tensors
+from kernbench.frontends.torch.modules import ProgramPlace, current_module, program_place
+from kernbench.frontends.torch.placement import policy_for
+from kernbench.runtime_api.context import AnyContext, current_context
+from kernbench.runtime_api.tensor import KnownValues, Tensor
 from kernbench.triton_emu.kernel_runner import check_host_calls
 
-TorchTensor: TypeAlias = Any
-TorchType: TypeAlias = Any
-MACHINE_TYPES: dict[TorchType, DType] = {
+TorchOperator: TypeAlias = torch._ops.OpOverload  # noqa: SLF001 - the class of PyTorch's operators
+Missing: TypeAlias = Literal["raise", "zeros"]
+"""The result of reading elements whose values a run without data lacks: NoDataError, or zeros."""
+Index: TypeAlias = "EllipsisType | slice | np.ndarray[Any, Any]"
+"""The elements of a range that a transfer moves."""
+MACHINE_TYPES: Mapping[torch.dtype, DType] = {
     torch.float32: F32,
     torch.float16: F16,
     torch.bfloat16: BF16,
@@ -43,7 +55,7 @@ _BITS = {
 }
 
 
-def machine_bits(flat: TorchTensor) -> Any:
+def machine_bits(flat: torch.Tensor) -> Array:
     """Return the elements of a host tensor as an array of the machine's type."""
     bits = _BITS.get(flat.dtype)
     return flat.numpy() if bits is None else flat.view(bits[0]).numpy().view(machine_type(flat.dtype).numpy)
@@ -57,19 +69,19 @@ class UnknownTypeError(InputError):
     """A PyTorch type that the machine does not have."""
 
 
-def machine_type(ty: TorchType) -> DType:
+def machine_type(ty: torch.dtype) -> DType:
     """Return the machine's type for a PyTorch type. Raises UnknownTypeError if it has none."""
-    found = MACHINE_TYPES.get(ty)
-    if found is None:
-        raise UnknownTypeError(f"{ty} on ahbm: the machine has {', '.join(str(each) for each in MACHINE_TYPES)}")
-    return found
+    item = MACHINE_TYPES.get(ty)
+    if item is None:
+        raise UnknownTypeError(f"{ty} on ahbm: the machine has {', '.join(map(str, MACHINE_TYPES))}")
+    return item
 
 
-def current() -> RuntimeContext[Any]:
+def current() -> AnyContext:
     """Return the context of the running program. Raises NoMachineError without one, and KernelError in a kernel."""
     check_host_calls()
-    found = current_context()
-    if found is None:
+    context = current_context()
+    if context is None:
         thread = current_thread()
         if thread is not main_thread():
             raise NoMachineError(
@@ -78,7 +90,147 @@ def current() -> RuntimeContext[Any]:
         raise NoMachineError(
             "device ahbm: there is no machine; kernbench run --script FILE, or --bench FILE, gives one"
         )
-    return found
+    return context
+
+
+StorageKind: TypeAlias = "tuple[int, DType, int]"
+"""Number of elements, their type, and the SIP. A dropped storage is reused for one with the same three values."""
+BLOCK_BYTES = 512
+"""Allocation granularity of PyTorch's allocators, in bytes."""
+_MOST_NAMED = 5
+
+
+class DeviceOutOfMemoryError(AllocationError, torch.OutOfMemoryError):
+    """An allocation exceeds the free HBM of a SIP. The message names the largest tensors."""
+
+
+@value
+class Holder:
+    """The kind of a storage in use, and the module and the line that allocated the storage."""
+
+    kind: StorageKind
+    module: str
+    place: ProgramPlace | None
+
+    def __str__(self) -> str:
+        n, item, _ = self.kind
+        origin = " ".join(filter(None, (self.module, "" if self.place is None else str(self.place))))
+        return f"{format_size(n * item.itemsize)} ({n:,} of {item}{', ' if origin else ''}{origin})"
+
+
+class _Collector:
+    """The state of Python's garbage collector. The time of a collection must not change simulated time."""
+
+    def __init__(self) -> None:
+        self.is_running = False
+        gc.callbacks.append(self._note)
+
+    def _note(self, phase: str, _: Mapping[str, Any]) -> None:
+        self.is_running = phase == "start"
+
+
+_COLLECTOR = _Collector()
+
+
+@state
+class Pool:
+    """The storages of a rank: in use (``live``), dropped by the program, or freed by the garbage collector.
+
+    Dropped storages are reused. Storages that the garbage collector freed are reused only when memory is full, so the
+    moment of a collection has no effect on simulated time.
+    """
+
+    context: AnyContext
+    known: KnownValues
+    live: dict[Tensor, Holder] = field(default_factory=dict)
+    dropped: dict[StorageKind, list[Tensor]] = field(default_factory=dict)
+    collected: list[Tensor] = field(default_factory=list)
+    count: int = 0
+    """Storages allocated so far; it numbers their names."""
+    allocated: dict[int, int] = field(default_factory=dict)
+    peak: dict[int, int] = field(default_factory=dict)
+
+    def take(self, n: int, item: DType, sip: int) -> Tensor:
+        """Return a storage of ``n`` elements. Raises DeviceOutOfMemoryError if the tensors in use leave no room."""
+        kind = (n, item, sip)
+        shelf = self.dropped.get(kind)
+        if shelf:
+            tensor = shelf.pop()
+            tensor.renew()
+        else:
+            tensor = self._make(kind)
+        self.live[tensor] = Holder(kind, current_module(), program_place())
+        total = self.allocated[sip] = self.allocated.get(sip, 0) + _blocks(n * item.itemsize)
+        self.peak[sip] = max(self.peak.get(sip, 0), total)
+        return tensor
+
+    def give(self, tensor: Tensor) -> None:
+        """Put ``tensor``, which is no longer in use, back into the pool."""
+        self.known.forget(tensor)
+        n, item, sip = self.live.pop(tensor).kind
+        self.allocated[sip] -= _blocks(n * item.itemsize)
+        if _COLLECTOR.is_running:
+            self.collected.append(tensor)
+        else:
+            self.dropped.setdefault((n, item, sip), []).append(tensor)
+
+    def _make(self, kind: StorageKind) -> Tensor:
+        try:
+            return self._allocate(kind)
+        except AllocationError:
+            gc.collect()
+            self._free_dropped()
+        try:
+            return self._allocate(kind)
+        except AllocationError as error:
+            raise self._full(kind) from error
+
+    def _allocate(self, kind: StorageKind) -> Tensor:
+        (n, item, sip), context = kind, self.context
+        policy = policy_for(context, n * item.itemsize)
+        before = context.devices.current
+        context.ahbm.set_device(sip)
+        try:
+            tensor = context.empty(n, dtype=item, dp=policy, name=f"storage{self.count + 1}")
+            # A kernel may load this tensor's address from memory, so all PEs that run kernels get access to it.
+            context.map_on(tensor, pes_of_tensors(context, sip))
+        finally:
+            context.ahbm.set_device(before)
+        self.count += 1
+        return tensor
+
+    def _free_dropped(self) -> None:
+        """Free the memory of all dropped and collected tensors."""
+        tensors = [*[tensor for shelf in self.dropped.values() for tensor in shelf], *self.collected]
+        self.dropped, self.collected = {}, []
+        for tensor in tensors:
+            tensor.free()
+
+    def _full(self, kind: StorageKind) -> DeviceOutOfMemoryError:
+        n, item, sip = kind
+        on_sip = [holder for holder in self.live.values() if holder.kind[2] == sip]
+        largest = sorted(on_sip, key=lambda holder: -holder.kind[0] * holder.kind[1].itemsize)[:_MOST_NAMED]
+        has = self.context.topology.hbm_bytes_per_sip
+        cubes = self.context.frontends.torch.cubes
+        return DeviceOutOfMemoryError(
+            f"ahbm:{sip} is out of memory: {format_size(n * item.itemsize)} asked for, "
+            f"{format_size(self.allocated.get(sip, 0))} in {len(on_sip):,} tensors; its HBM has {format_size(has)}, "
+            f"and tensors lie on {cubes} of {self.context.topology.cubes_per_sip} cubes (--set torch.cubes=N). "
+            f"The largest: {'; '.join(map(str, largest)) or 'none'}"
+        )
+
+
+def _blocks(nbytes: int) -> int:
+    return -(-nbytes // BLOCK_BYTES) * BLOCK_BYTES
+
+
+def pool_of(context: AnyContext) -> Pool:
+    """Return the pool of the current rank."""
+    local = context.rank_local
+    pool = local.get(Pool)
+    if pool is None:
+        local.put(pool := Pool(context, context.known_values))
+    return pool
 
 
 class Storage:
@@ -89,52 +241,50 @@ class Storage:
 
     __slots__ = ("__weakref__", "dtype", "inference", "n", "tensor")
 
-    def __init__(self, n: int, dtype: TorchType, sip: int) -> None:
+    def __init__(self, n: int, dtype: torch.dtype, sip: int) -> None:
         self.n, self.dtype = max(n, 1), dtype
         self.inference = torch.is_inference_mode_enabled()
         pool = pool_of(current())
         self.tensor = pool.take(self.n, machine_type(dtype), sip)
         finalize(self, pool.give, self.tensor).atexit = False
 
-    def read(self, first: int, end: int, index: Any = ...) -> TorchTensor:
+    def read(self, first: int, end: int, index: Index = ..., missing: Missing = "raise") -> torch.Tensor:
         """Transfer elements ``first`` to ``end - 1`` to the host, or those of them that ``index`` selects.
 
-        Raises NoDataError if the run lacks their values.
+        With ``missing="zeros"`` the elements go to another tensor, unseen by the program. A run without data then
+        returns zeros for values that it lacks; else it raises NoDataError.
         """
-        if self._known() is None:
+        known = self._known()
+        if missing == "raise" and known is None:
             return self._on_host(self.tensor.fetch(first, end, index))
-        return self.fetch(first, end, index)[0]
+        array = self.tensor.pass_on(first, end, index)
+        if array is not None:
+            return self._on_host(array)
+        return torch.zeros(end - first, dtype=self.dtype) if known is None else self._on_host(known[first:end])
 
-    def fetch(self, first: int, end: int, index: Any = ...) -> tuple[TorchTensor, bool]:
-        """Transfer elements to the host for an operator: return (elements, True), or (zeros, False) for unknown values.
+    def peek(self) -> torch.Tensor:
+        """Return all elements, in no simulated time, for observers. The run must have data."""
+        return self._on_host(self.tensor.peek())
 
-        Unlike `read`, it does not show values to the program, so a run without data can use zeros.
-        """
-        found, known = self.tensor.pass_on(first, end, index), self._known()
-        if found is None and known is not None:
-            found = known[first:end]
-        if found is None:
-            return torch.zeros(end - first, dtype=self.dtype), False
-        return self._on_host(found), True
+    @property
+    def has_values(self) -> bool:
+        """True if the run has data, or knows the values of all elements."""
+        return current().has_data or self._known() is not None
 
-    def _known(self) -> np.ndarray[Any, Any] | None:
+    def known(self) -> torch.Tensor | None:
+        """Return the values of all elements if a run without data knows them, else None."""
+        array = self._known()
+        return None if array is None else self._on_host(array)
+
+    def _known(self) -> Array | None:
         context = current()
         return None if context.has_data else context.known_values.of(self.tensor)
 
-    def known(self) -> TorchTensor | None:
-        """Return the values of all elements if a run without data knows them, else None."""
-        found = self._known()
-        return None if found is None else self._on_host(found)
-
-    def put_known(self, flat: TorchTensor) -> None:
+    def put_known(self, flat: torch.Tensor) -> None:
         """In a run without data, store the values ``flat`` of all elements, which are then known."""
         current().known_values.put(self.tensor, 0, machine_bits(flat))
 
-    def look(self) -> TorchTensor:
-        """Return all elements, in no simulated time, for observers."""
-        return self._on_host(self.tensor.peek())
-
-    def write(self, first: int, flat: TorchTensor, *, is_known: bool = True) -> None:
+    def write(self, first: int, flat: torch.Tensor, *, is_known: bool = True) -> None:
         """Transfer ``flat`` from the host to the elements from ``first`` on. ``is_known``: ``flat`` has real values."""
         array = machine_bits(flat)
         if len(array) == self.n:
@@ -147,7 +297,7 @@ class Storage:
         elif not context.has_data and not self.dtype.is_floating_point and self.tensor.nbytes <= KNOWN_BYTES:
             context.known_values.put(self.tensor, first, array)
 
-    def _on_host(self, array: np.ndarray[Any, Any]) -> TorchTensor:
+    def _on_host(self, array: Array) -> torch.Tensor:
         bits = _BITS.get(self.dtype)
         if bits is None:
             return torch.from_numpy(np.array(array)).to(self.dtype)

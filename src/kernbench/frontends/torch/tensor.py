@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._utils import _rebuild_device_tensor_from_cpu_tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
@@ -15,8 +17,8 @@ from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.placed import Placed
-from kernbench.frontends.torch.storage import Storage, TorchTensor, TorchType, current
-from kernbench.runtime_api.tensor import Tensor
+from kernbench.frontends.torch.storage import Index, Missing, Storage, TorchOperator, current
+from kernbench.runtime_api import tensor as machine
 
 
 class SaysCuda(TorchFunctionMode):
@@ -25,15 +27,15 @@ class SaysCuda(TorchFunctionMode):
 
 def is_called_cuda() -> bool:
     """Return whether the program calls the machine "cuda" here."""
-    return any(isinstance(each, SaysCuda) for each in _get_current_function_mode_stack())
+    return any(isinstance(mode, SaysCuda) for mode in _get_current_function_mode_stack())
 
 
-def device_of_sip(sip: int) -> Any:
+def device_of_sip(sip: int) -> torch.device:
     """Return the device of a SIP, under the name that the program uses."""
     return torch.device("cuda" if is_called_cuda() else DEVICE, sip)
 
 
-_DATA = torch.Tensor.data
+_DATA = Tensor.data
 """PyTorch's own property ``data``, which replaces the tensor's contents when set."""
 
 
@@ -50,25 +52,25 @@ def _run_without_elements(operator: Any, args: Any, kwargs: Any) -> Any:
                 f"flex_attention: score_mod captures a tensor of shape {tuple(x.shape)}, whose gradient "
                 "would be left out; detach it, or write the attention out"
             )
-        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.on_machine)
+        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device_of(x))
 
     with modes[0]:
         return operator(*tree_map_only(AhbmTensor, fake, args), **tree_map_only(AhbmTensor, fake, kwargs))
 
 
-class AhbmTensor(Placed, torch.Tensor):
+class AhbmTensor(Placed, Tensor):
     """A view of a storage. PyTorch calls ``__torch_dispatch__`` for every operator on such a tensor."""
 
-    storage: Storage
+    backing: Storage
     __torch_function__ = torch._C._disabled_torch_function_impl  # noqa: SLF001 - as PyTorch documents for subclasses
 
     @staticmethod
     def __new__(
-        cls, storage: Storage, size: tuple[int, ...], stride: tuple[int, ...], offset: int, dtype: TorchType
+        cls, storage: Storage, size: tuple[int, ...], stride: tuple[int, ...], offset: int, dtype: torch.dtype
     ) -> AhbmTensor:
         """Create a view of ``storage``; ``offset`` and ``stride`` are in elements."""
         with torch.inference_mode(storage.inference):  # in the mode of the storage, since this may be a view of it
-            made: AhbmTensor = torch.Tensor._make_wrapper_subclass(  # noqa: SLF001 - the documented way
+            view: AhbmTensor = Tensor._make_wrapper_subclass(  # noqa: SLF001 - the documented way
                 cls,
                 size,
                 strides=stride,
@@ -76,8 +78,8 @@ class AhbmTensor(Placed, torch.Tensor):
                 dtype=dtype,
                 device=torch.device(DEVICE, storage.tensor.sip),
             )
-        made.storage = storage
-        return made
+        view.backing = storage
+        return view
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -88,19 +90,14 @@ class AhbmTensor(Placed, torch.Tensor):
             return _run_without_elements(func, args, kwargs or {})
         return _dispatch.run(func, args, kwargs or {})
 
-    def place(self) -> tuple[Tensor, int]:
+    def place(self) -> tuple[machine.Tensor, int]:
         """Return the storage's tensor, and the offset of the first element in bytes."""
-        return self.storage.tensor, self.storage_offset() * self.dtype.itemsize
+        return self.backing.tensor, self.storage_offset() * self.dtype.itemsize
 
     @property
-    def on_machine(self) -> Any:
-        """Return the device as ``ahbm``, whatever the program calls it."""
-        return torch.device(DEVICE, self.storage.tensor.sip)
-
-    @property
-    def device(self) -> Any:
+    def device(self) -> torch.device:
         """Return the device, under the name that the program uses."""
-        return device_of_sip(self.storage.tensor.sip)
+        return device_of_sip(self.backing.tensor.sip)
 
     @property
     def is_cuda(self) -> bool:
@@ -108,14 +105,14 @@ class AhbmTensor(Placed, torch.Tensor):
         return is_called_cuda()
 
     @property
-    def data(self) -> Any:
+    def data(self) -> Tensor:
         """Return the tensor without its history. Setting ``data`` replaces the tensor's contents and storage."""
         return _DATA.__get__(self)
 
     @data.setter
-    def data(self, other: Any) -> None:
+    def data(self, other: Tensor) -> None:
         _DATA.__set__(self, other)
-        self.storage = other.storage
+        self.backing = storage_of(other)
 
     def data_ptr(self) -> int:
         """Return the virtual address of the first element."""
@@ -127,36 +124,36 @@ class AhbmTensor(Placed, torch.Tensor):
 
     def tolist(self) -> Any:
         """Return the elements as Python numbers, after a transfer."""
-        return to_host(self).tolist()
+        return read(self).tolist()
 
     def numpy(self, *, force: bool = False) -> Any:
         """Transfer the elements to a host array if ``force`` is set. Else raise TypeError, as PyTorch does."""
         if not force:
             raise TypeError(f"numpy() of a tensor on {self.device}: it has to be on the host first: .cpu().numpy()")
-        return to_host(self.detach()).numpy()
+        return read(self.detach()).numpy()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         return self.numpy()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+    def __deepcopy__(self, memo: dict[int, Tensor]) -> Tensor:
         """Return a copy with a separate storage, as PyTorch does. Raises RuntimeError for the result of an operator."""
         if id(self) in memo:
             return memo[id(self)]
         if not self.is_leaf:
             raise RuntimeError("deepcopy of the result of an operator: only leaf tensors can be copied")
         with torch.no_grad():
-            made: Any = self.detach().clone()
+            copy = self.detach().clone()
         is_parameter = isinstance(self, torch.nn.Parameter)
-        made = torch.nn.Parameter(made, self.requires_grad) if is_parameter else made.requires_grad_(self.requires_grad)
-        memo[id(self)] = made
+        copy = torch.nn.Parameter(copy, self.requires_grad) if is_parameter else copy.requires_grad_(self.requires_grad)
+        memo[id(self)] = copy
         if self.grad is not None:
-            made.grad = self.grad.__deepcopy__(memo)
-        return made
+            copy.grad = self.grad.__deepcopy__(memo)
+        return copy
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle the elements; ``torch.load`` restores them on the machine, or where ``map_location`` says."""
-        elements = to_host(self.detach())
-        device = str(self.on_machine)
+        elements = read(self.detach())
+        device = str(device_of(self))
         return _rebuild_device_tensor_from_cpu_tensor, (elements, self.dtype, device, self.requires_grad)
 
     def __format__(self, spec: str) -> str:
@@ -165,25 +162,50 @@ class AhbmTensor(Placed, torch.Tensor):
     def __repr__(self, *, tensor_contents: object = None) -> str:
         if not current().has_data:
             return f"tensor(..., size={tuple(self.shape)}, dtype={self.dtype}, device='{self.device}')"
-        return f"{repr(look(self))[:-1]}, device='{self.device}')"
+        return f"{repr(peek(self))[:-1]}, device='{self.device}')"
+
+
+Run = Callable[[TorchOperator, Sequence[Any], Mapping[str, Any]], Any]
+"""A function that runs an operator with its arguments."""
 
 
 class _Dispatch:
     """The function that runs operators. Its module imports this one, so the function is registered."""
 
-    run: Any = None
+    run: Run
 
 
 _dispatch = _Dispatch()
 
 
-def dispatch_by(run: Any) -> None:
+def dispatch_by(run: Run) -> None:
     """Register ``run(operator, args, kwargs)`` as the function that runs operators."""
     _dispatch.run = run
 
 
-def new(size: tuple[int, ...], dtype: TorchType, sip: int, stride: tuple[int, ...] | None = None) -> AhbmTensor:
-    """Return an uninitialised tensor."""
+class HostOperandError(InputError):
+    """A tensor of the host where the machine needs one of its own."""
+
+
+def on_machine(x: Tensor) -> AhbmTensor:
+    """Return ``x`` as a tensor of the machine. Raises HostOperandError for any other tensor."""
+    if not isinstance(x, AhbmTensor):
+        raise HostOperandError(f"a tensor of shape {tuple(x.shape)} is on {x.device}, must be on {DEVICE}")
+    return x
+
+
+def device_of(x: Tensor) -> torch.device:
+    """Return the device of a tensor of the machine as ``ahbm``, whatever the program calls it."""
+    return torch.device(DEVICE, sip_of(x))
+
+
+def storage_of(x: Tensor) -> Storage:
+    """Return the storage of a tensor of the machine. Raises HostOperandError for any other tensor."""
+    return on_machine(x).backing
+
+
+def new(size: Sequence[int], dtype: torch.dtype, sip: int, stride: Sequence[int] | None = None) -> AhbmTensor:
+    """Return an uninitialised tensor; row-major without ``stride``, in elements."""
     steps = tuple(torch.empty(size, device="meta").stride()) if stride is None else stride
     return AhbmTensor(Storage(_extent(size, steps), dtype, sip), size, steps, 0, dtype)
 
@@ -191,13 +213,13 @@ def new(size: tuple[int, ...], dtype: TorchType, sip: int, stride: tuple[int, ..
 def without_elements(x: Any) -> Any:
     """Return a meta tensor of the same layout, to infer the shape of a result. Return other values unchanged."""
     if isinstance(x, AhbmTensor):
-        n = x.storage.n * x.storage.dtype.itemsize // x.dtype.itemsize
+        n = x.backing.n * x.backing.dtype.itemsize // x.dtype.itemsize
         whole = torch.empty((n,), dtype=x.dtype, device="meta")
         return torch.as_strided(whole, x.shape, x.stride(), x.storage_offset())
     return torch.device("meta") if isinstance(x, torch.device) else x
 
 
-def _extent(size: tuple[int, ...], stride: tuple[int, ...]) -> int:
+def _extent(size: Sequence[int], stride: Sequence[int]) -> int:
     """Return the number of elements that a tensor spans, gaps included; 0 for a tensor without elements."""
     return 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) if prod(size) else 0
 
@@ -206,7 +228,7 @@ _NOTHING = slice(0)
 
 
 @value
-class _Stretch:
+class _Span:
     """The range of a storage that a tensor covers. Tensor and storage may have dtypes of different width.
 
     ``begin`` and ``end`` bound the range, in elements of the storage. The other fields are in elements of the
@@ -220,108 +242,106 @@ class _Stretch:
     extent: int
 
     @staticmethod
-    def of(x: AhbmTensor) -> _Stretch | None:
+    def of(x: AhbmTensor) -> _Span | None:
         """Return the range of a tensor; None if the tensor has no elements."""
-        extent, first = _extent(tuple(x.shape), x.stride()), x.storage_offset()
+        extent, first = _extent(x.shape, x.stride()), int(x.storage_offset())
         if not extent:
             return None
-        own, width = x.dtype.itemsize, x.storage.dtype.itemsize
-        begin, end = first * own // width, -(-(first + extent) * own // width)
-        return _Stretch(begin, end, first - begin * width // own, extent)
+        item, width = x.dtype.itemsize, x.backing.dtype.itemsize
+        begin, end = first * item // width, -(-(first + extent) * item // width)
+        return _Span(begin, end, first - begin * width // item, extent)
 
     def is_filled_by(self, x: AhbmTensor) -> bool:
         """Return whether the tensor's elements fill the complete range, without gaps."""
-        nbytes = (self.end - self.begin) * int(x.storage.dtype.itemsize)
-        return self.extent == x.numel() and self.extent * int(x.dtype.itemsize) == nbytes
+        nbytes = (self.end - self.begin) * x.backing.dtype.itemsize
+        return self.extent == x.numel() and self.extent * x.dtype.itemsize == nbytes
 
-    def index_of(self, x: AhbmTensor) -> Any:
+    def index_of(self, x: AhbmTensor) -> Index:
         """Return an index into the range: it selects the elements of the storage that contain the tensor's elements."""
         if self.is_filled_by(x):
             return ...
         places = torch.as_strided(torch.arange(self.extent), x.shape, x.stride()).reshape(-1) + self.before
-        own, width = x.dtype.itemsize, x.storage.dtype.itemsize
-        if own > width:
-            places = (places[:, None] * (own // width) + torch.arange(own // width)).reshape(-1)
-        elif own < width:
-            places = (places * own // width).unique()
+        item, width = x.dtype.itemsize, x.backing.dtype.itemsize
+        if item > width:
+            places = (places[:, None] * (item // width) + torch.arange(item // width)).reshape(-1)
+        elif item < width:
+            places = (places * item // width).unique()
         return places.numpy()
 
-    def elements(self, x: AhbmTensor, flat: TorchTensor) -> TorchTensor:
-        """Return the tensor as a view of ``flat``, a host copy of the range."""
+    def view_as(self, x: AhbmTensor, flat: Tensor) -> Tensor:
+        """Return ``flat``, a host copy of the range, as a view with the layout and dtype of ``x``."""
         return torch.as_strided(bits_as(flat, x.dtype), x.shape, x.stride(), self.before)
 
 
-def to_host(x: AhbmTensor) -> TorchTensor:
+def read(x: Tensor, missing: Missing = "raise", *, overwritten: bool = False) -> Tensor:
     """Transfer the elements to the host by one copy of the range that they cover. Strides stay the same.
 
-    Raises NoDataError if the run lacks their values.
+    ``missing``: the result for values that a run without data lacks. NoDataError is raised if the program sees them.
+    Zeros replace them if they only go to another tensor. ``overwritten``: an operator writes all elements, so their
+    values are not transferred.
     """
-    there = _Stretch.of(x)
-    if there is None:
+    tensor = on_machine(x)
+    span = _Span.of(tensor)
+    if span is None:
         return torch.empty(x.shape, dtype=x.dtype)
-    return there.elements(x, x.storage.read(there.begin, there.end, there.index_of(x)))
+    index = _NOTHING if overwritten else span.index_of(tensor)
+    return span.view_as(tensor, tensor.backing.read(span.begin, span.end, index, missing))
 
 
-def fetch(x: AhbmTensor, *, overwritten: bool = False) -> tuple[TorchTensor, bool]:
-    """Transfer elements to the host for an operator: return (elements, True), or (zeros, False) for unknown values.
-
-    ``overwritten``: the operator writes all elements, so their values are not transferred.
-    """
-    there = _Stretch.of(x)
-    if there is None:
-        return torch.empty(x.shape, dtype=x.dtype), True
-    flat, known = x.storage.fetch(there.begin, there.end, _NOTHING if overwritten else there.index_of(x))
-    return there.elements(x, flat), known
+def has_values(x: Tensor) -> bool:
+    """Return whether the elements have values: in a run with data, or if a run without data knows them."""
+    return storage_of(x).has_values or not x.numel()
 
 
-def bits_as(flat: TorchTensor, dtype: TorchType) -> TorchTensor:
+def bits_as(flat: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the elements of a storage reinterpreted in the dtype of a view."""
     if flat.dtype is dtype:
         return flat
-    whole = dtype.itemsize // min(flat.dtype.itemsize, dtype.itemsize)
-    return flat[: len(flat) // whole * whole].view(dtype)
+    group = dtype.itemsize // min(flat.dtype.itemsize, dtype.itemsize)
+    return flat[: len(flat) // group * group].view(dtype)
 
 
-def look(x: AhbmTensor) -> TorchTensor:
+def peek(x: Tensor) -> Tensor:
     """Return a tensor's elements on the host, in no simulated time, for observers. The run must have data."""
-    return torch.as_strided(bits_as(x.storage.look(), x.dtype), x.shape, x.stride(), x.storage_offset())
+    return torch.as_strided(bits_as(storage_of(x).peek(), x.dtype), x.shape, x.stride(), x.storage_offset())
 
 
-def known_tensor(x: AhbmTensor) -> TorchTensor | None:
+def known_elements(x: Tensor) -> Tensor | None:
     """Return the elements on the host, in no simulated time, if a run without data knows them; else None."""
-    flat = x.storage.known()
+    flat = storage_of(x).known()
     if flat is None:
         return None
     return torch.as_strided(bits_as(flat, x.dtype), x.shape, x.stride(), x.storage_offset())
 
 
-def resize(x: AhbmTensor, size: tuple[int, ...]) -> AhbmTensor:
+def resize(x: Tensor, size: tuple[int, ...]) -> Tensor:
     """Change ``x`` to ``size`` with a new storage, unless it already has this size. Return ``x``."""
     if tuple(x.shape) != size:
-        x.data = new(size, x.dtype, x.storage.tensor.sip)
+        x.data = new(size, x.dtype, sip_of(x))
     return x
 
 
-def put_known(x: AhbmTensor, elements: TorchTensor) -> None:
+def put_known(x: Tensor, elements: Tensor) -> None:
     """Store a tensor's elements as known, for a run without data, if the tensor covers its complete storage."""
     if is_whole(x):
-        x.storage.put_known(bits_as(elements.contiguous().reshape(-1), x.storage.dtype))
+        storage = storage_of(x)
+        storage.put_known(bits_as(elements.contiguous().reshape(-1), storage.dtype))
 
 
-def is_whole(x: AhbmTensor) -> bool:
+def is_whole(x: Tensor) -> bool:
     """Return whether ``x`` covers all elements of its storage, in storage order."""
-    nbytes = x.storage.n * x.storage.dtype.itemsize
-    return bool(x.is_contiguous() and x.numel() * x.dtype.itemsize == nbytes)
+    storage = storage_of(x)
+    return x.is_contiguous() and x.numel() * x.dtype.itemsize == storage.n * storage.dtype.itemsize
 
 
-def from_host(x: TorchTensor, sip: int, *, is_known: bool = True) -> AhbmTensor:
+def from_host(x: Tensor, sip: int, *, is_known: bool = True) -> AhbmTensor:
     """Return a tensor on the machine with the elements of a host tensor. ``is_known``: its values are real."""
-    made = new(tuple(x.shape), x.dtype, sip)
-    write(made, x, is_known=is_known)
-    return made
+    tensor = new(x.shape, x.dtype, sip)
+    write(tensor, x, is_known=is_known)
+    return tensor
 
 
-def write(x: AhbmTensor, source: TorchTensor, *, is_known: bool = True) -> None:
+def write(x: Tensor, source: Tensor, *, is_known: bool = True) -> None:
     """Transfer ``source``, broadcast to the shape of ``x``, from the host to ``x``.
 
     ``is_known``: the elements are real values, not zeros that stand for unknown ones.
@@ -330,21 +350,27 @@ def write(x: AhbmTensor, source: TorchTensor, *, is_known: bool = True) -> None:
         if step == 0 and x.shape[axis] > 1:  # all indices of the axis share one element: it gets the last value
             source = source.expand(x.shape).narrow(axis, x.shape[axis] - 1, 1)
             x = x.narrow(axis, 0, 1)
-    there = _Stretch.of(x)
-    if there is None:
+    tensor = on_machine(x)
+    span, storage = _Span.of(tensor), tensor.backing
+    if span is None:
         return
-    if there.is_filled_by(x) and x.is_contiguous():
-        flat = bits_as(source.detach().to(x.dtype).expand(x.shape).contiguous().reshape(-1), x.storage.dtype)
+    if span.is_filled_by(tensor) and x.is_contiguous():
+        flat = bits_as(source.detach().to(x.dtype).expand(x.shape).contiguous().reshape(-1), storage.dtype)
     else:  # the elements between those of x keep their values
-        flat, rest_known = x.storage.fetch(there.begin, there.end, _NOTHING)
-        is_known = is_known and rest_known
-        there.elements(x, flat).copy_(source.detach())
-    x.storage.write(there.begin, flat, is_known=is_known)
+        is_known = is_known and storage.has_values
+        flat = storage.read(span.begin, span.end, _NOTHING, "zeros")
+        span.view_as(tensor, flat).copy_(source.detach())
+    storage.write(span.begin, flat, is_known=is_known)
 
 
-def sip_of(device: Any) -> int:
-    """Return the SIP of a device; without an index, the current SIP. Raises InputError for another device type."""
-    found = torch.device(device)
-    if found.type != DEVICE:
-        raise InputError(f"device {found}: not a device of the machine")
-    return int(found.index) if found.index is not None else current().devices.current
+def sip_of(x: Tensor | torch.device | str | int) -> int:
+    """Return the SIP of a tensor or of a device; that of a device without an index is the current SIP.
+
+    Raises HostOperandError for a tensor of the host, and InputError for a device of another type.
+    """
+    if isinstance(x, Tensor):
+        return storage_of(x).tensor.sip
+    device = torch.device(x)
+    if device.type != DEVICE:
+        raise InputError(f"device {device}: not a device of the machine")
+    return current().devices.current if device.index is None else device.index

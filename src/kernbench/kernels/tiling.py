@@ -1,17 +1,14 @@
-"""Boxes of strided tensors that fit in scratch: the units that the programs of an operator divide, load and store."""
+"""Sizes of tiles: the boxes of an array that programs divide among themselves, load, compute and store."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import Any
 
 from kernbench.common.dtypes import Shape
-from kernbench.frontends.torch.launches import dtype_of
-from kernbench.frontends.torch.tensor import AhbmTensor
 from kernbench.kernels.shares import blocks, share
-from kernbench.kernels.view import View
 from kernbench.kernels.windows import boxes
+from kernbench.triton_emu.tl_context import TLContext
 
 _SMALLEST, _LARGEST = 2048, 131072
 """Elements of a block: enough to amortise a command, few enough that transfers and computation overlap."""
@@ -22,16 +19,10 @@ _BYTES_AN_ELEMENT = 64
 """Bytes of scratch for an element of a block: its intermediate results, and the next block that is loaded."""
 
 
-def most_elements(tl: Any) -> int:
+def most_elements(tl: TLContext) -> int:
     """Return the maximum number of elements that a program computes at a time, to fit in the scratch of its PE."""
     tcm = tl.site.tcm
     return _LARGEST if tcm is None else max(1, min(_LARGEST, len(tcm) // _BYTES_AN_ELEMENT))
-
-
-def merged_views(tensors: Sequence[AhbmTensor]) -> list[View]:
-    """Return the layout of each of ``tensors``, which have one shape, along their `collapse`d axes."""
-    shape, strides = collapse(tensors[0].shape, [x.stride() for x in tensors])
-    return [View(0, shape, steps, dtype_of(x)) for steps, x in zip(strides, tensors, strict=True)]
 
 
 def collapse(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[Shape, list[Shape]]:
@@ -39,7 +30,7 @@ def collapse(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[Sh
 
     ``strides`` has the strides of each operand. Return the merged shape and strides.
     """
-    axes = [(n, [each[i] for each in strides]) for i, n in enumerate(shape) if n != 1] or [(1, [0] * len(strides))]
+    axes = [(n, [steps[i] for steps in strides]) for i, n in enumerate(shape) if n != 1] or [(1, [0] * len(strides))]
     merged = [axes[0]]
     for n, steps in axes[1:]:
         outer, before = merged[-1]
@@ -50,7 +41,7 @@ def collapse(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[Sh
     return tuple(n for n, _ in merged), [tuple(steps[i] for _, steps in merged) for i in range(len(strides))]
 
 
-def own_boxes(shape: Shape, tl: Any, *, transposed: bool = False) -> Iterator[tuple[Shape, Shape]]:
+def own_boxes(shape: Shape, tl: TLContext, *, transposed: bool = False) -> Iterator[tuple[Shape, Shape]]:
     """Yield the corners and extents of this program's boxes: its share of the first axis, or of the longest one.
 
     The first axis is split if it has an index for each program. ``transposed``: an operand is contiguous along another
@@ -58,14 +49,14 @@ def own_boxes(shape: Shape, tl: Any, *, transposed: bool = False) -> Iterator[tu
     """
     programs = tl.num_programs(0) * tl.num_programs(1)
     axis = 0 if shape[0] >= programs else max(range(len(shape)), key=lambda i: shape[i])
-    first, mine = share(shape[axis], tl)
-    if not mine:
+    first, count = share(shape[axis], tl)
+    if not count:
         return
-    own = (*shape[:axis], mine, *shape[axis + 1 :])
-    block = min(max(prod(own) // _BLOCKS, _SMALLEST), most_elements(tl))
-    edge = max(1, block // _SIDE_BY_SIDE) if transposed else own[-1]
-    for behind, width in blocks(own[-1], edge):
-        for corner, box in boxes((*own[:-1], width), block):
+    extents = (*shape[:axis], count, *shape[axis + 1 :])
+    block = min(max(prod(extents) // _BLOCKS, _SMALLEST), most_elements(tl))
+    edge = max(1, block // _SIDE_BY_SIDE) if transposed else extents[-1]
+    for behind, width in blocks(extents[-1], edge):
+        for corner, box in boxes((*extents[:-1], width), block):
             begin = [*corner[:-1], corner[-1] + behind]
             begin[axis] += first
             yield tuple(begin), box
