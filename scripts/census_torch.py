@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import kernbench.torch  # noqa: F401 - knows how operators are carried out
 from kernbench.common.imports import import_file
-from kernbench.frontends.torch.operators import way_of
+from kernbench.frontends.torch.dispatch import way_of
 
 ROOT = Path(__file__).parents[1]
 MODELS = ROOT / "examples" / "pytorch" / "models.py"
@@ -31,11 +31,11 @@ PAGE = ROOT / "docs" / "pytorch.md"
 BEGIN, END = "<!-- census -->", "<!-- end of census -->"
 WAYS = {
     "kernel": "a kernel",
-    "pointwise": "the kernel for elements",
+    "expression": "the kernel for elements",
     "list": "one launch for all tensors",
     "view": "a view, no time",
     "memory": "memory, not written",
-    "parts": "PyTorch's parts of it",
+    "decomposition": "PyTorch's parts of it",
     "another form": "the form that changes nothing, and a copy",
     "host": "the host: unmodelled",
 }

@@ -55,7 +55,7 @@ from kernbench.common.errors import InputError, KernbenchError
 from kernbench.common.files import parse_json, read_input, writable, write_bytes
 from kernbench.common.imports import import_file
 from kernbench.engine.engine import GraphEngine
-from kernbench.frontends.torch.operators import way_of
+from kernbench.frontends.torch.dispatch import way_of
 from kernbench.runtime_api.context import NoParams, RuntimeContext
 from kernbench.runtime_api.frontends import frontend_settings
 from kernbench.runtime_api.requests import RequestRecord
@@ -226,7 +226,7 @@ def elementwise_calls(examples: Mapping[Any, Call], shape: str) -> Iterator[Call
         return TensorForm(dtype, (tokens, HIDDEN), (HIDDEN, 1), 0, leaf.storage, tokens * HIDDEN)
 
     for operator, call in examples.items():
-        if way_of(operator).kind == "pointwise":
+        if way_of(operator).kind == "expression":
             args, kwargs = tree_map(resize, (call.args, dict(call.kwargs)))
             yield Call(call.operator, shape, operator, args, kwargs)
 

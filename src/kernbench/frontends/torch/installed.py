@@ -32,6 +32,7 @@ from kernbench.frontends.torch.modules import follow_modules
 from kernbench.frontends.torch.norms import renorm, renorm_in_place, rms_norm
 from kernbench.frontends.torch.refusals import check_operands
 from kernbench.frontends.torch.tensor import AhbmTensor, dispatch_by, is_called_cuda
+from kernbench.frontends.torch.ways import REFUSED_LAYOUT
 
 aten = torch.ops.aten
 MADE_FOR = "2.13"
@@ -88,7 +89,7 @@ for _name in operators.BY_DEVICE:
 triton_operators.wrap_triton_enabled_default = False
 _all_others = torch.library.Library("_", "IMPL")
 _all_others.fallback(lambda operator, *args, **kwargs: operators.run(operator, args, kwargs), "PrivateUse1")
-_all_others.fallback(operators.refuse_layout, "NestedTensorPrivateUse1")
+_all_others.fallback(REFUSED_LAYOUT.run, "NestedTensorPrivateUse1")
 
 
 def _asked(operator: Any, function: Callable[..., Any]) -> Callable[..., Any]:
