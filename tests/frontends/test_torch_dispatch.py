@@ -23,7 +23,7 @@ aten = torch.ops.aten
 
 def operators() -> Iterator[tuple[str, str, TorchOperator]]:
     """Yield the packet, the overload and the operator of everything that PyTorch's dispatcher has under aten."""
-    for full_name in torch._C._dispatch_get_all_op_names():
+    for full_name in torch._C._dispatch_get_all_op_names():  # noqa: SLF001 - the dispatcher has no public list
         namespace, _, name = full_name.partition("::")
         if namespace == "aten":
             packet, _, overload = name.partition(".")
@@ -32,7 +32,7 @@ def operators() -> Iterator[tuple[str, str, TorchOperator]]:
 
 def is_form(packet: str, operator: TorchOperator) -> bool:
     """Return whether an operator is a form of another: in place, with out=, on lists, or on other layouts."""
-    has_out = any(argument.is_out for argument in operator._schema.arguments)
+    has_out = any(argument.is_out for argument in operator._schema.arguments)  # noqa: SLF001
     in_place = packet.endswith("_") and not packet.endswith("__")
     other_layout = packet.lstrip("_").startswith(("nested_", "sparse_", "jagged_"))
     return has_out or in_place or other_layout or packet.startswith("_foreach_")
@@ -74,7 +74,7 @@ def test_rows_say_what_pytorch_has(kind: str) -> None:
 def test_forms_follow_their_operator() -> None:
     assert way_of(aten.add_.Tensor) is TABLE["add"]
     assert way_of(aten.add.out).kind == "another form"
-    assert way_of(aten._foreach_add.Scalar).kind == "list"
+    assert way_of(aten._foreach_add.Scalar).kind == "list"  # noqa: SLF001
     assert way_of(aten.cumsum_.default).kind == "another form"
     assert way_of(aten.squeeze_.dim).kind == "view"
-    assert way_of(aten._nested_view_from_buffer.default).kind == "refused"
+    assert way_of(aten._nested_view_from_buffer.default).kind == "refused"  # noqa: SLF001
