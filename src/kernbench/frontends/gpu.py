@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import UUID
 
 from kernbench.common.values import value
-from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.context import AnyContext
 
 DEVICE = "ahbm"
 WARP_SIZE = 32
@@ -63,7 +62,7 @@ class DeviceProperties:
         return UUID(int=self.pci_bus_id)
 
 
-def device_properties(context: RuntimeContext[Any], sip: int) -> DeviceProperties:
+def device_properties(context: AnyContext, sip: int) -> DeviceProperties:
     """Return the properties of a SIP. Its multiprocessors are the PEs that PyTorch tensors are sharded over."""
     spec, frontends = context.topology, context.frontends
     major, minor = frontends.triton.capability_numbers
