@@ -106,7 +106,7 @@ def _start(name: object = None, **_: object) -> None:  # noqa: ARG001
     print(f"triton.profiler: proton reads counters of a GPU, and records nothing here; {_ADVICE}")
 
 
-def _nothing(*_: object, **__: object) -> None:
+def _do_nothing(*_: object, **__: object) -> None:
     """Do nothing. Replaces the functions that continue or end a recording."""
 
 
@@ -114,7 +114,9 @@ def _refuse(*_: object, **__: object) -> NoReturn:
     raise InputError(f"triton.profiler.viewer: proton has recorded nothing here that could be shown; {_ADVICE}")
 
 
-PROTON = MappingProxyType({"start": _start, "activate": _nothing, "deactivate": _nothing, "finalize": _nothing})
+PROTON = MappingProxyType(
+    {"start": _start, "activate": _do_nothing, "deactivate": _do_nothing, "finalize": _do_nothing}
+)
 
 
 class BlasLt:

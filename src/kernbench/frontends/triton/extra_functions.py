@@ -196,14 +196,14 @@ def _check_call(name: str, function: Callable[P, R]) -> Callable[P, R]:
 # -- Calls that only a GPU has ----------------------------------------------------------------------------------------
 
 
-def _ignoring(name: str, reason: str) -> Callable[..., None]:
+def _make_ignore(name: str, reason: str) -> Callable[..., None]:
     def ignore(*_: object, **__: object) -> None:
         warnings.warn(f"{call_place()}: {name} does nothing: {reason}", RuntimeWarning, stacklevel=2)
 
     return ignore
 
 
-def _refusing(name: str, reason: str) -> Callable[..., NoReturn]:
+def _make_refuse(name: str, reason: str) -> Callable[..., NoReturn]:
     def refuse(*_: object, **__: object) -> NoReturn:
         raise refused(f"{name}: {reason}")
 
@@ -225,9 +225,9 @@ _NO_BLOCK_POINTERS = (
     "with the place of a block in its load and store, or pointers and a mask"
 )
 GPU_FUNCTIONS: MappingProxyType[str, Callable[..., None]] = MappingProxyType(
-    {name: _ignoring(name, _IN_ORDER) for name in ("gdc_wait", "gdc_launch_dependents")}
-    | {name: _refusing(f"tl.extra.cuda.{name}", reason) for name, reason in _GPU_ALONE.items()}
-    | {name: _refusing(f"tl.{name}", _NO_BLOCK_POINTERS) for name in ("make_block_ptr", "advance")}
+    {name: _make_ignore(name, _IN_ORDER) for name in ("gdc_wait", "gdc_launch_dependents")}
+    | {name: _make_refuse(f"tl.extra.cuda.{name}", reason) for name, reason in _GPU_ALONE.items()}
+    | {name: _make_refuse(f"tl.{name}", _NO_BLOCK_POINTERS) for name in ("make_block_ptr", "advance")}
 )
 
 

@@ -1,7 +1,7 @@
 """Results of ``triton.jit``: functions for the machine, and the results of their launches.
 
-Both have the attributes of compiled kernels. The interpreter's copy of a kernel is changed to behave as compiled code:
-loop variables are tensors, and ``and``, ``or`` and ``not`` of blocks work element by element.
+Both have the attributes of compiled kernels. The interpreter's copy of a kernel is changed to behave as compiled code.
+Loop variables are tensors, and ``and``, ``or`` and ``not`` of blocks work element by element.
 """
 
 from __future__ import annotations

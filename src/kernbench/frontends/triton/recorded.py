@@ -131,13 +131,13 @@ class _CallRecorder:
     def _number(self, argument: object) -> int | None:
         return next((i for i, operand in enumerate(self._operands) if operand is argument), None)
 
-    def recording(self, result: object) -> _Recording | None:
+    def finish(self, result: object) -> _Recording | None:
         """Return the recording of a call that returned ``result``; None if the call cannot be repeated."""
         if not self._complete:
             return None
         constants, behind = tuple(self._constants), len(self._constants)
         requests = tuple(
-            (method, _picking([number + behind * is_operand for is_operand, number in places]))
+            (method, _make_pick([number + behind * is_operand for is_operand, number in places]))
             for method, places in self._requests
         )
         if result is None:
@@ -156,7 +156,7 @@ def _must_repeat(name: str, result: object) -> bool:
     return result is None and not name.startswith("get_")
 
 
-def _picking(places: list[int]) -> Pick:
+def _make_pick(places: list[int]) -> Pick:
     """Return a function, implemented in C, that picks the elements of a list at ``places``."""
     if len(places) > 1:
         return itemgetter(*places)
@@ -225,7 +225,7 @@ def _replay_calls(function: Callable[..., object], *, varying: bool) -> Callable
             return function(*arguments, _semantic=interpreter.interpreter_semantic, **named)
         recorder = _CallRecorder(interpreter.interpreter_builder, operands)
         result = function(*arguments, _semantic=TritonSemantic(recorder), **named)
-        recordings[key] = recorder.recording(result)
+        recordings[key] = recorder.finish(result)
         return result
 
     return call

@@ -49,18 +49,18 @@ def apply(operation: _Operation, inputs: tl.tensor | _Tensors) -> tl.tensor | _T
     if not is_symbolic(*[tensor.handle for tensor in tensors]):
         return _apply_to_known(operation, inputs)
     operation.check_tensor(tensors)
-    results = (_scan if isinstance(operation, interpreter.ScanOps) else _reduce)(operation, tensors)
+    results = _scan(operation, tensors) if isinstance(operation, interpreter.ScanOps) else _reduce(operation, tensors)
     return results if tensors is inputs else results[0]
 
 
-def _scan(operation: _Operation, tensors: _Tensors) -> _Tensors:
+def _scan(operation: interpreter.ScanOps, tensors: _Tensors) -> _Tensors:
     if operation.combine_fn is _STANDARD._sum_combine:  # noqa: SLF001
         sums = running().tl.cumsum(materialize(tensors[0].handle), index(operation.axis), bool(operation.reverse))
         return (_tensor(sums, sums.shape, tensors[0].dtype),)
     return _scan_by_doubling(operation, tensors)
 
 
-def _reduce(operation: _Operation, tensors: _Tensors) -> _Tensors:
+def _reduce(operation: interpreter.ReduceOps, tensors: _Tensors) -> _Tensors:
     reductions = _REDUCTIONS.get(operation.combine_fn)
     if reductions is None:
         return _reduce_by_halving(operation, tensors)
@@ -72,7 +72,7 @@ def _reduce(operation: _Operation, tensors: _Tensors) -> _Tensors:
     return tuple([_tensor(result, result.shape, ty) for result, ty in zip(results, types, strict=False)])
 
 
-def _reduce_by_halving(operation: _Operation, tensors: _Tensors) -> _Tensors:
+def _reduce_by_halving(operation: interpreter.ReduceOps, tensors: _Tensors) -> _Tensors:
     """Reduce by the kernel's own function: combine the halves of the axis repeatedly, until one element is left."""
     kernel, shape = running().tl, tuple(map(int, tensors[0].shape))
     axis = _axis(operation, tensors)
@@ -87,7 +87,7 @@ def _reduce_by_halving(operation: _Operation, tensors: _Tensors) -> _Tensors:
     return tuple([_tensor(result, reduced_shape, x.dtype) for result, x in zip(results, tensors, strict=True)])
 
 
-def _scan_by_doubling(operation: _Operation, tensors: _Tensors) -> _Tensors:
+def _scan_by_doubling(operation: interpreter.ScanOps, tensors: _Tensors) -> _Tensors:
     """Scan by the kernel's own function: scanned blocks of 1, 2, 4 ... elements are merged in pairs.
 
     All elements of the later block are combined with the last element of the earlier block. In a reverse scan, the
