@@ -17,7 +17,7 @@ import kernbench.triton  # noqa: E402, F401, I001 - before triton
 import triton.language as tl  # noqa: E402
 
 from kernbench.frontends.triton.descriptors import describe  # noqa: E402
-from kernbench.frontends.triton.pointers import PointerHandle, describe_pointers, move_pointers, shape_of  # noqa: E402
+from kernbench.frontends.triton.memory import PointerHandle, describe_pointers, move_pointers, shape_of  # noqa: E402
 from kernbench.frontends.triton.running import Running, begin, running  # noqa: E402
 from kernbench.frontends.triton.values import TensorHandle  # noqa: E402
 
@@ -52,7 +52,7 @@ def offsets(shape: tuple[int, ...]) -> st.SearchStrategy[Array]:
 @settings(deadline=None, max_examples=60)
 @given(st.data(), st.sampled_from([(1,), (8,), (4, 8), (2, 3, 4)]))
 def test_moves_add_up_as_in_numpy(data: st.DataObject, shape: tuple[int, ...]) -> None:
-    pointers, expected = PointerHandle(4096, TO_F16).repeated(shape), np.full(shape, 4096)
+    pointers, expected = PointerHandle(4096, TO_F16).broadcast(shape), np.full(shape, 4096)
     for each in data.draw(st.lists(offsets(shape), max_size=4)):
         pointers, expected = move_pointers(pointers, offset(each)), expected + WIDTH * each.astype(np.int64)
         assert shape_of(pointers) == shape
@@ -71,7 +71,7 @@ def test_addresses_beyond_4_gib(item: str, shape: tuple[int, ...]) -> None:
     """Three offsets of 32 bits are 12 GiB of f16, whichever way they add up: each, and in a base that all have."""
     far = np.full(shape, 2**31 - 8) + np.arange(shape[0])
     places = [3 * at for at in far.tolist()]
-    pointers = PointerHandle(4096, TO_F16).repeated(shape)
+    pointers = PointerHandle(4096, TO_F16).broadcast(shape)
     for _ in range(3):
         pointers = move_pointers(pointers, offset(far.astype(item)))
     addresses = [4096 + WIDTH * place for place in places]
@@ -92,7 +92,7 @@ def test_moves_of_4_gib_at_once(step: int) -> None:
 
 
 def test_blocks_that_a_loop_goes_through_have_one_plan(kernel: Running) -> None:
-    block = move_pointers(PointerHandle(4096, TO_F16).repeated((4, 8)), offset(np.arange(32).reshape(4, 8)))
+    block = move_pointers(PointerHandle(4096, TO_F16).broadcast((4, 8)), offset(np.arange(32).reshape(4, 8)))
     for _ in range(5):
         describe_pointers(block, None, WIDTH, writing=False)
         block = move_pointers(block, offset(np.broadcast_to(np.int32(64), (4, 8))))

@@ -23,9 +23,9 @@ def whole_grid(context: AnyContext) -> tuple[int, int]:
     """
     settings, spec = context.frontends.torch, context.topology
     pes = spec.pes_per_cube if settings.pes is None else settings.pes
-    for name, asked, there in (("cubes", settings.cubes, spec.cubes_per_sip), ("pes", pes, spec.pes_per_cube)):
-        if asked > there:
-            raise InputError(f"--set torch.{name}={asked}: this machine has {there}")
+    for name, requested, available in (("cubes", settings.cubes, spec.cubes_per_sip), ("pes", pes, spec.pes_per_cube)):
+        if requested > available:
+            raise InputError(f"--set torch.{name}={requested}: this machine has {available}")
     return settings.cubes, pes
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import reduce
 from math import prod
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import triton.language as tl
@@ -15,38 +15,42 @@ from triton._C.libtriton import ir
 from triton.runtime import interpreter
 
 from kernbench.common.dtypes import I8, Array, DType, Shape
-from kernbench.frontends.triton.atomics import Atomic, change, compare_and_swap
-from kernbench.frontends.triton.calls import result_is_added
-from kernbench.frontends.triton.descriptors import broadcast, in_bytes, thin
-from kernbench.frontends.triton.libdevice import call, upper_product
-from kernbench.frontends.triton.memory import load, store
-from kernbench.frontends.triton.pointers import PointerHandle, move_pointers
+from kernbench.frontends.triton.descriptors import broadcast, drop_repeats, in_bytes
+from kernbench.frontends.triton.extra_functions import call_function, upper_product
+from kernbench.frontends.triton.memory import (
+    Atomic,
+    PointerHandle,
+    compare_and_swap,
+    load,
+    move_pointers,
+    store,
+    update_memory,
+)
 from kernbench.frontends.triton.reductions import count, take
-from kernbench.frontends.triton.running import refused, running
+from kernbench.frontends.triton.running import refused, result_is_added, running
 from kernbench.frontends.triton.values import (
-    MACHINE_TYPES,
     Product,
     Symbolic,
     TensorHandle,
     Type,
     Value,
-    as_known,
-    constant,
-    factor,
+    drop_constant_axes,
+    factor_of,
+    find_uniform,
     is_symbolic,
-    known,
     machine_type,
+    materialize,
     numpy_type,
-    operand,
-    smallest,
-    straight,
-    uniform,
+    operand_of,
+    read_numbers,
+    transpose_pending,
     value_of,
-    whole,
+    with_numbers,
+    write_constant,
 )
 from kernbench.triton_emu.handles import Handle
 
-OPERATORS: MappingProxyType[Any, str] = MappingProxyType(
+OPERATORS: MappingProxyType[np.ufunc, str] = MappingProxyType(
     {
         np.add: "add",
         np.subtract: "sub",
@@ -120,7 +124,7 @@ class Builder(interpreter.InterpreterBuilder):
         self, ptrs: Value, mask: Value, other: Value | None, cache_policy: object, is_volatile: bool
     ) -> Value:
         """Load where ``mask`` holds, else return ``other``."""
-        return load(self, ptrs, known(mask), other)
+        return load(self, ptrs, read_numbers(mask), other)
 
     def create_store(self, ptr: Value, val: Value, cache_policy: object) -> None:
         """Store without a mask."""
@@ -128,7 +132,7 @@ class Builder(interpreter.InterpreterBuilder):
 
     def create_masked_store(self, ptrs: Value, value: Value, mask: Value, cache_policy: object) -> None:
         """Store where ``mask`` holds."""
-        store(ptrs, value, known(mask))
+        store(ptrs, value, read_numbers(mask))
 
     def create_addptr(self, ptr: Value, offset: Value) -> Value:
         """Return a pointer advanced by a known number of elements."""
@@ -142,61 +146,73 @@ class Builder(interpreter.InterpreterBuilder):
         tensor_shape: list[int],
         is_signed: bool,
         padding: object = "zero",
-    ) -> Any:
+    ) -> interpreter.TensorDescHandle:
         """Return a tensor descriptor. The kernel waits for a loaded shape or for loaded strides."""
-        known_shape, known_strides = ([as_known(each) for each in sizes] for sizes in (shape, strides))
+        known_shape, known_strides = ([with_numbers(size) for size in sizes] for sizes in (shape, strides))
         with _refusing_assertions():
             return super().create_make_tensor_descriptor(
                 base, known_shape, known_strides, tensor_shape, is_signed, padding
             )
 
-    def create_descriptor_load(self, desc: Any, indices: list[Value], cache_policy: object) -> Value:
+    def create_descriptor_load(
+        self, desc: interpreter.TensorDescHandle, indices: list[Value], cache_policy: object
+    ) -> Value:
         """Load a block through a tensor descriptor."""
         with _refusing_assertions():
-            return super().create_descriptor_load(desc, [as_known(each) for each in indices], cache_policy)
+            return super().create_descriptor_load(desc, [with_numbers(start) for start in indices], cache_policy)
 
-    def create_descriptor_store(self, desc: Any, value: Value, indices: list[Value]) -> Value:
+    def create_descriptor_store(self, desc: interpreter.TensorDescHandle, value: Value, indices: list[Value]) -> Value:
         """Store a block through a tensor descriptor."""
         with _refusing_assertions():
-            return super().create_descriptor_store(desc, value, [as_known(each) for each in indices])
+            return super().create_descriptor_store(desc, value, [with_numbers(start) for start in indices])
 
-    def create_descriptor_gather(self, desc: Any, x_offsets: Value, y_offset: Value, type: object) -> Value:  # noqa: A002
+    def create_descriptor_gather(
+        self,
+        desc: interpreter.TensorDescHandle,
+        x_offsets: Value,
+        y_offset: Value,
+        type: object,  # noqa: A002
+    ) -> Value:
         """Load rows through a tensor descriptor."""
         pointers, mask = _rows(desc, x_offsets, y_offset)
         return load(self, pointers, mask, None)
 
-    def create_descriptor_scatter(self, desc: Any, value: Value, x_offsets: Value, y_offset: Value) -> None:
+    def create_descriptor_scatter(
+        self, desc: interpreter.TensorDescHandle, value: Value, x_offsets: Value, y_offset: Value
+    ) -> None:
         """Store rows through a tensor descriptor."""
         pointers, mask = _rows(desc, x_offsets, y_offset)
         store(pointers, value, mask)
 
-    def create_atomic_rmw(self, op: object, ptr: Value, val: Value, mask: Value, sem: object, scope: object) -> Value:
+    def create_atomic_rmw(
+        self, op: ir.ATOMIC_OP, ptr: Value, val: Value, mask: Value, sem: ir.MEM_SEMANTIC, scope: object
+    ) -> Value:
         """Issue ``tl.atomic_add`` or another read-modify-write."""
-        return change(op, Atomic(ptr, val, mask, sem))
+        return update_memory(op, Atomic(ptr, val, mask, sem))
 
-    def create_atomic_cas(self, ptr: Value, cmp: Value, val: Value, sem: object, scope: object) -> Value:
+    def create_atomic_cas(self, ptr: Value, cmp: Value, val: Value, sem: ir.MEM_SEMANTIC, scope: object) -> Value:
         """Issue ``tl.atomic_cas``."""
         return compare_and_swap(cmp, Atomic(ptr, val, None, sem))
 
     # element by element
 
-    def binary_op(self, lhs: Value, rhs: Value, op: Any) -> Value:
+    def binary_op(self, lhs: Value, rhs: Value, op: np.ufunc) -> Value:
         """Apply a binary operator."""
-        if is_symbolic(lhs, rhs):
-            if op is np.add and _is_accumulator(lhs, rhs.data):
-                acc = straight(lhs.data) if is_symbolic(lhs) else None
-                return _symbolic(rhs.data.issue(acc), rhs.data.shape, rhs.dtype)
-            return _elementwise(_operator(op), lhs, rhs)
         a, b = lhs.data, rhs.data
+        if isinstance(a, Symbolic) or isinstance(b, Symbolic):
+            if op is np.add and isinstance(b, Product) and _can_accumulate(a, b):
+                acc = transpose_pending(a) if isinstance(a, Symbolic) else None
+                return _symbolic(b.issue(acc), b.shape, rhs.dtype)
+            return _elementwise(_operator(op), lhs, rhs)
         shape = _common(a.shape, b.shape)
         if not (a.flags.c_contiguous and a.shape == shape):
-            a, b = thin(a), thin(b)
-        made = None if a.dtype.kind == "b" else op(a, b)
-        if made is None or (made.dtype != a.dtype and made.dtype.kind != "b"):
+            a, b = drop_repeats(a), drop_repeats(b)
+        result = None if a.dtype.kind == "b" else op(a, b)
+        if result is None or (result.dtype != a.dtype and result.dtype.kind != "b"):
             return super().binary_op(lhs, rhs, op)
-        return value_of(broadcast(made, shape), lhs.dtype.scalar)
+        return value_of(broadcast(result, shape), lhs.dtype.scalar)
 
-    def unary_op(self, arg: Value, op: Any) -> Value:
+    def unary_op(self, arg: Value, op: np.ufunc) -> Value:
         """Apply a unary operator."""
         return _elementwise(_operator(op), arg) if is_symbolic(arg) else super().unary_op(arg, op)
 
@@ -235,7 +251,7 @@ class Builder(interpreter.InterpreterBuilder):
         if not is_symbolic(cond, lhs, rhs):
             return super().ternary_op(cond, lhs, rhs, np.where)
         shape = np.broadcast_shapes(cond.data.shape, lhs.data.shape, rhs.data.shape)
-        a, b = operand(lhs), operand(rhs)
+        a, b = operand_of(lhs), operand_of(rhs)
         if not isinstance(a, Handle) and not isinstance(b, Handle):
             a = running().tl.full((1,) * len(shape), a, machine_type(rhs.dtype))
         return _symbolic(running().tl.where(_condition(cond), a, b), shape, rhs.dtype)
@@ -253,16 +269,15 @@ class Builder(interpreter.InterpreterBuilder):
         self, lib_name: str, lib_path: str, symbol: str, args: list[Value], ret_type: Type, is_pure: bool
     ) -> Value:
         """Call a libdevice function."""
-        return call(symbol, args, ret_type)
+        return call_function(symbol, args, ret_type)
 
     # types
 
     def cast_impl(self, src: Value, dst_type: Type) -> Value:
         """Convert a value to another type."""
-        to = dst_type.scalar
-        if not is_symbolic(src):
-            return value_of(broadcast(thin(src.data).astype(numpy_type(to)), src.data.shape), to)
-        x = src.data
+        x, to = src.data, dst_type.scalar
+        if not isinstance(x, Symbolic):
+            return value_of(broadcast(drop_repeats(x).astype(numpy_type(to)), x.shape), to)
         return TensorHandle(Symbolic(running().tl.cast(x.handle, machine_type(to)), x.shape, x.swapped), to)
 
     def create_fp_to_fp(self, src: Value, dst_type: Type, rounding_mode: object) -> Value:
@@ -271,24 +286,23 @@ class Builder(interpreter.InterpreterBuilder):
 
     def create_bitcast(self, src: Value, dst_type: Type) -> Value:
         """Reinterpret the bits as another type."""
-        if not is_symbolic(src):
+        x, to = src.data, dst_type.scalar
+        if not isinstance(x, Symbolic):
             return super().create_bitcast(src, dst_type)
-        to = dst_type.scalar
         if src.dtype.scalar.is_int() and to.is_int():  # the conversion wraps numbers, which keeps their bits
             return self.cast_impl(src, to)
-        x = src.data
         return TensorHandle(Symbolic(running().tl.bitcast(x.handle, machine_type(to)), x.shape, x.swapped), to)
 
     def create_int_to_ptr(self, src: Value, dst_type: Type) -> Value:
         """Convert an integer to a pointer. The kernel waits for a loaded integer."""
-        numbers = known(src)
+        numbers = read_numbers(src)
         if numbers.size == 1:
             return PointerHandle(int(numbers.item()), dst_type.scalar, np.zeros(numbers.shape, np.int32))
         return value_of(numbers.astype(np.uint64), dst_type.scalar)
 
     def create_ptr_to_int(self, src: Value, dst_type: Type) -> Value:
         """Return a pointer's address as an integer."""
-        return value_of(known(src).astype(numpy_type(dst_type)), dst_type.scalar)
+        return value_of(read_numbers(src).astype(numpy_type(dst_type)), dst_type.scalar)
 
     # shapes: operations that only rename axes return views
 
@@ -297,60 +311,65 @@ class Builder(interpreter.InterpreterBuilder):
         if not is_symbolic(arg):
             return super().create_reshape(arg, shape, allow_reorder)
         extents = tuple(shape)
-        return _symbolic(running().tl.reshape(whole(arg), extents), extents, arg.dtype)
+        return _symbolic(running().tl.reshape(materialize(arg), extents), extents, arg.dtype)
 
     def create_expand_dims(self, arg: Value, axis: int) -> Value:
         """Insert an axis of length 1."""
-        if not is_symbolic(arg):
+        x = arg.data
+        if not isinstance(x, Symbolic):
             return super().create_expand_dims(arg, axis)
-        x, shape = arg.data, (*arg.data.shape[:axis], 1, *arg.data.shape[axis:])
+        shape = (*x.shape[:axis], 1, *x.shape[axis:])
         if prod(x.handle.shape) == 1:
             return _symbolic(x.handle, shape, arg.dtype)
-        return _symbolic(running().tl.expand_dims(straight(x), axis), shape, arg.dtype)
+        return _symbolic(running().tl.expand_dims(transpose_pending(x), axis), shape, arg.dtype)
 
     def create_broadcast(self, arg: Value, shape: Sequence[int]) -> Value:
         """Broadcast to ``shape``. A command is issued only once an operation needs all elements."""
         if isinstance(arg, PointerHandle):
-            return arg.repeated(tuple(shape))
-        if not is_symbolic(arg):
-            return value_of(broadcast(arg.data, tuple(shape)), arg.dtype.scalar)
-        return _symbolic(straight(arg.data), tuple(shape), arg.dtype)
+            return arg.broadcast(tuple(shape))
+        x = arg.data
+        if not isinstance(x, Symbolic):
+            return value_of(broadcast(x, tuple(shape)), arg.dtype.scalar)
+        return _symbolic(transpose_pending(x), tuple(shape), arg.dtype)
 
-    def create_splat(self, ret_ty: Type, arg: Value) -> Value:
+    def create_splat(self, ret_ty: tl.block_type, arg: Value) -> Value:
         """Broadcast one element to a shape."""
         shape = tuple(map(int, ret_ty.shape))
         if isinstance(arg, PointerHandle):
-            return arg.repeated(shape)
-        if not is_symbolic(arg):
-            return value_of(broadcast(arg.data.reshape((1,) * len(shape)), shape), arg.dtype.scalar)
-        return _symbolic(arg.data.handle, shape, arg.dtype)
+            return arg.broadcast(shape)
+        x = arg.data
+        if not isinstance(x, Symbolic):
+            return value_of(broadcast(x.reshape((1,) * len(shape)), shape), arg.dtype.scalar)
+        return _symbolic(x.handle, shape, arg.dtype)
 
     def create_unsplat(self, arg: Value) -> Value:
         """Return a tensor of one element as a scalar."""
-        if not is_symbolic(arg):
+        x = arg.data
+        if not isinstance(x, Symbolic):
             return super().create_unsplat(arg)
-        return _symbolic(running().tl.reshape(straight(arg.data), (1,)), (1,), arg.dtype)
+        return _symbolic(running().tl.reshape(transpose_pending(x), (1,)), (1,), arg.dtype)
 
     def create_trans(self, arg: Value, perm: Sequence[int]) -> Value:
         """Permute the axes. A symbolic matrix is transposed lazily: a product accepts a transposed factor."""
-        if not is_symbolic(arg):
+        x = arg.data
+        if not isinstance(x, Symbolic):
             return super().create_trans(arg, perm)
-        x, order = arg.data, tuple(int(axis) for axis in perm)
+        order = tuple(int(axis) for axis in perm)
         if order == (1, 0):
             swapped = not x.swapped and len(x.handle.shape) == 2
             return TensorHandle(Symbolic(x.handle, x.shape[::-1], swapped), arg.dtype.scalar)
-        made = running().tl.trans(whole(arg), order)
-        return _symbolic(made, made.shape, arg.dtype)
+        transposed = running().tl.trans(materialize(arg), order)
+        return _symbolic(transposed, transposed.shape, arg.dtype)
 
     def create_split(self, arg: Value) -> tuple[Value, Value]:
         """Split the last axis, of length 2, into two values. It is moved to the front first, so both are views."""
         if not is_symbolic(arg):
-            found: tuple[Value, Value] = super().create_split(arg)
-            return found
+            return super().create_split(arg)
         axes = len(arg.data.shape)
-        halves = running().tl.trans(whole(arg), (axes - 1, *range(axes - 1)))
-        one, two = (running().tl.part(halves, i) for i in (0, 1))
-        return tuple(_symbolic(each, each.shape or (1,), arg.dtype) for each in (one, two))
+        pair = running().tl.trans(materialize(arg), (axes - 1, *range(axes - 1)))
+        first, second = (running().tl.part(pair, i) for i in (0, 1))
+        shape = first.shape or (1,)
+        return _symbolic(first, shape, arg.dtype), _symbolic(second, shape, arg.dtype)
 
     def create_join(self, lhs: Value, rhs: Value) -> Value:
         """Stack two values along a new last axis."""
@@ -363,15 +382,15 @@ class Builder(interpreter.InterpreterBuilder):
         """Concatenate two values."""
         if not is_symbolic(lhs, rhs):
             return super().create_cat(lhs, rhs)
-        made = self._alternate(self.create_expand_dims(lhs, 0), self.create_expand_dims(rhs, 0), 0)
-        return self.create_reshape(made, (made.data.size,), False)
+        joined = self._alternate(self.create_expand_dims(lhs, 0), self.create_expand_dims(rhs, 0), 0)
+        return self.create_reshape(joined, (joined.data.size,), False)
 
-    def _alternate(self, one: Value, two: Value, axis: int) -> Value:
-        """Concatenate ``one`` and ``two``, whose ``axis`` has length 1, along that axis."""
-        shape = tuple([2 if i == axis else n for i, n in enumerate(one.data.shape)])
-        first = np.array([True, False]).reshape([2 if i == axis else 1 for i in range(len(shape))])
-        both = [self.create_broadcast(each, shape) for each in (one, two)]
-        return self.create_select(TensorHandle(broadcast(first, shape), tl.int1), *both)
+    def _alternate(self, lhs: Value, rhs: Value, axis: int) -> Value:
+        """Concatenate ``lhs`` and ``rhs``, whose ``axis`` has length 1, along that axis."""
+        shape = tuple([2 if i == axis else n for i, n in enumerate(lhs.data.shape)])
+        is_left = np.array([True, False]).reshape([2 if i == axis else 1 for i in range(len(shape))])
+        left, right = self.create_broadcast(lhs, shape), self.create_broadcast(rhs, shape)
+        return self.create_select(TensorHandle(broadcast(is_left, shape), tl.int1), left, right)
 
     def create_gather(self, src: Value, indices: Value, axis: int) -> Value:
         """Gather elements along ``axis``."""
@@ -396,16 +415,16 @@ class Builder(interpreter.InterpreterBuilder):
         if not is_symbolic(a, b, d):
             return super().create_dot(a, b, d, input_precision, max_num_imprecise_acc)
         if a.data.ndim == 3:
-            made = _symbolic(_products(a, b, machine_type(d.dtype)), d.data.shape, d.dtype)
-            return made if not is_symbolic(d) and uniform(d.data) == 0 else self.binary_op(made, d, np.add)
-        (x, trans_a), (y, trans_b) = factor(a), factor(b)
+            product = _symbolic(_multiply_batch(a, b, machine_type(d.dtype)), d.data.shape, d.dtype)
+            return product if _is_zero(d) else self.binary_op(product, d, np.add)
+        (x, trans_a), (y, trans_b) = factor_of(a), factor_of(b)
         language, item = running().tl, machine_type(d.dtype)
 
         def issue(acc: Handle | None) -> Handle:
             return language.dot(x, y, acc, item, trans_a, trans_b)
 
-        if is_symbolic(d) or uniform(d.data) != 0:
-            return _symbolic(issue(whole(d)), d.data.shape, d.dtype)
+        if not _is_zero(d):
+            return _symbolic(issue(materialize(d)), d.data.shape, d.dtype)
         if result_is_added():
             return value_of(Product(issue, d.data.shape), d.dtype.scalar)
         return _symbolic(issue(None), d.data.shape, d.dtype)
@@ -424,7 +443,7 @@ class Builder(interpreter.InterpreterBuilder):
         """Refuse ``tl.dot_scaled``."""
         raise refused("tl.dot_scaled: the matrix unit does not scale blocks of its factors")
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         """Refuse methods that only a compiler's builder has."""
         if name.startswith("__"):
             raise AttributeError(name)
@@ -434,26 +453,27 @@ class Builder(interpreter.InterpreterBuilder):
 
     def create_print(self, prefix: str, hex: bool, values: Sequence[Value], isSigned: object) -> None:  # noqa: A002, N803
         """Print a line that names the program. Symbolic values are printed once phase 2 has computed them."""
-        shown = [whole(each) if is_symbolic(each) else each.data for each in values]
+        shown = [materialize(value) if is_symbolic(value) else value.data for value in values]
         running().tl.device_print(running().program, prefix, *shown)
 
     def create_assume(self, condition: Value) -> None:
         """Ignore the condition, which only a compiler uses. Refuse a condition that is known to be false."""
-        if not is_symbolic(condition) and not condition.data.all():
+        if not isinstance(condition.data, Symbolic) and not condition.data.all():
             raise refused("tl.assume of a condition that is false")
 
     def create_barrier(self) -> None:
         """Do nothing: a program is one stream of instructions, whose memory accesses are in order."""
 
 
-def _rows(desc: Any, x_offsets: Value, y_offset: Value) -> tuple[Value, Array]:
+def _rows(desc: interpreter.TensorDescHandle, x_offsets: Value, y_offset: Value) -> tuple[Value, Array]:
     """Return pointers to the elements of rows, from column ``y_offset`` on, and a mask of those within bounds."""
-    rows, columns = known(x_offsets)[:, None], known(y_offset).item() + np.arange(desc.block_shape[-1])[None, :]
-    heights, widths = (each.data.item() for each in desc.shape)
-    steps = [each.data.item() for each in desc.strides]
+    rows = read_numbers(x_offsets)[:, None]
+    columns = read_numbers(y_offset).item() + np.arange(desc.block_shape[-1])[None, :]
+    heights, widths = (extent.data.item() for extent in desc.shape)
+    steps = [stride.data.item() for stride in desc.strides]
     at = in_bytes(rows * steps[0] + columns * steps[1], desc.base.dtype.element_ty.primitive_bitwidth // 8)
     inside = (rows >= 0) & (rows < heights) & (columns >= 0) & (columns < widths)
-    return value_of((known(desc.base).item() + at).astype(np.uint64), desc.base.dtype.scalar), inside
+    return value_of((read_numbers(desc.base).item() + at).astype(np.uint64), desc.base.dtype.scalar), inside
 
 
 @contextmanager
@@ -473,50 +493,53 @@ def _common(a: Shape, b: Shape) -> Shape:
     return a if a == b else np.broadcast_shapes(a, b)
 
 
-def _operator(op: Any) -> str:
-    found = OPERATORS.get(op)
-    if found is None:
+def _operator(op: np.ufunc) -> str:
+    name = OPERATORS.get(op)
+    if name is None:
         raise refused(f"{op.__name__} of data: MATH has no such operator")
-    return found
+    return name
 
 
 def _elementwise(name: str, *values: Value) -> Value:
-    shape = reduce(_common, [each.data.shape for each in values])
-    made = running().tl.elementwise(name, *map(operand, values))
-    ty = next(each.dtype for each in values if is_symbolic(each))
-    return _symbolic(made, shape, tl.int1 if name in _COMPARISONS else ty)
+    shape = reduce(_common, [value.data.shape for value in values])
+    result = running().tl.elementwise(name, *map(operand_of, values))
+    ty = next(value.dtype for value in values if is_symbolic(value))
+    return _symbolic(result, shape, tl.int1 if name in _COMPARISONS else ty)
 
 
-def _is_accumulator(value: Value, product: Any) -> bool:
-    """Return whether the matrix unit can accumulate ``product`` on ``value``: symbolic of the same shape, or zeros."""
-    if not isinstance(product, Product) or product.is_issued or value.data.shape != product.shape:
+def _can_accumulate(data: Array | Symbolic, product: Product) -> bool:
+    """Return whether the matrix unit can accumulate ``product`` on ``data``: symbolic of the same shape, or zeros."""
+    if product.is_issued or data.shape != product.shape:
         return False
-    if is_symbolic(value):
-        return bool(straight(value.data).shape == product.shape)
-    return bool(uniform(value.data) == 0)
+    if isinstance(data, Symbolic):
+        return transpose_pending(data).shape == product.shape
+    return bool(find_uniform(data) == 0)
 
 
-def _products(a: Value, b: Value, item: DType) -> Handle:
+def _is_zero(value: Value) -> bool:
+    """Return whether all elements are known and zero."""
+    return not isinstance(value.data, Symbolic) and bool(find_uniform(value.data) == 0)
+
+
+def _multiply_batch(a: Value, b: Value, item: DType) -> Handle:
     """Multiply a batch of matrices, one by one, and join the products pairwise by MATH until one block is left."""
-    kernel, x, y = running().tl, whole(a), whole(b)
-    made = [
+    kernel, x, y = running().tl, materialize(a), materialize(b)
+    blocks = [
         kernel.expand_dims(kernel.dot(kernel.part(x, i), kernel.part(y, i), None, item), 0) for i in range(x.shape[0])
     ]
-    if len(made) == 1:
-        return made[0]
-    first = constant(np.array([True, False]).reshape(2, 1, 1, 1), I8)
-    while len(made) > 1:
+    if len(blocks) == 1:
+        return blocks[0]
+    is_first = write_constant(np.array([True, False]).reshape(2, 1, 1, 1), I8)
+    while len(blocks) > 1:
         pairs = [
-            kernel.where(first, kernel.expand_dims(one, 0), kernel.expand_dims(two, 0))
-            for one, two in zip(made[::2], made[1::2], strict=True)
+            kernel.where(is_first, kernel.expand_dims(first, 0), kernel.expand_dims(second, 0))
+            for first, second in zip(blocks[::2], blocks[1::2], strict=True)
         ]
-        made = [kernel.reshape(each, (2 * each.shape[1], *each.shape[2:])) for each in pairs]
-    return made[0]
+        blocks = [kernel.reshape(pair, (2 * pair.shape[1], *pair.shape[2:])) for pair in pairs]
+    return blocks[0]
 
 
 def _condition(cond: Value) -> Handle:
     """Return a condition as a handle; a known condition is a constant."""
-    return straight(cond.data) if is_symbolic(cond) else constant(smallest(cond.data), I8)
-
-
-__all__ = ["MACHINE_TYPES", "OPERATORS", "Builder"]
+    data = cond.data
+    return transpose_pending(data) if isinstance(data, Symbolic) else write_constant(drop_constant_axes(data), I8)

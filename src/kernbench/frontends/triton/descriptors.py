@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -30,7 +30,7 @@ class Box:
         last = self.base + sum(step for step in steps if step > 0) + itemsize
         return self.base + sum(step for step in steps if step < 0), last
 
-    def moved(self, by: int) -> Box:
+    def shift(self, by: int) -> Box:
         """Return the box at addresses that are ``by`` bytes higher."""
         return Box(self.base + by, self.shape, self.strides, self.valid)
 
@@ -47,10 +47,10 @@ class List:
 
     def extent(self, itemsize: int) -> tuple[int, int]:
         """Return the lowest address, and the address behind the highest element."""
-        there = [(at, at + n) for at, n in self.runs if at is not None]
-        return min(at for at, _ in there), max(end for _, end in there)
+        spans = [(at, at + n) for at, n in self.runs if at is not None]
+        return min(at for at, _ in spans), max(end for _, end in spans)
 
-    def moved(self, by: int) -> List:
+    def shift(self, by: int) -> List:
         """Return the list at addresses that are ``by`` bytes higher."""
         return List(self.shape, tuple([(None if at is None else at + by, n) for at, n in self.runs]))
 
@@ -58,7 +58,7 @@ class List:
 ElementDescriptor: TypeAlias = Box | List
 
 
-def thin(data: Array) -> Array:
+def drop_repeats(data: Array) -> Array:
     """Return ``data`` without its repetitions: an axis of stride 0 gets length 1."""
     strides = data.strides
     return data[_first_of_repeated(strides)] if 0 in strides else data
@@ -70,32 +70,30 @@ def _first_of_repeated(strides: Shape) -> tuple[slice, ...]:
 
 
 def broadcast(data: Array, shape: Shape) -> Array:
-    """Return a view of ``data`` broadcast to ``shape``; `thin` reverts it."""
+    """Return a view of ``data`` broadcast to ``shape``; `drop_repeats` reverts it."""
     if data.shape == shape:
         return data
     if data.dtype.isbuiltin != 1 or not data.flags.c_contiguous:
         return np.broadcast_to(data, shape)
-    strides = _repeating(data.shape, data.strides, len(shape))
+    strides = _repeat_strides(data.shape, data.strides, len(shape))
     return np.ndarray(shape, data.dtype, data, 0, strides)  # a tenth of the CPU time of broadcast_to
 
 
 @lru_cache(maxsize=256)
-def _repeating(shape: Shape, strides: Shape, axes: int) -> Shape:
+def _repeat_strides(shape: Shape, strides: Shape, axes: int) -> Shape:
     """Return strides for ``axes`` axes. The array repeats along missing axes and along its axes of length 1."""
-    own = [0 if n == 1 else step for n, step in zip(shape, strides, strict=True)]
-    return tuple([0] * (axes - len(shape)) + own)
+    repeating = [0 if n == 1 else step for n, step in zip(shape, strides, strict=True)]
+    return tuple([0] * (axes - len(shape)) + repeating)
 
 
 def add_offsets(steps: Array, more: Array) -> Array:
     """Return the sum of offsets, in elements. Like Triton's pointers, the sum has 64 bits for inputs of any width."""
-    found: Array = steps.astype(np.int64) + more.astype(np.int64)
-    return found
+    return steps.astype(np.int64) + more.astype(np.int64)
 
 
 def in_bytes(steps: Array, itemsize: int) -> Array:
     """Convert offsets from elements of ``itemsize`` bytes to bytes. The result has 64 bits, for tensors over 2 GiB."""
-    found: Array = steps.astype(np.int64) * itemsize
-    return found
+    return steps.astype(np.int64) * itemsize
 
 
 def describe(pointers: Array, mask: Array | None, itemsize: int, *, writing: bool) -> ElementDescriptor | None:
@@ -107,7 +105,7 @@ def describe(pointers: Array, mask: Array | None, itemsize: int, *, writing: boo
     """
     at = pointers.view(np.int64) if pointers.dtype == np.uint64 else pointers.astype(np.int64)
     if mask is not None:
-        core = thin(mask)
+        core = drop_repeats(mask)
         chosen = np.count_nonzero(core)  # much faster than any() and all()
         if not chosen:
             return None
@@ -132,11 +130,11 @@ def _without_repeats(at: Array, mask: Array | None) -> tuple[Array, Array | None
 
 def _corner(mask: Array) -> Shape | None:
     """Return the extents of the block at the first element that ``mask`` selects; None if it selects no such block."""
-    core = thin(mask)
+    core = drop_repeats(mask)
     extents = _corner_of(core.tobytes(), core.shape)
     if extents is None or core is mask:
         return extents
-    return tuple([n if few == 1 else some for n, few, some in zip(mask.shape, core.shape, extents, strict=True)])
+    return tuple([n if few == 1 else used for n, few, used in zip(mask.shape, core.shape, extents, strict=True)])
 
 
 @lru_cache(maxsize=128)
@@ -172,12 +170,11 @@ def _box(at: Array, valid: Shape, itemsize: int, *, writing: bool) -> Box | None
 @lru_cache(maxsize=32)
 def _lattice(extents: Shape, strides: tuple[int | None, ...]) -> Array:
     """Return the offset of each element of a box from its first element."""
-    at: Any = np.int64(0)
+    at: Array = np.zeros((), np.int64)
     for axis, (n, step) in enumerate(zip(extents, strides, strict=True)):
         if step is not None:
             at = at + (np.arange(n) * step).reshape([n if i == axis else 1 for i in range(len(extents))])
-    found: Array = at
-    return found
+    return at
 
 
 def _second(axis: int, axes: int) -> Shape:

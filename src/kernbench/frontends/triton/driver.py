@@ -1,20 +1,25 @@
-"""Triton's driver interface: the device, its properties, and the measurement of time."""
+"""GPU libraries that host programs of Triton use: the driver, the profiler proton, and cuBLAS."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
-from types import SimpleNamespace
-from typing import Any, NoReturn
+import sys
+from collections.abc import Callable
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING, NoReturn
 
 from triton.backends.compiler import GPUTarget
 
 from kernbench.common.errors import InputError
-from kernbench.common.values import value
 from kernbench.frontends.gpu import DEVICE, REGISTERS, WARP_SIZE, device_properties
-from kernbench.frontends.triton.launch import context_of, launch
+from kernbench.frontends.triton.launch import context_of
 from kernbench.frontends.triton.reports import do_bench
 from kernbench.runtime_api.context import current_context
+
+if TYPE_CHECKING:
+    import torch
+
+# -- The driver -------------------------------------------------------------------------------------------------------
 
 
 class Utils:
@@ -24,15 +29,15 @@ class Utils:
     def get_device_properties(device: int = 0) -> dict[str, int]:  # noqa: ARG004 - all SIPs are alike
         """Return the current SIP's properties. Multiprocessors are PEs that store tensors, and shared memory is TCM."""
         context = context_of("get_device_properties")
-        found = device_properties(context, context.devices.current)
+        properties = device_properties(context, context.devices.current)
         return {
-            "multiprocessor_count": found.multi_processor_count,
-            "max_shared_mem": found.shared_memory_per_block,
+            "multiprocessor_count": properties.multi_processor_count,
+            "max_shared_mem": properties.shared_memory_per_block,
             "max_num_regs": REGISTERS,
             "warpSize": WARP_SIZE,
-            "sm_clock_rate": found.clock_rate,
-            "mem_clock_rate": found.memory_clock_rate,
-            "mem_bus_width": found.memory_bus_width,
+            "sm_clock_rate": properties.clock_rate,
+            "mem_clock_rate": properties.memory_clock_rate,
+            "mem_bus_width": properties.memory_bus_width,
         }
 
 
@@ -46,7 +51,7 @@ class TritonDriver:
         """Return True, so that a search for a driver selects this class."""
         return True
 
-    def get_current_target(self) -> Any:
+    def get_current_target(self) -> GPUTarget:
         """Return a target that is never compiled for. It is a CUDA target if the program uses the name "cuda"."""
         context = current_context()
         if context is None or not context.frontends.torch.as_cuda:
@@ -70,13 +75,13 @@ class TritonDriver:
         """Return 0, the only stream."""
         return 0
 
-    def get_active_torch_device(self) -> Any:
+    def get_active_torch_device(self) -> torch.device:
         """Return the machine as a PyTorch device. Raises ImportError without kernbench's extra for PyTorch."""
         importlib.import_module("kernbench.frontends.torch.installed")
         as_cuda = context_of("get_active_torch_device").frontends.torch.as_cuda
         return importlib.import_module("torch").device("cuda" if as_cuda else DEVICE, self.get_current_device())
 
-    def get_device_interface(self) -> Any:
+    def get_device_interface(self) -> ModuleType:
         """Return the device module, which mirrors ``torch.cuda``."""
         return importlib.import_module("torch").get_device_module(self.get_active_torch_device())
 
@@ -86,60 +91,68 @@ class TritonDriver:
     def clear_cache(self, cache: object) -> None:
         """Do nothing: the machine has no cache that a benchmark would have to flush."""
 
-    def get_benchmarker(self) -> Callable[..., Any]:
+    def get_benchmarker(self) -> Callable[..., float | list[float]]:
         """Return ``do_bench``, which measures simulated time."""
         return do_bench
 
 
-@value
-class CompiledKernel:
-    """The result of a launch and of ``kernel.warmup``. ``compiled[grid](...)`` launches the kernel."""
+# -- proton and cuBLAS ------------------------------------------------------------------------------------------------
 
-    kernel: Any
-    options: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        """Return the name of the kernel."""
-        return str(self.kernel.__name__)
-
-    @property
-    def n_regs(self) -> int:
-        """Return the registers per thread: all registers of a PE, divided by the threads that the launch requests."""
-        return REGISTERS // (WARP_SIZE * int(self.options.get("num_warps", 4)))
-
-    @property
-    def n_spills(self) -> int:
-        """Return 0: no register is spilled."""
-        return 0
-
-    @property
-    def metadata(self) -> SimpleNamespace:
-        """Return ``shared``, the bytes of TCM of a PE, and ``num_warps``, as requested."""
-        spec = context_of("metadata").topology
-        return SimpleNamespace(shared=spec.pe.tcm.bytes, num_warps=int(self.options.get("num_warps", 4)))
-
-    @property
-    def asm(self) -> NoReturn:
-        """Refuse: a kernel is not compiled."""
-        raise InputError(f"the code of kernel {self.name!r}: there is none, a PE takes its commands as they come")
-
-    def _init_handles(self) -> None:
-        """Do nothing. Programs call it before they read ``n_regs`` and ``n_spills``."""
-
-    def __getitem__(self, grid: object) -> Callable[..., None]:
-        """Return a launcher: ``compiled[grid](*args)`` repeats the launch. Missing arguments keep their last values."""
-
-        def run(*args: object, **kwargs: object) -> None:
-            given = self.kernel.arg_names[: len(args)]
-            options = {name: value for name, value in self.options.items() if name not in given}
-            launch(self.kernel, grid, args, {**options, **kwargs})
-
-        return run
+_ADVICE = "--explain and --trace say where the time went"
 
 
-def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> CompiledKernel:
-    """Launch ``kernel`` unless ``warmup``. Replaces ``InterpretedFunction.run``."""
-    if not warmup:
-        launch(kernel, grid, args, kwargs)
-    return CompiledKernel(kernel, kwargs)
+def _start(name: object = None, **_: object) -> None:  # noqa: ARG001
+    """Print that the machine does not record profiles. Replaces ``triton.profiler.start``."""
+    print(f"triton.profiler: proton reads counters of a GPU, and records nothing here; {_ADVICE}")
+
+
+def _do_nothing(*_: object, **__: object) -> None:
+    """Do nothing. Replaces the functions that continue or end a recording."""
+
+
+def _refuse(*_: object, **__: object) -> NoReturn:
+    raise InputError(f"triton.profiler.viewer: proton has recorded nothing here that could be shown; {_ADVICE}")
+
+
+PROTON = MappingProxyType(
+    {"start": _start, "activate": _do_nothing, "deactivate": _do_nothing, "finalize": _do_nothing}
+)
+
+
+class BlasLt:
+    """``CublasLt`` and ``HipblasLt``: products of PyTorch tensors, computed as in PyTorch itself."""
+
+    def __init__(self, workspace: object) -> None: ...
+
+    def matmul(self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
+        """Store the product of ``a`` and the transpose of ``b`` in ``c``."""
+        c.copy_(_wide(a) @ _wide(b).T)
+
+    def gemm(
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor, alpha: float, beta: float
+    ) -> None:
+        """Store ``alpha`` times the product of ``a`` and the transpose of ``b``, plus ``beta * c``, in ``d``."""
+        d.copy_(alpha * (_wide(a) @ _wide(b).T) + beta * c)
+
+    def block_scaled_matmul_mxfp8(self, *_: object) -> None:
+        """Refuse: the machine has no scaled factors."""
+        raise InputError("block_scaled_matmul_mxfp8: the machine multiplies no block-scaled matrices")
+
+    def block_scaled_matmul_nvfp4(self, *_: object) -> None:
+        """Refuse: the machine has no scaled factors."""
+        raise InputError("block_scaled_matmul_nvfp4: the machine multiplies no block-scaled matrices")
+
+
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    return x.float() if x.element_size() == 1 else x
+
+
+def install_libraries(profiler: ModuleType, nvidia: ModuleType, amd: ModuleType) -> None:
+    """Replace the functions in ``triton.profiler`` and the classes in Triton's modules of GPU vendors."""
+    for module in (profiler, sys.modules[profiler.start.__module__]):
+        for name, function in PROTON.items():
+            setattr(module, name, function)
+    viewer = ModuleType(f"{profiler.__name__}.viewer")
+    viewer.parse = viewer.read = viewer.print_tree = _refuse  # type: ignore[attr-defined]
+    sys.modules[viewer.__name__] = profiler.viewer = viewer  # type: ignore[attr-defined]
+    nvidia.cublas.CublasLt = amd.hipblas.HipblasLt = BlasLt

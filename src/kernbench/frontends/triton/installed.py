@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any
+from types import ModuleType
 
 import triton
 import triton.language as tl
@@ -22,25 +22,16 @@ from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
 from kernbench.common.collector import collect_at_exit
-from kernbench.frontends.triton import (
-    atomics,
-    gpu_language,
-    kernels,
-    libdevice,
-    libraries,
-    recorded,
-    reductions,
-    tuning,
-)
+from kernbench.frontends.triton import extra_functions, kernels, memory, recorded, reductions, tuning
 from kernbench.frontends.triton.builder import Builder
-from kernbench.frontends.triton.driver import TritonDriver, run
+from kernbench.frontends.triton.driver import PROTON, TritonDriver, install_libraries
 from kernbench.frontends.triton.reports import do_bench, report_of
 from kernbench.frontends.triton.values import numpy_type
 
 MADE_FOR = "3.9"
 
 # The functions that are replaced, with the parameters that they are expected to have.
-_EXPECTED: Mapping[tuple[Any, str], str] = {
+_EXPECTED: Mapping[tuple[type | ModuleType, str], str] = {
     (interpreter, "_get_np_dtype"): "tt_dtype",
     (interpreter, "_patch_lang"): "fn",
     (interpreter, "_patch_attr"): "obj name member builder scope",
@@ -67,7 +58,7 @@ _EXPECTED: Mapping[tuple[Any, str], str] = {
     (Autotuner, "check_disk_cache"): "self tuning_key configs bench_fn",
     (Autotuner, "_bench"): "self args config meta",
     (triton.testing, "do_bench"): "fn warmup rep grad_to_none quantiles return_mode",
-    **{(triton.profiler, name): "" for name in libraries.PROTON},
+    **{(triton.profiler, name): "" for name in PROTON},
     (nvidia.cublas, "CublasLt"): "",
     (amd.hipblas, "HipblasLt"): "",
     (triton.testing.Mark, "_run"): "self bench save_path show_plots print_data diff_col save_precision kwargs",
@@ -76,32 +67,27 @@ _EXPECTED: Mapping[tuple[Any, str], str] = {
 
 def _check() -> None:
     """Raise ImportError, which names the supported version, if a function of this Triton is missing or has changed."""
-    found = version("triton")
+    installed = version("triton")
     made_for = f"kernbench.triton is made for triton {MADE_FOR}"
-    if not found.startswith(f"{MADE_FOR}."):
-        raise ImportError(f"{made_for}, and this is {found}: pip install 'kernbench[triton]'")
+    if not installed.startswith(f"{MADE_FOR}."):
+        raise ImportError(f"{made_for}, and this is {installed}: pip install 'kernbench[triton]'")
     expected = dict(_EXPECTED)
     for name, method in vars(Builder).items():
         if name.startswith("create_") and inspect.isfunction(method):
             expected[interpreter.InterpreterBuilder, name] = ""
     for (owner, name), parameters in expected.items():
-        there = vars(owner).get(name)
-        if not callable(there):
-            raise ImportError(f"{made_for}: {owner.__name__} of {found} has no {name}")
-        if parameters and " ".join(inspect.signature(there).parameters) != parameters:
-            raise ImportError(f"{made_for}: {owner.__name__}.{name} of {found} takes {inspect.signature(there)}")
+        member = vars(owner).get(name)
+        if not callable(member):
+            raise ImportError(f"{made_for}: {owner.__name__} of {installed} has no {name}")
+        if parameters and " ".join(inspect.signature(member).parameters) != parameters:
+            raise ImportError(f"{made_for}: {owner.__name__}.{name} of {installed} takes {inspect.signature(member)}")
 
 
-def _call(kernel: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call a kernel from a kernel. Errors pass unchanged. Replaces ``InterpretedFunction.__call__``."""
-    return kernel.rewrite()(*args, **kwargs)
-
-
-def _transpose(tensor: Any) -> Any:
+def _transpose(tensor: tl.tensor) -> tl.tensor:
     """Transpose a matrix. Replaces ``tensor.T``, which would read the data."""
     rows, columns = tensor.shape
-    made = interpreter.interpreter_builder.create_trans(tensor.handle, (1, 0))
-    return tl.core.tensor(made, tl.core.block_type(tensor.dtype, [columns, rows]))
+    transposed = interpreter.interpreter_builder.create_trans(tensor.handle, (1, 0))
+    return tl.core.tensor(transposed, tl.core.block_type(tensor.dtype, [columns, rows]))
 
 
 def _language() -> None:
@@ -114,25 +100,25 @@ def _install() -> None:
     builder.options = replace(builder.options, sanitize_overflow=False)
     interpreter._get_np_dtype = numpy_type  # noqa: SLF001
     interpreter.ReduceScanOpInterface.apply = reductions.apply
-    interpreter.InterpretedFunction.run = run
-    interpreter.InterpretedFunction.__call__ = _call
+    interpreter.InterpretedFunction.run = kernels.run
+    interpreter.InterpretedFunction.__call__ = kernels.call_kernel
     interpreter._patch_attr = recorded.patch  # noqa: SLF001
     # Patch once and permanently: the interpreter would patch for each call of a kernel, and revert after each launch.
     interpreter._patch_lang(_language)  # noqa: SLF001
     for module in (cuda, cuda.gdc, cuda.utils, tl, tl.core):
-        for name in gpu_language.names_in(module):
-            setattr(module, name, gpu_language.FUNCTIONS[name])
-    for name, function in libdevice.functions_of(cuda.libdevice).items():
+        for name in extra_functions.list_gpu_names(module):
+            setattr(module, name, extra_functions.GPU_FUNCTIONS[name])
+    for name, function in extra_functions.list_functions(cuda.libdevice).items():
         for module in (cuda.libdevice, generic):
             recorded.patch(module, name, function, builder, interpreter._LangPatchScope())  # noqa: SLF001
     tl.core.tensor.T = property(_transpose)
-    TritonSemantic.atomic_max, TritonSemantic.atomic_min = atomics.atomic_max, atomics.atomic_min
+    TritonSemantic.atomic_max, TritonSemantic.atomic_min = memory.atomic_max, memory.atomic_min
     Autotuner.run = tuning.run
     Autotuner.prune_configs = tuning.prune
     Autotuner.check_disk_cache = tuning.recall
     Autotuner._bench = tuning.bench  # noqa: SLF001
     triton.testing.do_bench = triton.testing.do_bench_cudagraph = do_bench
-    libraries.install(triton.profiler, nvidia, amd)
+    install_libraries(triton.profiler, nvidia, amd)
     triton.testing.Mark._run = report_of(triton.testing.Mark._run)  # noqa: SLF001
     kernels.install()
     backends["nvidia"] = replace(backends["nvidia"], driver=TritonDriver)  # a search for a driver selects this one

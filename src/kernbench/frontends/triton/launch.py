@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import field, replace
 from math import prod
-from typing import Any, Protocol, runtime_checkable
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 import numpy as np
 import triton.language as tl
@@ -24,15 +25,18 @@ from kernbench.common.values import state, value
 from kernbench.engine.engine import GraphEngine
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.placed import Placed, pes_of_tensors
-from kernbench.frontends.triton.pointers import PointerHandle
+from kernbench.frontends.triton.memory import PointerHandle
 from kernbench.frontends.triton.running import LaunchGrid, Running, begin, coordinates, programs_of
-from kernbench.frontends.triton.values import POINTED_TO, TensorHandle
+from kernbench.frontends.triton.values import POINTED_TO, TensorHandle, Type
 from kernbench.messages.requests import KernelRef, PeCoord
-from kernbench.runtime_api.context import RuntimeContext, current_context
+from kernbench.runtime_api.context import AnyContext, current_context
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.topology.spec import TopologySpec
 from kernbench.triton_emu.kernel_runner import check_host_calls
 from kernbench.triton_emu.tl_context import TLContext
+
+if TYPE_CHECKING:
+    import torch
 
 MEASURED = 0.1
 """Fraction of the wall-time limit for which a launch runs before its remaining time is predicted."""
@@ -46,11 +50,27 @@ _PLACED = Tensor | Placed | TensorDescriptor
 class Addressed(Protocol):
     """An object that stands for a tensor of a host library, such as the result of ``triton.reinterpret``."""
 
-    dtype: Any
-    device: Any
+    dtype: torch.dtype | tl.dtype
+    device: torch.device
 
     def data_ptr(self) -> int:
         """Return the address of the first element."""
+
+
+Stored: TypeAlias = Tensor | Placed | TensorDescriptor | Addressed
+"""An argument that is stored in memory: a kernel gets pointers to it."""
+
+
+class Launchable(Protocol):
+    """A kernel, as ``triton.jit`` makes it. ``fn`` is the program's function."""
+
+    __name__: str
+    fn: FunctionType
+    arg_names: Sequence[str]
+    pre_run_hooks: Sequence[Callable[..., object]]
+
+    def rewrite(self) -> FunctionType:
+        """Return the function that the interpreter runs."""
 
 
 @value
@@ -63,21 +83,22 @@ class Pointer:
 
     tensor: Tensor | None
     offset: int
-    ty: Any
+    ty: Type
     sip: int
     descriptor: TensorDescriptor | None = None
 
-    def at(self, address: int) -> Any:
+    def at(self, address: int) -> tl.tensor | tl.tensor_descriptor:
         """Return the kernel's argument for a tensor that starts at ``address``."""
         to = tl.pointer_type(self.ty)
         pointer = tl.tensor(PointerHandle(address + self.offset, to), to)
         if self.descriptor is None:
             return pointer
+        shape, strides = self.descriptor.shape, self.descriptor.strides[:-1]
         return interpreter.interpreter_semantic.make_tensor_descriptor(
             base=pointer,
-            shape=[interpreter._implicit_cvt(int(each)) for each in self.descriptor.shape],  # noqa: SLF001
-            strides=[*(interpreter._implicit_cvt(int(each)) for each in self.descriptor.strides[:-1]), tl.constexpr(1)],  # noqa: SLF001
-            block_shape=[tl.constexpr(each) for each in self.descriptor.block_shape],
+            shape=[interpreter._implicit_cvt(int(extent)) for extent in shape],  # noqa: SLF001
+            strides=[*(interpreter._implicit_cvt(int(stride)) for stride in strides), tl.constexpr(1)],  # noqa: SLF001
+            block_shape=[tl.constexpr(extent) for extent in self.descriptor.block_shape],
             padding_option=self.descriptor.padding,
         )
 
@@ -90,7 +111,7 @@ class Arguments:
     values: Mapping[str, object]
 
 
-def context_of(name: str) -> RuntimeContext[Any]:
+def context_of(name: str) -> AnyContext:
     """Return the context of the host program. Raises NoMachineError outside of one, KernelError in a kernel."""
     check_host_calls()
     context = current_context()
@@ -101,7 +122,7 @@ def context_of(name: str) -> RuntimeContext[Any]:
     return context
 
 
-def launch(kernel: Any, grid: object, args: tuple[object, ...], kwargs: Mapping[str, Any]) -> None:
+def launch(kernel: Launchable, grid: object, args: tuple[object, ...], kwargs: Mapping[str, Any]) -> None:
     """Run ``kernel``, which ``triton.jit`` made, for every program of ``grid``, with the arguments of the call."""
     name = kernel.__name__
     context = context_of(name)
@@ -113,7 +134,8 @@ def launch(kernel: Any, grid: object, args: tuple[object, ...], kwargs: Mapping[
     arguments = _split(name, kernel.fn, bound)
     stages = kwargs.get("num_stages")
     window = None if stages is None else 2 * int(stages)
-    tensors = tuple(dict.fromkeys(each.tensor for each in arguments.pointers.values() if each.tensor is not None))
+    pointers = arguments.pointers.values()
+    tensors = tuple(dict.fromkeys(pointer.tensor for pointer in pointers if pointer.tensor is not None))
     _check_placement(name, arguments, context.topology)
     if not arguments.pointers:
         raise InputError(f"kernel {name!r}: no argument is a tensor, and a kernel runs on the PEs that own its tensors")
@@ -127,10 +149,10 @@ def launch(kernel: Any, grid: object, args: tuple[object, ...], kwargs: Mapping[
 
 
 def _find_pes(
-    context: RuntimeContext[Any], bound: Mapping[str, object], arguments: Arguments, tensors: Sequence[Tensor]
+    context: AnyContext, bound: Mapping[str, object], arguments: Arguments, tensors: Sequence[Tensor]
 ) -> list[PeCoord]:
     """Return the PEs that store the tensors; with a host-library tensor, all PEs that store such tensors."""
-    if any(isinstance(each, Placed) or _is_address(each) or _is_placed_descriptor(each) for each in bound.values()):
+    if any(isinstance(x, Placed) or _is_address(x) or _is_placed_descriptor(x) for x in bound.values()):
         return list(pes_of_tensors(context, next(iter(arguments.pointers.values())).sip))
     return sorted({owner for tensor in tensors for owner in tensor.layout.owners})
 
@@ -145,8 +167,8 @@ def _check_placement(name: str, arguments: Arguments, spec: TopologySpec) -> Non
         raise InputError(
             f"kernel {name!r}: with pe.dma.ordering=relaxed its loads and stores have no order; use program"
         )
-    if len({each.sip for each in arguments.pointers.values()}) > 1:
-        where = ", ".join(f"{key} on sip{each.sip}" for key, each in arguments.pointers.items())
+    if len({pointer.sip for pointer in arguments.pointers.values()}) > 1:
+        where = ", ".join(f"{key} on sip{pointer.sip}" for key, pointer in arguments.pointers.items())
         raise InputError(f"kernel {name!r}: its tensors are on several SIPs ({where}); launch once on each, by spawn")
 
 
@@ -166,9 +188,11 @@ def _program(
         site = tl.site
         here = Running(tl, grid, window, on_write)
         begin(here)
-        at = dict(zip(tensors, addresses, strict=True))
-        places = {name: 0 if each.tensor is None else at[each.tensor] for name, each in arguments.pointers.items()}
-        pointers = {name: each.at(places[name]) for name, each in arguments.pointers.items()}
+        starts = dict(zip(tensors, addresses, strict=True))
+        pointers = {
+            name: pointer.at(0 if pointer.tensor is None else starts[pointer.tensor])
+            for name, pointer in arguments.pointers.items()
+        }
         with np.errstate(all="ignore"):
             for here.program in coordinates(shares[site.sip, site.cube, site.pe], grid):
                 function(**arguments.values, **pointers)
@@ -177,7 +201,9 @@ def _program(
     return kernel
 
 
-def _bind(name: str, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> Any:
+def _bind(
+    name: str, function: FunctionType, args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> dict[str, object]:
     """Return all arguments by name, with defaults. Raises InputError for an argument that no parameter accepts."""
     parameters = inspect.signature(function).parameters
     unknown = [key for key in kwargs if key not in parameters and key not in _GPU_OPTIONS]
@@ -215,12 +241,12 @@ def _split(name: str, function: Callable[..., object], bound: Mapping[str, objec
     return Arguments(pointers, values)
 
 
-def _is_address(x: object) -> bool:
+def _is_address(x: object) -> TypeGuard[Addressed]:
     """Return whether an argument stands for a tensor of the machine, not of the host."""
     return isinstance(x, Addressed) and str(x.device).startswith((DEVICE, "cuda"))
 
 
-def _pointer(x: Any) -> Pointer:
+def _pointer(x: Stored) -> Pointer:
     if isinstance(x, TensorDescriptor):
         if not isinstance(x.base, Tensor | Placed):
             raise InputError(f"a tensor descriptor of a {type(x.base).__name__}, which is no tensor of the machine")
@@ -240,7 +266,7 @@ def _is_constexpr(annotation: object) -> bool:
     return annotation is tl.constexpr or (isinstance(annotation, str) and annotation.endswith("constexpr"))
 
 
-def _value(name: str, key: str, value: Any) -> object:
+def _value(name: str, key: str, value: object) -> object:
     if isinstance(value, float | np.floating):
         return tl.tensor(TensorHandle(np.array([value], np.float32), tl.float32), tl.float32)
     if isinstance(value, np.integer):

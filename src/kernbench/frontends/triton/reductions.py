@@ -6,26 +6,28 @@ from collections.abc import Callable
 from functools import partial
 from operator import index
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
 
-from kernbench.common.dtypes import I8, I16, I32, DType
+from kernbench.common.dtypes import I8, I16, I32, DType, Shape
 from kernbench.frontends.triton.running import running
-from kernbench.frontends.triton.values import Symbolic, Type, Value, is_symbolic, machine_type, value_of, whole
+from kernbench.frontends.triton.values import Symbolic, Type, Value, is_symbolic, machine_type, materialize, value_of
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.tl_context import TLContext
 
 _STANDARD = tl.standard
+_Operation: TypeAlias = interpreter.ReduceScanOpInterface
+_Tensors: TypeAlias = tuple[tl.tensor, ...]
 _Reduction: TypeAlias = Callable[..., Handle]
 # Triton's maximum and minimum skip NaN.
 _MAX: _Reduction = partial(TLContext.max, skip_nan=True)
 _MIN: _Reduction = partial(TLContext.min, skip_nan=True)
 _ARGMAX: _Reduction = partial(TLContext.argmax, skip_nan=True)
 _ARGMIN: _Reduction = partial(TLContext.argmin, skip_nan=True)
-_REDUCTIONS: MappingProxyType[Any, tuple[_Reduction, ...]] = MappingProxyType(
+_REDUCTIONS: MappingProxyType[object, tuple[_Reduction, ...]] = MappingProxyType(
     {
         _STANDARD._sum_combine: (TLContext.sum,),  # noqa: SLF001 - the interpreter itself identifies them by these
         _STANDARD._elementwise_max: (_MAX,),  # noqa: SLF001
@@ -38,91 +40,92 @@ _REDUCTIONS: MappingProxyType[Any, tuple[_Reduction, ...]] = MappingProxyType(
 )
 _BITS: MappingProxyType[int, DType] = MappingProxyType({1: I8, 2: I16, 4: I32})
 """The integer types for the bits of floats, by width in bytes."""
-_known = interpreter.ReduceScanOpInterface.apply
+_apply_to_known = interpreter.ReduceScanOpInterface.apply
 
 
-def apply(operation: Any, inputs: Any) -> Any:
+def apply(operation: _Operation, inputs: tl.tensor | _Tensors) -> tl.tensor | _Tensors:
     """Reduce or scan a tensor or a tuple of tensors. Replaces ``ReduceScanOpInterface.apply``."""
     tensors = inputs if isinstance(inputs, tuple) else (inputs,)
-    if not is_symbolic(*[each.handle for each in tensors]):
-        return _known(operation, inputs)
+    if not is_symbolic(*[tensor.handle for tensor in tensors]):
+        return _apply_to_known(operation, inputs)
     operation.check_tensor(tensors)
-    found = (_scan if isinstance(operation, interpreter.ScanOps) else _reduce)(operation, tensors)
-    return found if tensors is inputs else found[0]
+    results = _scan(operation, tensors) if isinstance(operation, interpreter.ScanOps) else _reduce(operation, tensors)
+    return results if tensors is inputs else results[0]
 
 
-def _scan(operation: Any, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+def _scan(operation: interpreter.ScanOps, tensors: _Tensors) -> _Tensors:
     if operation.combine_fn is _STANDARD._sum_combine:  # noqa: SLF001
-        made = running().tl.cumsum(whole(tensors[0].handle), index(operation.axis), bool(operation.reverse))
-        return (_tensor(made, made.shape, tensors[0].dtype),)
+        sums = running().tl.cumsum(materialize(tensors[0].handle), index(operation.axis), bool(operation.reverse))
+        return (_tensor(sums, sums.shape, tensors[0].dtype),)
     return _scan_by_doubling(operation, tensors)
 
 
-def _reduce(operation: Any, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+def _reduce(operation: interpreter.ReduceOps, tensors: _Tensors) -> _Tensors:
     reductions = _REDUCTIONS.get(operation.combine_fn)
     if reductions is None:
         return _reduce_by_halving(operation, tensors)
-    kernel, source = running().tl, whole(tensors[0].handle)
+    kernel, source = running().tl, materialize(tensors[0].handle)
     axis = _axis(operation, tensors)
     keep = bool(operation.keep_dims)
-    made = [reduce(kernel, source, axis, keep) for reduce in reductions]
+    results = [reduce(kernel, source, axis, keep) for reduce in reductions]
     types = (tensors[0].dtype, tl.int32)
-    return tuple([_tensor(each, each.shape, ty) for each, ty in zip(made, types, strict=False)])
+    return tuple([_tensor(result, result.shape, ty) for result, ty in zip(results, types, strict=False)])
 
 
-def _reduce_by_halving(operation: Any, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+def _reduce_by_halving(operation: interpreter.ReduceOps, tensors: _Tensors) -> _Tensors:
     """Reduce by the kernel's own function: combine the halves of the axis repeatedly, until one element is left."""
     kernel, shape = running().tl, tuple(map(int, tensors[0].shape))
     axis = _axis(operation, tensors)
-    parts = [_with_first(whole(each.handle), axis) for each in tensors]
-    rest = parts[0].shape[1:]
-    while (n := parts[0].shape[0] // 2) > 0:
-        halves = [kernel.reshape(each, (2, n, *rest)) for each in parts]
-        parts = _combine(operation, tensors, [[kernel.part(each, i) for each in halves] for i in (0, 1)])
+    blocks = [_move_to_front(materialize(tensor.handle), axis) for tensor in tensors]
+    reduced_shape = blocks[0].shape[1:]
+    while (n := blocks[0].shape[0] // 2) > 0:
+        halves = [kernel.reshape(block, (2, n, *reduced_shape)) for block in blocks]
+        blocks = _combine(operation, tensors, [[kernel.part(half, i) for half in halves] for i in (0, 1)])
     if operation.keep_dims:
-        rest = tuple([1 if axis in (i, None) else n for i, n in enumerate(shape)])
-    made = [kernel.reshape(each, rest) for each in parts]
-    return tuple([_tensor(each, rest, x.dtype) for each, x in zip(made, tensors, strict=True)])
+        reduced_shape = tuple([1 if axis in (i, None) else n for i, n in enumerate(shape)])
+    results = [kernel.reshape(block, reduced_shape) for block in blocks]
+    return tuple([_tensor(result, reduced_shape, x.dtype) for result, x in zip(results, tensors, strict=True)])
 
 
-def _scan_by_doubling(operation: Any, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+def _scan_by_doubling(operation: interpreter.ScanOps, tensors: _Tensors) -> _Tensors:
     """Scan by the kernel's own function: scanned blocks of 1, 2, 4 ... elements are merged in pairs.
 
     All elements of the later block are combined with the last element of the earlier block. In a reverse scan, the
     earlier block is combined with the first element of the later block.
     """
     kernel, axis = running().tl, _axis(operation, tensors)
-    parts = [_with_first(whole(each.handle), axis) for each in tensors]
-    n, rest = parts[0].shape[0], parts[0].shape[1:]
-    done, change = (1, 0) if operation.reverse else (0, 1)
-    others = range(3, 3 + len(rest))
+    scanned = [_move_to_front(materialize(tensor.handle), axis) for tensor in tensors]
+    n, other_extents = scanned[0].shape[0], scanned[0].shape[1:]
+    source, target = (1, 0) if operation.reverse else (0, 1)
+    other_axes = range(3, 3 + len(other_extents))
     for size in [1 << i for i in range(n.bit_length() - 1)]:
-        blocks = n // size // 2
-        pairs = [kernel.trans(kernel.reshape(each, (size, blocks, 2, *rest)), (2, 0, 1, *others)) for each in parts]
+        shape = (size, n // size // 2, 2, *other_extents)
+        pairs = [kernel.trans(kernel.reshape(block, shape), (2, 0, 1, *other_axes)) for block in scanned]
         edge = 0 if operation.reverse else size - 1
-        edges = [kernel.expand_dims(kernel.part(kernel.part(each, done), edge), 0) for each in pairs]
-        made = _combine(operation, tensors, [edges, [kernel.part(each, change) for each in pairs]])
-        second = kernel.constant(np.arange(2).reshape(2, *[1] * (2 + len(rest))) == change, I8)
-        parts = [
-            kernel.reshape(kernel.where(second, kernel.expand_dims(new, 0), pair), (2 * size, blocks, *rest))
-            for new, pair in zip(made, pairs, strict=True)
+        edges = [kernel.expand_dims(kernel.part(kernel.part(pair, source), edge), 0) for pair in pairs]
+        merged = _combine(operation, tensors, [edges, [kernel.part(pair, target) for pair in pairs]])
+        is_target = kernel.constant(np.arange(2).reshape(2, *[1] * (2 + len(other_extents))) == target, I8)
+        scanned = [
+            kernel.reshape(
+                kernel.where(is_target, kernel.expand_dims(new, 0), pair), (2 * size, shape[1], *other_extents)
+            )
+            for new, pair in zip(merged, pairs, strict=True)
         ]
-    made = [kernel.reshape(each, (n, *rest)) for each in parts]
+    results = [kernel.reshape(block, (n, *other_extents)) for block in scanned]
     if axis:
-        back = (*range(1, axis + 1), 0, *range(axis + 1, len(rest) + 1))
-        made = [kernel.trans(each, back) for each in made]
-    return tuple([_tensor(each, each.shape, x.dtype) for each, x in zip(made, tensors, strict=True)])
+        back = (*range(1, axis + 1), 0, *range(axis + 1, len(other_extents) + 1))
+        results = [kernel.trans(result, back) for result in results]
+    return tuple([_tensor(result, result.shape, x.dtype) for result, x in zip(results, tensors, strict=True)])
 
 
 def count(data: Value, bins: int, mask: Value | None) -> Handle:
     """Count how often each number below ``bins`` occurs where ``mask`` is true: compare each with all elements."""
     kernel = running().tl
-    found = kernel.elementwise(
-        "eq", kernel.expand_dims(whole(data), 1), kernel.constant(np.arange(bins)[None, :], machine_type(data.dtype))
-    )
+    numbers = kernel.expand_dims(materialize(data), 1)
+    is_in_bin = kernel.elementwise("eq", numbers, kernel.constant(np.arange(bins)[None, :], machine_type(data.dtype)))
     if mask is not None:
-        found = kernel.elementwise("and", found, kernel.expand_dims(whole(mask), 1))
-    return kernel.sum(kernel.cast(found, I32), 0)
+        is_in_bin = kernel.elementwise("and", is_in_bin, kernel.expand_dims(materialize(mask), 1))
+    return kernel.sum(kernel.cast(is_in_bin, I32), 0)
 
 
 def take(source: Value, places: Value, axis: int) -> Handle:
@@ -131,36 +134,36 @@ def take(source: Value, places: Value, axis: int) -> Handle:
     Elements are selected as bits, so that NaN among the elements that are not selected has no effect.
     """
     kernel, item = running().tl, machine_type(source.dtype)
-    bits = kernel.bitcast(whole(source), _BITS[item.itemsize] if item.is_float else item)
-    there = np.arange(bits.shape[axis]).reshape(-1, *[1] * (len(bits.shape) - axis - 1))
-    asked = kernel.expand_dims(whole(places), axis + 1)
-    found = kernel.elementwise("eq", asked, kernel.constant(there, machine_type(places.dtype)))
-    return kernel.bitcast(kernel.sum(kernel.where(found, kernel.expand_dims(bits, axis), 0), axis + 1), item)
+    bits = kernel.bitcast(materialize(source), _BITS[item.itemsize] if item.is_float else item)
+    indices = np.arange(bits.shape[axis]).reshape(-1, *[1] * (len(bits.shape) - axis - 1))
+    requested = kernel.expand_dims(materialize(places), axis + 1)
+    is_at_place = kernel.elementwise("eq", requested, kernel.constant(indices, machine_type(places.dtype)))
+    return kernel.bitcast(kernel.sum(kernel.where(is_at_place, kernel.expand_dims(bits, axis), 0), axis + 1), item)
 
 
-def _axis(operation: Any, tensors: tuple[Any, ...]) -> int | None:
+def _axis(operation: _Operation, tensors: _Tensors) -> int | None:
     """Return the axis of the operation as a non-negative number; None if it reduces all axes."""
     return None if operation.axis is None else index(operation.axis) % len(tensors[0].shape)
 
 
-def _with_first(x: Handle, axis: int | None) -> Handle:
+def _move_to_front(x: Handle, axis: int | None) -> Handle:
     """Return ``x`` with ``axis`` moved to the front; None: flattened."""
     if axis is None:
         return running().tl.reshape(x, (-1,))
-    others = [i for i in range(len(x.shape)) if i != axis]
-    return running().tl.trans(x, (axis, *others)) if axis else x
+    other_axes = [i for i in range(len(x.shape)) if i != axis]
+    return running().tl.trans(x, (axis, *other_axes)) if axis else x
 
 
-def _combine(operation: Any, tensors: tuple[Any, ...], operands: list[list[Handle]]) -> list[Handle]:
+def _combine(operation: _Operation, tensors: _Tensors, operands: list[list[Handle]]) -> list[Handle]:
     """Apply the kernel's own function to accumulated and new handles, broadcast to the shape of the new ones."""
     shape = operands[1][0].shape
-    given = [_tensor(each, shape, x.dtype) for side in operands for each, x in zip(side, tensors, strict=True)]
-    made = operation.combine_fn(*given)
-    results = made if isinstance(made, tuple | tl.tuple) else (made,)
-    return [whole(each.to(x.dtype).handle) for each, x in zip(results, tensors, strict=True)]
+    arguments = [_tensor(handle, shape, x.dtype) for side in operands for handle, x in zip(side, tensors, strict=True)]
+    combined = operation.combine_fn(*arguments)
+    results = combined if isinstance(combined, tuple | tl.tuple) else (combined,)
+    return [materialize(result.to(x.dtype).handle) for result, x in zip(results, tensors, strict=True)]
 
 
-def _tensor(handle: Handle, shape: tuple[int, ...], ty: Type) -> Any:
+def _tensor(handle: Handle, shape: Shape, ty: Type) -> tl.tensor:
     """Return a Triton tensor. Without axes, it is a scalar, which the interpreter stores as one element."""
     data, scalar = Symbolic(handle, shape or (1,)), ty.scalar
     return tl.core.tensor(value_of(data, scalar), tl.block_type(scalar, list(shape)) if shape else scalar)

@@ -6,11 +6,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import field
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
+
+from triton.testing import Benchmark, Mark
 
 from kernbench.common.values import state
 from kernbench.frontends.triton.launch import context_of
-from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.context import AnyContext
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Figure: TypeAlias = float | tuple[float, ...]
+"""A result of a measured function, which may add the least and the greatest"""
 
 _OF_TABLES = frozenset(("diff_col", "save_precision"))
 """Keyword arguments that a report uses for its table. It passes all others to the measured function."""
@@ -23,11 +31,11 @@ class Measurements:
     copies: list[frozenset[str]] = field(default_factory=list)
 
 
-def _measurements(context: RuntimeContext[Any]) -> Measurements:
-    found = context.rank_local.get(Measurements)
-    if found is None:
-        context.rank_local.put(found := Measurements())
-    return found
+def _measurements(context: AnyContext) -> Measurements:
+    measurements = context.rank_local.get(Measurements)
+    if measurements is None:
+        context.rank_local.put(measurements := Measurements())
+    return measurements
 
 
 def do_bench(
@@ -37,7 +45,7 @@ def do_bench(
     grad_to_none: object = None,  # noqa: ARG001
     quantiles: Sequence[float] | None = None,
     return_mode: str = "mean",
-) -> Any:
+) -> float | list[float]:
     """Return the simulated milliseconds of one call of ``fn``; a repeated call would take as long.
 
     Replaces Triton's ``do_bench``.
@@ -57,11 +65,11 @@ def do_bench(
     return ms if len(quantiles) == 1 else [ms] * len(quantiles)
 
 
-def _launches(context: RuntimeContext[Any]) -> int:
-    return sum(each.phase == "launch" for each in context.traces)
+def _launches(context: AnyContext) -> int:
+    return sum(trace.phase == "launch" for trace in context.traces)
 
 
-def report_of(draw: Callable[..., Any]) -> Callable[..., Any]:
+def report_of(draw: Callable[..., pd.DataFrame]) -> Callable[..., pd.DataFrame]:
     """Return the replacement of ``Mark._run``; ``draw`` is the original.
 
     If the run's settings limit the number of values of x, the report measures only the first ones, and says so. If a
@@ -70,14 +78,16 @@ def report_of(draw: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @wraps(draw)
-    def run(mark: Any, bench: Any, save_path: str, show_plots: bool, print_data: bool, **kwargs: Any) -> Any:
+    def run(
+        mark: Mark, bench: Benchmark, save_path: str, show_plots: bool, print_data: bool, **kwargs: object
+    ) -> pd.DataFrame:
         bench = _first_points(bench)
-        fixed = {**bench.args, **{name: each for name, each in kwargs.items() if name not in _OF_TABLES}}
+        fixed = {**bench.args, **{name: option for name, option in kwargs.items() if name not in _OF_TABLES}}
         figures, computed = _measure_all(mark.fn, bench, fixed)
-        chosen = [line for line in range(len(bench.line_vals)) if line not in computed]
-        drawn, shown = copy(mark), iter([row[line] for row in figures for line in chosen])
+        modelled = [line for line in range(len(bench.line_vals)) if line not in computed]
+        drawn, shown = copy(mark), iter([row[line] for row in figures for line in modelled])
         drawn.fn = lambda **_: next(shown)
-        table = draw(drawn, _lines_of(bench, chosen), save_path, show_plots, False, **kwargs)
+        table = draw(drawn, _select_lines(bench, modelled), save_path, show_plots, False, **kwargs)
         for line in computed:
             table.insert(len(bench.x_names) + line, f"{bench.line_names[line]} ({bench.ylabel})", "n/a")
         if print_data:
@@ -89,7 +99,7 @@ def report_of(draw: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _first_points(bench: Any) -> Any:
+def _first_points(bench: Benchmark) -> Benchmark:
     points, total = context_of("perf_report").frontends.triton.points, len(bench.x_vals)
     if points is None or points >= total:
         return bench
@@ -99,40 +109,40 @@ def _first_points(bench: Any) -> Any:
     return few
 
 
-def _lines_of(bench: Any, chosen: Sequence[int]) -> Any:
-    """Return the benchmark with the lines ``chosen``."""
+def _select_lines(bench: Benchmark, lines: Sequence[int]) -> Benchmark:
+    """Return the benchmark with some of its lines."""
     part = copy(bench)
-    part.line_vals, part.line_names = ([each[i] for i in chosen] for each in (bench.line_vals, bench.line_names))
-    part.styles = [bench.styles[i] for i in chosen] if bench.styles else bench.styles
+    part.line_vals, part.line_names = [bench.line_vals[i] for i in lines], [bench.line_names[i] for i in lines]
+    part.styles = [bench.styles[i] for i in lines] if bench.styles else bench.styles
     return part
 
 
 def _measure_all(
-    measure: Callable[..., Any], bench: Any, fixed: Mapping[str, object]
-) -> tuple[list[list[Any]], dict[int, frozenset[str]]]:
+    measure: Callable[..., Figure], bench: Benchmark, fixed: Mapping[str, object]
+) -> tuple[list[list[Figure]], dict[int, frozenset[str]]]:
     """Return the figures of all lines for each x, and the operators of lines for which the host computed everything."""
-    figures: list[list[Any]] = []
-    seen: list[list[frozenset[str]]] = [[] for _ in bench.line_vals]
+    figures: list[list[Figure]] = []
+    computed: list[list[frozenset[str]]] = [[] for _ in bench.line_vals]
     finished: list[str] = []
     try:
-        for at in _points_of(bench):
+        for point in _points_of(bench):
             figures.append([])
-            for line, chosen in enumerate(bench.line_vals):
-                noted = _measurements(context_of("perf_report")).copies
-                noted.clear()
-                figure = measure(**at, **{bench.line_arg: chosen}, **fixed)
-                names = frozenset().union(*noted) if noted and all(noted) else frozenset[str]()
-                seen[line].append(names)
+            for line, provider in enumerate(bench.line_vals):
+                copies = _measurements(context_of("perf_report")).copies
+                copies.clear()
+                figure = measure(**point, **{bench.line_arg: provider}, **fixed)
+                names = frozenset().union(*copies) if copies and all(copies) else frozenset[str]()
+                computed[line].append(names)
                 figures[-1].append(figure)
-                values = ", ".join(f"{name}={each}" for name, each in {**at, bench.line_arg: chosen}.items())
+                values = ", ".join(f"{name}={x}" for name, x in {**point, bench.line_arg: provider}.items())
                 finished.append(f"  {values}: {'n/a' if names else figure}")
     except BaseException:
         if finished:
             print(f"{bench.plot_name} ({bench.ylabel}), incomplete:", *finished, sep="\n")
         raise
-    return figures, {i: frozenset().union(*each) for i, each in enumerate(seen) if each and all(each)}
+    return figures, {i: frozenset().union(*names) for i, names in enumerate(computed) if names and all(names)}
 
 
-def _points_of(bench: Any) -> Iterator[dict[str, Any]]:
+def _points_of(bench: Benchmark) -> Iterator[dict[str, object]]:
     for x in bench.x_vals:
         yield dict(zip(bench.x_names, x if isinstance(x, list | tuple) else [x] * len(bench.x_names), strict=True))

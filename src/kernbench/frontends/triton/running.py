@@ -1,11 +1,19 @@
-"""The Triton kernel that runs on a PE, and the assignment of the grid's programs to PEs."""
+"""The Triton kernel that runs on a PE: its state, its errors, its programs, and its use of the results of calls."""
 
 from __future__ import annotations
 
+import dis
+import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import field
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from types import CodeType, FrameType
 from typing import Literal, TypeAlias
+
+import triton
 
 from kernbench.common.dtypes import Array
 from kernbench.common.errors import KernelError
@@ -17,6 +25,9 @@ from kernbench.triton_emu.tl_context import TLContext
 
 LaunchGrid: TypeAlias = tuple[int, int, int]
 GridOrder: TypeAlias = Literal["cyclic", "blocked"]
+_PACKAGE = Path(__file__).parents[2]
+_LIBRARIES = (*map(str, triton.__path__), str(_PACKAGE))
+"""Folders of the code between a kernel's line and the front end"""
 
 
 class Refused(KernelError):  # noqa: N818 - the name says what happened
@@ -82,9 +93,9 @@ def programs_of(order: GridOrder, total: int, pe: int, pes: int) -> Iterable[int
     """Return, in order, the programs that PE number ``pe`` of ``pes`` runs; there are ``total`` programs."""
     if order == "cyclic":
         return range(pe, total, pes)
-    each, more = divmod(total, pes)
-    first = pe * each + min(pe, more)
-    return range(first, first + each + (pe < more))
+    share, more = divmod(total, pes)
+    first = pe * share + min(pe, more)
+    return range(first, first + share + (pe < more))
 
 
 def coordinates(programs: Iterable[int], grid: LaunchGrid) -> Iterator[LaunchGrid]:
@@ -93,3 +104,34 @@ def coordinates(programs: Iterable[int], grid: LaunchGrid) -> Iterator[LaunchGri
         rest, x = divmod(program, grid[0])
         z, y = divmod(rest, grid[1])
         yield x, y, z
+
+
+def result_is_dropped() -> bool:
+    """Return whether the call is a complete statement, so the kernel does not use its result."""
+    return _next_instruction() == ("POP_TOP", "")
+
+
+def result_is_added() -> bool:
+    """Return whether the kernel's next instruction adds the result to an earlier value: ``x += call(...)``."""
+    return _next_instruction() in (("BINARY_OP", "+="), ("BINARY_OP", "+"))
+
+
+def _next_instruction() -> tuple[str, str] | None:
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - documented, public in all but name
+    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+        frame = frame.f_back
+    return None if frame is None else _followers(frame.f_code).get(frame.f_lasti)
+
+
+@cache
+def _followers(code: CodeType) -> dict[int, tuple[str, str]]:
+    """Return the name and argument of the instruction that follows each offset of ``code``.
+
+    While a frame calls a Python function, its offset is at the cache entries after the call. While it calls a C
+    function, its offset is at the call.
+    """
+    return {
+        offset: (following.opname, following.argrepr)
+        for instruction, following in pairwise(dis.get_instructions(code))
+        for offset in range(instruction.offset, following.offset, 2)
+    }

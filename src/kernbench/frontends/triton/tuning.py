@@ -11,15 +11,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from triton.runtime.autotuner import Autotuner
+from triton.runtime.autotuner import Autotuner, Config
 
 from kernbench.common.errors import AllocationError
 from kernbench.common.values import state
 from kernbench.frontends.triton.launch import context_of
 
-Config: TypeAlias = Any
+TuningKey: TypeAlias = tuple[object, ...]
+"""The arguments of a kernel that a choice depends on"""
 _run, _prune, _bench = Autotuner.run, Autotuner.prune_configs, Autotuner._bench  # noqa: SLF001 - replaced below
 DOES_NOT_FIT = [float("inf")] * 3
 """Triton's times for a configuration that cannot run."""
@@ -31,14 +32,14 @@ FOLDER = "KERNBENCH_CACHE"
 class Chosen:
     """The configurations that a rank has chosen, by tuner. They are valid for this machine only."""
 
-    caches: dict[int, dict[Any, Config]] = field(default_factory=dict)
+    caches: dict[int, dict[TuningKey, Config]] = field(default_factory=dict)
 
-    def of(self, tuner: Any) -> dict[Any, Config]:
+    def of(self, tuner: Autotuner) -> dict[TuningKey, Config]:
         """Return the chosen configurations of a tuner, by the arguments of the kernel."""
         return self.caches.setdefault(id(tuner), {})
 
 
-def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+def run(tuner: Autotuner, *args: object, **kwargs: object) -> object:
     """Run the tuned kernel. Each simulation chooses the configuration anew. Replaces ``Autotuner.run``."""
     local = context_of(tuner.base_fn.__name__).rank_local
     chosen = local.get(Chosen)
@@ -56,13 +57,13 @@ def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
     return result
 
 
-def prune(tuner: Any, kwargs: dict[str, Any]) -> list[Config]:
+def prune(tuner: Autotuner, kwargs: dict[str, object]) -> list[Config]:
     """Return the configurations to try; only the first if search is off. Replaces ``Autotuner.prune_configs``."""
     configs = list(_prune(tuner, kwargs))
     return configs if _searches() else configs[:1]
 
 
-def bench(tuner: Any, *args: Any, config: Config, **kwargs: Any) -> Any:
+def bench(tuner: Autotuner, *args: object, config: Config, **kwargs: object) -> float | list[float]:
     """Measure a configuration; if it does not fit into the machine, warn. Replaces ``Autotuner._bench``."""
     try:
         return _bench(tuner, *args, config=config, **kwargs)
@@ -74,14 +75,14 @@ def bench(tuner: Any, *args: Any, config: Config, **kwargs: Any) -> Any:
         return DOES_NOT_FIT
 
 
-def recall(tuner: Any, tuning_key: Any, configs: Sequence[Config], search: Callable[[], None]) -> bool:
+def recall(tuner: Autotuner, tuning_key: TuningKey, configs: Sequence[Config], search: Callable[[], None]) -> bool:
     """Search, unless the cache has the results. Print the results. Replaces ``Autotuner.check_disk_cache``."""
     path = _folder() / f"{_digest_of(tuner, tuning_key, configs)}.json"
     times = _read(path, len(configs))
     if times is None:
         search()
-        found = [tuner.configs_timings[config] for config in configs]
-        _write(path, [each[0] if isinstance(each, list | tuple) else each for each in found])
+        timings = [tuner.configs_timings[config] for config in configs]
+        _write(path, [timing[0] if isinstance(timing, list | tuple) else timing for timing in timings])
     else:
         tuner.configs_timings = dict(zip(configs, times, strict=True))
         tuner.cache[tuning_key] = min(configs, key=tuner.configs_timings.__getitem__)
@@ -89,8 +90,8 @@ def recall(tuner: Any, tuning_key: Any, configs: Sequence[Config], search: Calla
     return times is not None
 
 
-def _print_table(tuner: Any, tuning_key: Any, configs: Sequence[Config], how: str) -> None:
-    print(f"autotune {tuner.base_fn.__name__} {tuning_key}, {how}:")
+def _print_table(tuner: Autotuner, tuning_key: TuningKey, configs: Sequence[Config], origin: str) -> None:
+    print(f"autotune {tuner.base_fn.__name__} {tuning_key}, {origin}:")
     for config in configs:
         ms = tuner.configs_timings[config]
         ms = ms[0] if isinstance(ms, list | tuple) else ms
@@ -98,7 +99,7 @@ def _print_table(tuner: Any, tuning_key: Any, configs: Sequence[Config], how: st
         print(f"  {time:>14}  {config}{'  <- taken' * (config is tuner.cache[tuning_key])}")
 
 
-def _digest_of(tuner: Any, tuning_key: Any, configs: Sequence[Config]) -> str:
+def _digest_of(tuner: Autotuner, tuning_key: TuningKey, configs: Sequence[Config]) -> str:
     """Return a digest of everything that times depend on: source, key, configurations, machine, settings, version."""
     context, function = context_of("autotune"), tuner.base_fn
     settings = context.frontends
@@ -125,8 +126,7 @@ def _folder() -> Path:
 def _read(path: Path, configs: int) -> list[float] | None:
     """Return the times of a cached search; None if there is none, or its file is malformed."""
     try:
-        found = json.loads(path.read_text())
-        times = [math.inf if each is None else float(each) for each in found["ms"]]
+        times = [math.inf if ms is None else float(ms) for ms in json.loads(path.read_text())["ms"]]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return times if len(times) == configs else None
@@ -135,7 +135,7 @@ def _read(path: Path, configs: int) -> list[float] | None:
 def _write(path: Path, times: Sequence[float]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"ms": [None if math.isinf(each) else each for each in times]}))
+        path.write_text(json.dumps({"ms": [None if math.isinf(ms) else ms for ms in times]}))
     except OSError as error:
         print(f"autotune: the result is not cached: {error}; set {FOLDER} to another folder")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 from types import MappingProxyType
-from typing import Any, NoReturn, TypeAlias
+from typing import NoReturn, Protocol
 
 import ml_dtypes
 import numpy as np
@@ -30,15 +30,53 @@ from kernbench.common.dtypes import (
     DType,
     Shape,
 )
-from kernbench.frontends.triton.descriptors import thin
+from kernbench.frontends.triton.descriptors import drop_repeats
 from kernbench.frontends.triton.running import refused, running
 from kernbench.triton_emu.handles import Handle, Number
 
 TensorHandle = interpreter.TensorHandle
-# Triton's types have no stubs.
-Type: TypeAlias = Any
-Value: TypeAlias = Any
-"""A TensorHandle of the interpreter, whose ``data`` is a NumPy array or a Symbolic."""
+
+
+class Type(Protocol):
+    """A type of Triton (``tl.dtype``): of elements, of pointers, or of blocks."""
+
+    @property
+    def name(self) -> str:
+        """The type's name in a signature, such as ``fp32``."""
+
+    @property
+    def scalar(self) -> Type:
+        """The type of one element."""
+
+    @property
+    def primitive_bitwidth(self) -> int:
+        """The bits of one element."""
+
+    def is_int(self) -> bool:
+        """Return whether elements are integers."""
+
+    def is_floating(self) -> bool:
+        """Return whether elements are floats."""
+
+
+class Value(Protocol):
+    """A TensorHandle of the interpreter, with known or symbolic elements."""
+
+    @property
+    def data(self) -> Array | Symbolic:
+        """The elements. Those of pointers are addresses."""
+
+    @property
+    def dtype(self) -> Type:
+        """The type of one element."""
+
+    @property
+    def attr(self) -> dict[str, object]:
+        """Attributes that Triton's compiler would use, such as ``tl.multiple_of``."""
+
+    def get_element_ty(self) -> Type:
+        """Return the type of an element behind a pointer."""
+
 
 MACHINE_TYPES: MappingProxyType[Type, DType] = MappingProxyType(
     {
@@ -72,33 +110,28 @@ _NARROW_FLOATS = MappingProxyType(
 )
 
 
-def numpy_type(ty: Type) -> np.dtype[Any]:
+def numpy_type(ty: Type) -> np.dtype:
     """Return the NumPy type of known values of a Triton type."""
-    element = _element(ty)
-    if element.is_ptr():
+    element = ty.element_ty if isinstance(ty, tl.block_type) else ty
+    if isinstance(element, tl.pointer_type):
         return np.dtype(np.uint64)
-    found: np.dtype[Any] = _NARROW_FLOATS.get(element) or _numpy_of(ty)
-    return found
-
-
-def _element(ty: Type) -> Type:
-    return ty.element_ty if isinstance(ty, tl.block_type) else ty
+    return _NARROW_FLOATS.get(element) or _numpy_of(ty)
 
 
 def machine_type(ty: Type) -> DType:
     """Return the machine's type for values of a Triton type. Raises Refused if it has none."""
-    found = MACHINE_TYPES.get(ty.scalar)
-    if found is None:
+    item = MACHINE_TYPES.get(ty.scalar)
+    if item is None:
         names = ", ".join(str(name) for name in MACHINE_TYPES)
         raise refused(f"values of {ty.scalar}: the machine computes with {names}")
-    return found
+    return item
 
 
-def value_of(data: Any, ty: Type) -> Value:
+def value_of(data: Array | Symbolic, ty: Type) -> Value:
     """Return a value of the scalar type ``ty``, without checks: ``data`` must have elements of that type."""
-    made = TensorHandle.__new__(TensorHandle)
-    made.data, made.dtype, made.attr = data, ty, {}
-    return made
+    handle = TensorHandle.__new__(TensorHandle)
+    handle.data, handle.dtype, handle.attr = data, ty, {}
+    return handle
 
 
 class Symbolic:
@@ -131,8 +164,8 @@ class Symbolic:
     def numbers(self) -> Array:
         """Return the numbers, for addresses, masks, bounds and conditions. The kernel waits until they are computed."""
         if self._numbers is None:
-            found = running().tl.value(self.handle)
-            self._numbers = np.broadcast_to(found.T if self.swapped else found, self.shape)
+            numbers = running().tl.value(self.handle)
+            self._numbers = np.broadcast_to(numbers.T if self.swapped else numbers, self.shape)
         return self._numbers
 
     def squeeze(self) -> Array:
@@ -205,29 +238,26 @@ def is_symbolic(*values: Value | None) -> bool:
     return False
 
 
-def known(value: Value) -> Array:
+def read_numbers(value: Value) -> Array:
     """Return the numbers of a value. The kernel waits for those of a symbolic value."""
     data = value.data
-    if isinstance(data, Symbolic):
-        return data.numbers().astype(numpy_type(value.dtype))
-    found: Array = data
-    return found
+    return data.numbers().astype(numpy_type(value.dtype)) if isinstance(data, Symbolic) else data
 
 
-def as_known(value: Value) -> Value:
-    """Return the same value with known numbers."""
-    return TensorHandle(known(value), value.dtype, value.attr) if is_symbolic(value) else value
+def with_numbers(value: Value) -> Value:
+    """Return the same value with known numbers. The kernel waits for those of a symbolic value."""
+    return TensorHandle(read_numbers(value), value.dtype, value.attr) if is_symbolic(value) else value
 
 
-def uniform(data: Array) -> Any:
+def find_uniform(data: Array) -> np.generic | None:
     """Return the number that all elements of ``data`` equal; None if they differ."""
-    core = smallest(data)
+    core = drop_constant_axes(data)
     return core.reshape(-1)[0] if core.size == 1 else None
 
 
-def smallest(data: Array) -> Array:
+def drop_constant_axes(data: Array) -> Array:
     """Return the smallest array that broadcasts to ``data``: an axis along which nothing varies gets length 1."""
-    core = thin(data)
+    core = drop_repeats(data)
     if core.size == 1:
         return core
     for axis, n in enumerate(core.shape):
@@ -244,58 +274,58 @@ def _same(a: Array, b: Array) -> bool:
     return bool((a == b).all())
 
 
-def operand(value: Value) -> Handle | Number:
+def operand_of(value: Value) -> Handle | Number:
     """Return a value as an operand of an elementwise operator: a number, or a handle that broadcasts to its shape."""
     data = value.data
     if isinstance(data, Symbolic):
-        return straight(data)
-    core = smallest(data)
+        return transpose_pending(data)
+    core = drop_constant_axes(data)
     if core.size == 1:
         return plain_number(core.reshape(-1)[0])
-    return constant(core, _item(value))
+    return write_constant(core, _item_of(data, value.dtype))
 
 
-def _item(value: Value) -> DType:
-    """Return the machine's type of a known value: i8 for truth values, which the interpreter types differently."""
-    return I8 if value.data.dtype == np.bool_ else machine_type(value.dtype)
+def _item_of(data: Array, ty: Type) -> DType:
+    """Return the machine's type of known numbers: i8 for truth values, which the interpreter types differently."""
+    return I8 if data.dtype == np.bool_ else machine_type(ty)
 
 
-def plain_number(number: Any) -> Number:
+def plain_number(number: np.generic) -> Number:
     """Return a NumPy number as a Python number; a bool becomes 0 or 1."""
-    found = number.item()
-    return int(found) if isinstance(found, bool | int) else float(found)
+    plain = number.item()
+    return int(plain) if isinstance(plain, bool | int) else float(plain)
 
 
-def constant(data: Array, item: DType) -> Handle:
+def write_constant(data: Array, item: DType) -> Handle:
     """Write known numbers to TCM by one command, and return their handle."""
     return running().tl.constant(np.ascontiguousarray(data), item)
 
 
-def straight(x: Symbolic) -> Handle:
+def transpose_pending(x: Symbolic) -> Handle:
     """Return a handle that broadcasts to the shape of ``x``, after carrying out a pending transposition."""
     if x.swapped:
         x.handle, x.swapped = running().tl.trans(x.handle), False
     return x.handle
 
 
-def whole(value: Value) -> Handle:
+def materialize(value: Value) -> Handle:
     """Return a handle of all elements of a value in TCM. Repeated elements are written out there."""
     language, data = running().tl, value.data
     if isinstance(data, Symbolic):
-        handle = straight(data)
+        handle = transpose_pending(data)
         if handle.shape != data.shape:
             enlarge = language.reshape if data.size == 1 else language.broadcast
             handle = data.handle = enlarge(handle, data.shape)
         return handle
-    item, core = _item(value), smallest(data)
+    item, core = _item_of(data, value.dtype), drop_constant_axes(data)
     if core.size == 1:
         return language.full(data.shape, plain_number(core.reshape(-1)[0]), item)
-    return language.broadcast(constant(core, item), data.shape)
+    return language.broadcast(write_constant(core, item), data.shape)
 
 
-def factor(value: Value) -> tuple[Handle, bool]:
+def factor_of(value: Value) -> tuple[Handle, bool]:
     """Return the handle of a factor of a matrix product, and whether the product must transpose the factor."""
     data = value.data
     if isinstance(data, Symbolic) and data.swapped and data.handle.shape == data.shape[::-1]:
         return data.handle, True
-    return whole(value), False
+    return materialize(value), False

@@ -1,30 +1,40 @@
-"""``libdevice``: elementwise functions of CUDA's library, computed by MATH commands. Symbols identify the functions."""
+"""Functions of ``triton.language.extra``: ``libdevice``, computed by MATH, and calls that only a GPU has.
+
+Symbols of CUDA's library identify the functions of ``libdevice``. Each call that makes sense only on a GPU, or only in
+an older Triton, is ignored with a warning, or refused with its name.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import wraps
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import NoReturn, ParamSpec, TypeVar
 
 import numpy as np
 import triton.language as tl
 
-from kernbench.common.dtypes import I64, DType
+from kernbench.common.dtypes import I64, Array, DType, Shape
 from kernbench.common.operators import evaluate, operator
-from kernbench.frontends.triton.descriptors import thin
+from kernbench.frontends.triton.descriptors import drop_repeats
 from kernbench.frontends.triton.running import refused, running
 from kernbench.frontends.triton.values import (
     MACHINE_TYPES,
     Symbolic,
     Type,
     Value,
-    is_symbolic,
+    materialize,
     numpy_type,
     value_of,
-    whole,
 )
-from kernbench.triton_emu.handles import Handle, Number
+from kernbench.triton_emu.handles import Handle
+from kernbench.triton_emu.source import call_place
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# -- libdevice --------------------------------------------------------------------------------------------------------
 
 _PREFIX = "__nv_"
 _SAME = (
@@ -103,10 +113,10 @@ _IN_64_BITS: MappingProxyType[str, Callable[[Handle, Handle], Handle]] = Mapping
 """Functions of two 32-bit integers, computed in 64 bits."""
 
 
-def call(symbol: str, args: list[Value], returned: Type) -> Value:
+def call_function(symbol: str, args: list[Value], returned: Type) -> Value:
     """Call the library function that ``symbol`` names. Raises Refused if the machine lacks it."""
     name, out = symbol.removeprefix(_PREFIX), returned.scalar
-    shape = np.broadcast_shapes(*[each.data.shape for each in args])
+    shape = np.broadcast_shapes(*[arg.data.shape for arg in args])
     if name == "saturatef":
         return _elementwise("clamp", [*args, _number(0.0), _number(1.0)], out, shape)
     if name in _IN_64_BITS:
@@ -116,18 +126,18 @@ def call(symbol: str, args: list[Value], returned: Type) -> Value:
             f"libdevice, {symbol}: the machine computes in f32 and rounds to nearest even, and has no such function; "
             f"docs/triton.md lists those that it has"
         )
-    found = OPERATORS[name]
-    if found is None:
+    operator_name = OPERATORS[name]
+    if operator_name is None:
         return _cast(args[0], out)
-    return _elementwise(found, args, out, shape)
+    return _elementwise(operator_name, args, out, shape)
 
 
 def upper_product(
-    args: list[Value], out: Type, shape: tuple[int, ...], combine: Callable[[Handle, Handle], Handle] = _upper_of
+    args: list[Value], out: Type, shape: Shape, combine: Callable[[Handle, Handle], Handle] = _upper_of
 ) -> Value:
     """Combine 32-bit integers in 64 bits; by default, return the upper half of their product."""
     kernel = running().tl
-    a, b = (kernel.cast(whole(each), I64) for each in args)
+    a, b = (kernel.cast(materialize(arg), I64) for arg in args)
     return value_of(Symbolic(kernel.cast(combine(a, b), MACHINE_TYPES[out]), shape), out)
 
 
@@ -135,46 +145,92 @@ def _number(x: float) -> Value:
     return value_of(np.array([x], np.float32), tl.float32)
 
 
-def _elementwise(name: str, args: list[Value], out: Type, shape: tuple[int, ...]) -> Value:
-    first = next((each for each in args if each.dtype.scalar.is_floating()), args[0])
+def _elementwise(name: str, args: list[Value], out: Type, shape: Shape) -> Value:
+    first = next((arg for arg in args if arg.dtype.scalar.is_floating()), args[0])
     item = MACHINE_TYPES[first.dtype.scalar]
-    if not is_symbolic(*args):
-        made = evaluate(operator(name), [thin(each.data).astype(item.numpy) for each in args], _result(name, item))
-        return value_of(np.broadcast_to(made.astype(numpy_type(out)), shape), out)
+    arrays = [arg.data for arg in args if not isinstance(arg.data, Symbolic)]
+    if len(arrays) == len(args):
+        return value_of(np.broadcast_to(_evaluate(name, arrays, item).astype(numpy_type(out)), shape), out)
     kernel = running().tl
-    handle = kernel.elementwise(name, *[_operand(each, item) for each in args])
+    handle = kernel.elementwise(name, *[_operand(arg, item) for arg in args])
     return value_of(Symbolic(kernel.cast(handle, MACHINE_TYPES[out]), shape), out)
 
 
-def _result(name: str, item: DType) -> DType:
-    return operator(name).makes or item
+def _evaluate(name: str, arrays: list[Array], item: DType) -> Array:
+    """Return the result of an operator for known numbers, converted to ``item`` first."""
+    converted = [drop_repeats(array).astype(item.numpy) for array in arrays]
+    return evaluate(operator(name), converted, operator(name).makes or item)
 
 
-def _operand(x: Value, item: DType) -> Handle | Number:
-    return running().tl.cast(whole(x), item)
+def _operand(x: Value, item: DType) -> Handle:
+    return running().tl.cast(materialize(x), item)
 
 
 def _cast(x: Value, out: Type) -> Value:
-    if is_symbolic(x):
-        return value_of(Symbolic(running().tl.cast(whole(x), MACHINE_TYPES[out]), x.data.shape), out)
+    if isinstance(x.data, Symbolic):
+        return value_of(Symbolic(running().tl.cast(materialize(x), MACHINE_TYPES[out]), x.data.shape), out)
     return value_of(x.data.astype(numpy_type(out)), out)
 
 
-def functions_of(library: ModuleType) -> dict[str, Callable[..., Any]]:
+def list_functions(library: ModuleType) -> dict[str, Callable[..., tl.tensor]]:
     """Return the functions of Triton's module by name. Each names the types in its refusal of unsupported ones."""
-    found = {name: _check_call(name, each) for name, each in vars(library).items() if tl.core.is_builtin(each)}
-    return found | {"fast_tanhf": found["tanh"]}
+    functions = {
+        name: _check_call(name, member) for name, member in vars(library).items() if tl.core.is_builtin(member)
+    }
+    return functions | {"fast_tanhf": functions["tanh"]}
 
 
-def _check_call(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _check_call(name: str, function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
-    def check(*args: Any, **kwargs: Any) -> Any:
+    def check(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
         except KeyError as error:
-            types = (
-                ", ".join(each.name for each in error.args[0]) if isinstance(error.args[0], tuple | tl.tuple) else error
-            )
+            key = error.args[0]
+            types = ", ".join(ty.name for ty in key) if isinstance(key, tuple | tl.tuple) else error
             raise refused(f"libdevice.{name} of {types}: there is none for these types; cast them") from None
 
     return check
+
+
+# -- Calls that only a GPU has ----------------------------------------------------------------------------------------
+
+
+def _make_ignore(name: str, reason: str) -> Callable[..., None]:
+    def ignore(*_: object, **__: object) -> None:
+        warnings.warn(f"{call_place()}: {name} does nothing: {reason}", RuntimeWarning, stacklevel=2)
+
+    return ignore
+
+
+def _make_refuse(name: str, reason: str) -> Callable[..., NoReturn]:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise refused(f"{name}: {reason}")
+
+    return refuse
+
+
+_IN_ORDER = "launches that touch the same PEs run one after another"
+_NO_WARPS = "a program of a PE has no warps"
+_GPU_ALONE = MappingProxyType(
+    {
+        "num_threads": _NO_WARPS,
+        "num_warps": _NO_WARPS,
+        "smid": "tl.program_id identifies the program",
+        "globaltimer": "a kernel has no clock; --explain and --trace show when it does what",
+    }
+)
+_NO_BLOCK_POINTERS = (
+    "Triton has no block pointers any more; take tl.make_tensor_descriptor(base, shape, strides, block_shape), "
+    "with the place of a block in its load and store, or pointers and a mask"
+)
+GPU_FUNCTIONS: MappingProxyType[str, Callable[..., None]] = MappingProxyType(
+    {name: _make_ignore(name, _IN_ORDER) for name in ("gdc_wait", "gdc_launch_dependents")}
+    | {name: _make_refuse(f"tl.extra.cuda.{name}", reason) for name, reason in _GPU_ALONE.items()}
+    | {name: _make_refuse(f"tl.{name}", _NO_BLOCK_POINTERS) for name in ("make_block_ptr", "advance")}
+)
+
+
+def list_gpu_names(module: ModuleType) -> list[str]:
+    """Return the names in a module of Triton that GPU_FUNCTIONS replaces."""
+    return [name for name in GPU_FUNCTIONS if name in vars(module)]
