@@ -10,9 +10,10 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 from torch.utils._pytree import tree_map
 
-from kernbench.frontends.torch.tensor import AhbmTensor
+from kernbench.frontends.torch.tensor import AhbmTensor, replace
 
 _KEY = "AutocastPrivateUse1"
+_KEYS = torch._C.DispatchKeySet(torch._C._dispatch_key_parse(_KEY))  # noqa: SLF001 - its only name
 _NARROW = [
     "mm",
     "bmm",
@@ -132,7 +133,7 @@ def _widest(args: Any) -> Any:
 def _casting(operator: Any, type_of: Callable[[Any], Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         cast = _cast_to(type_of((args, kwargs)))
-        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):  # noqa: SLF001
+        with torch._C._ExcludeDispatchKeyGuard(_KEYS):  # noqa: SLF001
             return operator(*tree_map(cast, args), **tree_map(cast, kwargs))
 
     return call
@@ -147,9 +148,9 @@ def _scale_in_f32() -> None:
         begin(self, dev)
         scale = self._scale
         if isinstance(scale, AhbmTensor):
-            scale.double = lambda: scale
+            replace(scale, "double", lambda: scale)
 
-    GradScaler._lazy_init_scale_growth_tracker = begin_here  # noqa: SLF001
+    replace(GradScaler, "_lazy_init_scale_growth_tracker", begin_here)
 
 
 def install() -> tuple[Any, Any]:

@@ -12,8 +12,10 @@ from functools import wraps
 from typing import Any
 
 import torch
+from torch.autograd import graph
 
 from kernbench.frontends.torch.cuda import see_as_program
+from kernbench.frontends.torch.tensor import replace
 
 _raise_pending = ctypes.pythonapi.Py_IsInitialized
 """Any function of Python's C interface: after its call, ``ctypes`` raises a pending exception."""
@@ -45,7 +47,7 @@ class AhbmGuard(torch._C._acc.DeviceGuard):  # noqa: SLF001 - the documented bas
 
 def install(guard: AhbmGuard) -> None:
     """Make backward raise the exception that ``guard`` stored. In hooks of the program, "cuda" means the machine."""
-    run_backward = torch.autograd._engine_run_backward  # noqa: SLF001
+    run_backward = graph._engine_run_backward  # noqa: SLF001
 
     @wraps(run_backward)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -62,4 +64,4 @@ def install(guard: AhbmGuard) -> None:
             raise failed
         return found
 
-    torch.autograd._engine_run_backward = run  # noqa: SLF001
+    replace(torch.autograd, "_engine_run_backward", run)

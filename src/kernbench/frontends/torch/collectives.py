@@ -12,7 +12,8 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import ProcessGroup, Work, _create_work_from_future
+from torch._C import _distributed_c10d as c10d
+from torch._C._distributed_c10d import ProcessGroup, Work
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import comm
 
@@ -40,7 +41,7 @@ def refuse(operator: TorchOperator, *_: Any, **__: Any) -> Any:
 def _check_group(group: Any) -> None:
     """Raise InputError if ``group`` has several ranks. It is a name, a group, or the boxed operand of an operator."""
     if isinstance(group, str):
-        ranks = distributed_c10d._resolve_process_group(group)  # noqa: SLF001 - as PyTorch resolves it
+        ranks = c10d._resolve_process_group(distributed_c10d.GroupName(group))  # noqa: SLF001 - as PyTorch does
     else:
         ranks = group if isinstance(group, ProcessGroup) else ProcessGroup.unbox(group)
     _check_size(ranks.size())
@@ -61,11 +62,15 @@ def _put(target: Any, source: Any) -> None:
     target.copy_(source.reshape(target.shape))
 
 
+_work_of: Callable[[torch.futures.Future[Any]], Work] = vars(c10d)["_create_work_from_future"]
+"""PyTorch's function, which its types leave out."""
+
+
 def _done(results: Any) -> Any:
     """Return a boxed ``Work`` that is complete, with ``results`` as its result."""
     future: Any = torch.futures.Future()
     future.set_result(results if isinstance(results, list) else [results])
-    return Work.boxed(_create_work_from_future(future))
+    return _work_of(future).boxed()
 
 
 Pairs = Callable[[Any, Any], Iterable[tuple[Any, Any]]]

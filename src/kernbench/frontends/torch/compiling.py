@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from kernbench.common.errors import UnmodelledError
 from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.storage import current
-from kernbench.frontends.torch.tensor import AhbmTensor
+from kernbench.frontends.torch.tensor import AhbmTensor, replace
 from kernbench.runtime_api.context import current_context
 
 NOTE = "torch.compile: ran eagerly, operator by operator"
@@ -49,7 +49,7 @@ def _install_compile() -> None:
         context.remarks.append(NOTE)
         return (lambda function: function) if model is None else model
 
-    torch.compile = compile_here
+    replace(torch, "compile", compile_here)
 
 
 def _install_trace() -> None:
@@ -63,7 +63,7 @@ def _install_trace() -> None:
         else:
             check(inputs, *args, **options)
 
-    _trace._check_trace = check_elsewhere  # noqa: SLF001
+    replace(_trace, "_check_trace", check_elsewhere)
 
 
 def _install_flex_attention() -> None:
@@ -80,8 +80,8 @@ def _install_flex_attention() -> None:
         if warning_id != "flex_attention_performance" or current_context() is None:  # the remark replaces the warning
             warn(warning_id, *args, **options)
 
-    flex._validate_device = validate_elsewhere  # noqa: SLF001
-    flex._warn_once = warn_elsewhere  # noqa: SLF001
+    replace(flex, "_validate_device", validate_elsewhere)
+    replace(flex, "_warn_once", warn_elsewhere)
 
 
 def _note_flex(run: Callable[..., Any]) -> Callable[..., Any]:

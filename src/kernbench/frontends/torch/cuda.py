@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import wraps
+from inspect import getattr_static
 from types import MappingProxyType
 from typing import Any
 
@@ -29,7 +30,7 @@ _TOOLKIT = "13.0"
 """The version in ``torch.version.cuda``, by which programs choose their configurations."""
 
 
-_DEVICE, _IS_CUDA = torch.Tensor.device, torch.Tensor.is_cuda
+_DEVICE, _IS_CUDA = getattr_static(torch.Tensor, "device"), getattr_static(torch.Tensor, "is_cuda")
 """PyTorch's own properties, for tensors of any other class; ``AhbmTensor`` has its own ones, which report "cuda"."""
 
 
@@ -80,11 +81,8 @@ def _is_size(x: Any) -> bool:
 
 
 def _to_machine(x: Any, device: Any = None, non_blocking: bool = False, **_: object) -> Any:  # noqa: ARG001
-    return x.to(DEVICE if device is None else torch.device(DEVICE, _number(device)))
-
-
-def _number(device: Any) -> int | None:
-    return device if isinstance(device, int) else torch.device(device).index
+    index = device if device is None or isinstance(device, int) else torch.device(device).index
+    return x.to(DEVICE if index is None else torch.device(DEVICE, index))
 
 
 def _same(x: Any, *_: object, **__: object) -> Any:
@@ -108,8 +106,8 @@ _METHODS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
     {
         torch.device: torch.device,  # the program gets the device under its own name
         torch.Tensor.cuda: _to_machine,
-        torch.Tensor.device.__get__: _device_of,
-        torch.Tensor.is_cuda.__get__: _is_cuda,
+        _DEVICE.__get__: _device_of,
+        _IS_CUDA.__get__: _is_cuda,
     }
 )
 

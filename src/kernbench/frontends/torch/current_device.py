@@ -17,7 +17,7 @@ from torch.utils import _device
 
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch import device
-from kernbench.frontends.torch.tensor import AhbmTensor, device_of
+from kernbench.frontends.torch.tensor import AhbmTensor, device_of, replace
 from kernbench.runtime_api.context import current_context
 
 
@@ -114,10 +114,10 @@ class NumberingContext(_device.DeviceContext):
 def install() -> None:
     """Replace the functions that would use SIP 0 instead of the current SIP."""
     for make, numbered in NUMBERED.items():
-        setattr(torch, make.__name__, numbered)
+        replace(torch, make.__name__, numbered)
         _builtins._register_builtin(numbered, f"aten::{make.__name__}")  # noqa: SLF001 - so TorchScript accepts it
     for name, method in _METHODS.items():
-        setattr(torch.Tensor, name, method)
+        replace(torch.Tensor, name, method)
     for name, function in _ACCELERATOR.items():
-        setattr(torch.accelerator, name, function)
-    _device.DeviceContext = NumberingContext
+        replace(torch.accelerator, name, function)
+    replace(_device, "DeviceContext", NumberingContext)

@@ -12,7 +12,7 @@ from torch.jit import _trace
 from torch.nn.attention import flex_attention
 from torch.nn.utils import clip_grad
 from torch.optim import optimizer
-from torch.utils import backend_registration
+from torch.utils import _foreach_utils, backend_registration
 
 from kernbench.common.collector import collect_at_exit
 from kernbench.common.errors import InputError
@@ -31,7 +31,7 @@ from kernbench.frontends.torch.attention import scaled_dot_product_attention
 from kernbench.frontends.torch.modules import follow_modules
 from kernbench.frontends.torch.norms import renorm, renorm_in_place, rms_norm
 from kernbench.frontends.torch.refusals import check_operands
-from kernbench.frontends.torch.tensor import AhbmTensor, dispatch_by, is_called_cuda
+from kernbench.frontends.torch.tensor import AhbmTensor, dispatch_by, is_called_cuda, replace
 
 aten = torch.ops.aten
 MADE_FOR = "2.13"
@@ -77,7 +77,7 @@ def _supports_lists(tensors: Any, device: Any) -> bool:
 
 
 _check()
-_asks_lists = clip_grad._has_foreach_support  # noqa: SLF001 - PyTorch's own rule
+_asks_lists = _foreach_utils._has_foreach_support  # noqa: SLF001 - PyTorch's own rule
 _guard = backward.AhbmGuard()
 backend_registration._setup_privateuseone_for_python_backend(DEVICE, backend_module=device, device_guard=_guard)  # noqa: SLF001
 dispatch_by(operators.run)
@@ -138,7 +138,7 @@ def _refuse_storage(_: Any, location: str) -> None:
 
 torch.serialization.register_package(0, lambda _: None, _refuse_storage)
 _autocast = autocast.install()
-clip_grad._has_foreach_support = _supports_lists  # noqa: SLF001
+replace(clip_grad, "_has_foreach_support", _supports_lists)
 optimizer._foreach_supported_types.append(AhbmTensor)  # noqa: SLF001 - optimisers then use operators on lists
 follow_modules()
 compiling.install()

@@ -16,7 +16,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import Buffer, Parameter, is_lazy
 
 from kernbench.common.errors import InputError
-from kernbench.frontends.torch.tensor import AhbmTensor
+from kernbench.frontends.torch.tensor import AhbmTensor, replace
 
 _LAZY: Any = torch.nn.parameter
 """The module with PyTorch's classes of lazy tensors."""
@@ -115,4 +115,4 @@ def install() -> None:
         kind.__deepcopy__ = _copy_deeply
     _LAZY.UninitializedTensorMixin.device = property(lambda x: x.place)
     _LAZY.UninitializedTensorMixin.materialize = _materialize
-    LazyModuleMixin._apply = _move  # noqa: SLF001 - the only way for all conversions
+    replace(LazyModuleMixin, "_apply", _move)  # the only way for all conversions

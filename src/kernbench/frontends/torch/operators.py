@@ -80,7 +80,7 @@ _LOWERINGS: Mapping[TorchOperator, Lowering] = MappingProxyType(
     }
 )
 _BY_NAME: Mapping[str, Lowering] = MappingProxyType({**making.BY_NAME, **randoms.BY_NAME})
-_DECOMPOSITIONS: Mapping[TorchOperator, Lowering] = MappingProxyType(
+_DECOMPOSITIONS: Mapping[torch._ops.OperatorBase, Lowering] = MappingProxyType(
     {**decomposition_table, **core_aten_decompositions()}
 )
 

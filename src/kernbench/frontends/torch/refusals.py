@@ -119,7 +119,7 @@ def _in_lists(change: Callable[[Form], Any], form: Form) -> Any:
 def _limits() -> list[float]:
     whole = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64]
     floats = [torch.float8_e4m3fn, torch.float8_e5m2, torch.float16, torch.bfloat16, torch.float32]
-    infos = [*map(torch.iinfo, whole), *map(torch.finfo, floats)]
+    infos: list[torch.iinfo | torch.finfo] = [*map(torch.iinfo, whole), *map(torch.finfo, floats)]
     return sorted({*[x for info in infos for x in (info.min, info.max)], 0, 1, -1, float("inf"), float("-inf")})
 
 

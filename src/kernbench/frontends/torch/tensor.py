@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from inspect import getattr_static
 from math import prod
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -35,8 +36,23 @@ def device_of_sip(sip: int) -> torch.device:
     return torch.device("cuda" if is_called_cuda() else DEVICE, sip)
 
 
-_DATA = Tensor.data
+_DATA = getattr_static(Tensor, "data")
 """PyTorch's own property ``data``, which replaces the tensor's contents when set."""
+_Result = TypeVar("_Result")
+
+
+def replace(owner: object, name: str, replacement: object) -> None:
+    """Replace an attribute of a module or class of PyTorch, whose types describe only PyTorch's own attribute."""
+    setattr(owner, name, replacement)
+
+
+def _hook(function: Callable[..., _Result]) -> Callable[..., _Result]:
+    """Return a class method that PyTorch calls; PyTorch's types describe a function without a class."""
+    return function
+
+
+def _refuse_setting(name: str) -> NoReturn:
+    raise AttributeError(f"attribute '{name}' of 'torch._C.TensorBase' objects is not writable")
 
 
 def _run_without_elements(operator: Any, args: Any, kwargs: Any) -> Any:
@@ -62,7 +78,7 @@ class AhbmTensor(Placed, Tensor):
     """A view of a storage. PyTorch calls ``__torch_dispatch__`` for every operator on such a tensor."""
 
     backing: Storage
-    __torch_function__ = torch._C._disabled_torch_function_impl  # noqa: SLF001 - as PyTorch documents for subclasses
+    __torch_function__ = getattr_static(torch._C, "_disabled_torch_function_impl")  # noqa: SLF001 - as PyTorch documents
 
     @staticmethod
     def __new__(
@@ -82,7 +98,14 @@ class AhbmTensor(Placed, Tensor):
         return view
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    @_hook
+    def __torch_dispatch__(
+        cls,
+        func: TorchOperator,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         """Run an operator; return NotImplemented for operands of a class that wraps other tensors."""
         if not all(issubclass(kind, AhbmTensor | FakeTensor) for kind in types):
             return NotImplemented
@@ -92,17 +115,25 @@ class AhbmTensor(Placed, Tensor):
 
     def place(self) -> tuple[machine.Tensor, int]:
         """Return the storage's tensor, and the offset of the first element in bytes."""
-        return self.backing.tensor, self.storage_offset() * self.dtype.itemsize
+        return self.backing.tensor, int(self.storage_offset()) * self.dtype.itemsize
 
     @property
     def device(self) -> torch.device:
         """Return the device, under the name that the program uses."""
         return device_of_sip(self.backing.tensor.sip)
 
+    @device.setter
+    def device(self, _: torch.device) -> None:
+        _refuse_setting("device")
+
     @property
     def is_cuda(self) -> bool:
         """Return whether the program calls the machine "cuda"."""
         return is_called_cuda()
+
+    @is_cuda.setter
+    def is_cuda(self, _: bool) -> None:
+        _refuse_setting("is_cuda")
 
     @property
     def data(self) -> Tensor:
@@ -159,13 +190,17 @@ class AhbmTensor(Placed, Tensor):
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.dim() == 0 else super().__format__(spec)
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:
-        if not current().has_data:
-            return f"tensor(..., size={tuple(self.shape)}, dtype={self.dtype}, device='{self.device}')"
-        return f"{repr(peek(self))[:-1]}, device='{self.device}')"
+
+def _describe(x: AhbmTensor, *, tensor_contents: object = None) -> str:  # noqa: ARG001 - as PyTorch calls it
+    if not current().has_data:
+        return f"tensor(..., size={tuple(x.shape)}, dtype={x.dtype}, device='{x.device}')"
+    return f"{repr(peek(x))[:-1]}, device='{x.device}')"
 
 
-Run = Callable[[TorchOperator, Sequence[Any], Mapping[str, Any]], Any]
+replace(AhbmTensor, "__repr__", _describe)
+
+
+Run = Callable[[TorchOperator, tuple[Any, ...], dict[str, Any]], Any]
 """A function that runs an operator with its arguments."""
 
 
@@ -206,8 +241,8 @@ def storage_of(x: Tensor) -> Storage:
 
 def new(size: Sequence[int], dtype: torch.dtype, sip: int, stride: Sequence[int] | None = None) -> AhbmTensor:
     """Return an uninitialised tensor; row-major without ``stride``, in elements."""
-    steps = tuple(torch.empty(size, device="meta").stride()) if stride is None else stride
-    return AhbmTensor(Storage(_extent(size, steps), dtype, sip), size, steps, 0, dtype)
+    steps = torch.empty(size, device="meta").stride() if stride is None else tuple(stride)
+    return AhbmTensor(Storage(_extent(size, steps), dtype, sip), tuple(size), steps, 0, dtype)
 
 
 def without_elements(x: Any) -> Any:
