@@ -34,10 +34,9 @@ from kernbench.frontends.torch import (
     reductions,
     resampling,
 )
-from kernbench.frontends.torch.hosted import SOURCES, WINDOWS, leaves, on_host, written_by
+from kernbench.frontends.torch.hosted import SOURCES, WINDOWS, leaves, on_host, writes_in_order, written_by
 from kernbench.frontends.torch.launches import measure
 from kernbench.frontends.torch.modules import program_place
-from kernbench.frontends.torch.overlap import writes_in_order
 from kernbench.frontends.torch.pointwise import carry_out, rule_of
 from kernbench.frontends.torch.refusals import check_operands
 from kernbench.frontends.torch.storage import KNOWN_BYTES, TorchOperator, UnknownTypeError, current

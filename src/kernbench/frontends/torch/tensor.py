@@ -8,17 +8,19 @@ from math import prod
 from typing import Any, NoReturn, TypeVar
 
 import torch
+from numpy.typing import DTypeLike
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._utils import _rebuild_device_tensor_from_cpu_tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from kernbench.common.dtypes import Array
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.placed import Placed
-from kernbench.frontends.torch.storage import Index, Missing, Storage, TorchOperator, current
+from kernbench.frontends.torch.storage import Arguments, Index, Missing, Options, Storage, TorchOperator, current
 from kernbench.runtime_api import tensor as machine
 
 
@@ -55,14 +57,14 @@ def _refuse_setting(name: str) -> NoReturn:
     raise AttributeError(f"attribute '{name}' of 'torch._C.TensorBase' objects is not writable")
 
 
-def _run_without_elements(operator: Any, args: Any, kwargs: Any) -> Any:
+def _run_without_elements(operator: TorchOperator, args: Arguments, kwargs: Options) -> Any:
     """Run an operator on fake tensors without elements, as PyTorch does to trace functions that capture tensors.
 
     Raises InputError if a captured tensor requires a gradient: the trace would lose this gradient.
     """
     modes = [x.fake_mode for x in tree_leaves((args, kwargs)) if isinstance(x, FakeTensor)]
 
-    def fake(x: AhbmTensor) -> Any:
+    def fake(x: AhbmTensor) -> Tensor:
         if x.requires_grad:
             raise InputError(
                 f"flex_attention: score_mod captures a tensor of shape {tuple(x.shape)}, whose gradient "
@@ -153,17 +155,17 @@ class AhbmTensor(Placed, Tensor):
     def record_stream(self, stream: object) -> None:
         """Do nothing: launches run in one order."""
 
-    def tolist(self) -> Any:
-        """Return the elements as Python numbers, after a transfer."""
+    def tolist(self) -> list[Any]:
+        """Return the elements as lists of Python numbers, after a transfer; of a scalar, its number."""
         return read(self).tolist()
 
-    def numpy(self, *, force: bool = False) -> Any:
+    def numpy(self, *, force: bool = False) -> Array:
         """Transfer the elements to a host array if ``force`` is set. Else raise TypeError, as PyTorch does."""
         if not force:
             raise TypeError(f"numpy() of a tensor on {self.device}: it has to be on the host first: .cpu().numpy()")
         return read(self.detach()).numpy()
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         return self.numpy()
 
     def __deepcopy__(self, memo: dict[int, Tensor]) -> Tensor:
@@ -181,7 +183,7 @@ class AhbmTensor(Placed, Tensor):
             copy.grad = self.grad.__deepcopy__(memo)
         return copy
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> tuple[Callable[..., Tensor], tuple[object, ...]]:
         """Pickle the elements; ``torch.load`` restores them on the machine, or where ``map_location`` says."""
         elements = read(self.detach())
         device = str(device_of(self))
@@ -249,8 +251,8 @@ def without_elements(x: Any) -> Any:
     """Return a meta tensor of the same layout, to infer the shape of a result. Return other values unchanged."""
     if isinstance(x, AhbmTensor):
         n = x.backing.n * x.backing.dtype.itemsize // x.dtype.itemsize
-        whole = torch.empty((n,), dtype=x.dtype, device="meta")
-        return torch.as_strided(whole, x.shape, x.stride(), x.storage_offset())
+        storage = torch.empty((n,), dtype=x.dtype, device="meta")
+        return torch.as_strided(storage, x.shape, x.stride(), x.storage_offset())
     return torch.device("meta") if isinstance(x, torch.device) else x
 
 
