@@ -39,12 +39,12 @@ class Generator(torch.Generator):
 
     @property
     def device(self) -> torch.device:
-        """Return the device of the generator. Setting it raises AttributeError, as PyTorch does."""
+        """Return the device of the generator. Setting it raises AttributeError."""
         return self._device
 
     @device.setter
     def device(self, _: torch.device) -> None:
-        raise AttributeError("attribute 'device' of 'torch._C.Generator' objects is not writable")
+        raise AttributeError("property 'device' of 'Generator' object has no setter")
 
     @property
     def _has_offset(self) -> bool:

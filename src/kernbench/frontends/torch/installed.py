@@ -114,7 +114,9 @@ _COMPOSITES: Mapping[TorchOperator, Callable[..., Any]] = MappingProxyType(
 """Composite operators of PyTorch that have a separate kernel, here or on the CPU."""
 
 
-def _check_before(operator: TorchOperator, function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+def _check_operands_before(
+    operator: TorchOperator, function: Callable[_Parameters, _Result]
+) -> Callable[_Parameters, _Result]:
     """Return ``function`` of a composite operator, preceded by PyTorch's check of its operands."""
 
     def call(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
@@ -278,7 +280,9 @@ def _register() -> Sequence[Library]:
     fallback.fallback(lambda operator, *args, **kwargs: operators.run(operator, args, kwargs), "PrivateUse1")
     fallback.fallback(operators.refuse_layout, "NestedTensorPrivateUse1")
     for operator, function in _COMPOSITES.items():
-        library.impl(operator.overloadpacket.__name__, _check_before(operator, function), "AutogradPrivateUse1")
+        library.impl(
+            operator.overloadpacket.__name__, _check_operands_before(operator, function), "AutogradPrivateUse1"
+        )
     library.impl("ctc_loss.Tensor", _ctc_loss, "AutogradPrivateUse1")
     return library, fallback, *autocast.install()
 

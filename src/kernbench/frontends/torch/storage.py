@@ -17,9 +17,8 @@ from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I16, I32
 from kernbench.common.errors import AllocationError, InputError, NoMachineError
 from kernbench.common.units import format_size
 from kernbench.common.values import state, value
-from kernbench.frontends.placed import pes_of_tensors
+from kernbench.frontends.placed import pes_of_tensors, policy_for
 from kernbench.frontends.torch.modules import ProgramPlace, current_module, program_place
-from kernbench.frontends.torch.placement import policy_for
 from kernbench.runtime_api.context import AnyContext, current_context
 from kernbench.runtime_api.tensor import KnownValues, Tensor
 from kernbench.triton_emu.kernel_runner import check_host_calls

@@ -54,7 +54,7 @@ def _hook(function: Callable[..., _Result]) -> Callable[..., _Result]:
 
 
 def _refuse_setting(name: str) -> NoReturn:
-    raise AttributeError(f"attribute '{name}' of 'torch._C.TensorBase' objects is not writable")
+    raise AttributeError(f"property '{name}' of 'AhbmTensor' object has no setter")
 
 
 def _run_without_elements(operator: TorchOperator, args: Arguments, kwargs: Options) -> Any:
@@ -155,7 +155,7 @@ class AhbmTensor(Placed, Tensor):
     def record_stream(self, stream: object) -> None:
         """Do nothing: launches run in one order."""
 
-    def tolist(self) -> list[Any]:
+    def tolist(self) -> Any:
         """Return the elements as lists of Python numbers, after a transfer; of a scalar, its number."""
         return read(self).tolist()
 
