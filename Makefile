@@ -50,7 +50,9 @@ $(STAMP): pyproject.toml
 
 extras: $(EXTRAS)/.installed
 
+# First the types of the front ends, checked against those of PyTorch, which .venv does not have.
 test-extras: extras
+	$(EXTRAS)/bin/mypy -p kernbench.frontends -p kernbench.kernels
 	$(EXTRAS)/bin/pytest -n 2 tests/frontends tests/cli/test_cli_script.py
 
 # The slow ones, too: random programs, products and seeds of the front ends; the examples of all pages.

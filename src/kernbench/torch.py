@@ -1,6 +1,6 @@
 """PyTorch tensors on the simulated machine: ``torch.device("ahbm")``."""
 
-from kernbench.frontends.torch.cuda import as_cuda
+from kernbench.frontends.torch.device_names import as_cuda
 from kernbench.frontends.torch.installed import MADE_FOR
 from kernbench.frontends.torch.tensor import AhbmTensor
 

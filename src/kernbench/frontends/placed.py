@@ -1,11 +1,18 @@
-"""Tensors of host libraries on the machine: their common interface, and the PEs that store them."""
+"""Tensors of host libraries on the machine: their common interface, and the PEs that store them.
+
+Tensors, and operators on them, use the first PEs of a SIP; more bytes get more PEs.
+"""
 
 from __future__ import annotations
 
 from kernbench.common.errors import InputError
 from kernbench.messages.requests import PeCoord
+from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import AnyContext
 from kernbench.runtime_api.tensor import Tensor
+
+SHARD_BYTES = 1024
+"""Minimum bytes per PE. With smaller shards, reading a complete tensor costs more than parallel PEs save."""
 
 
 class Placed:
@@ -23,13 +30,34 @@ def whole_grid(context: AnyContext) -> tuple[int, int]:
     """
     settings, spec = context.frontends.torch, context.topology
     pes = spec.pes_per_cube if settings.pes is None else settings.pes
-    for name, requested, available in (("cubes", settings.cubes, spec.cubes_per_sip), ("pes", pes, spec.pes_per_cube)):
-        if requested > available:
-            raise InputError(f"--set torch.{name}={requested}: this machine has {available}")
+    for name, count, limit in (("cubes", settings.cubes, spec.cubes_per_sip), ("pes", pes, spec.pes_per_cube)):
+        if count > limit:
+            raise InputError(f"--set torch.{name}={count}: this machine has {limit}")
     return settings.cubes, pes
 
 
 def pes_of_tensors(context: AnyContext, sip: int) -> tuple[PeCoord, ...]:
     """Return the PEs of a SIP that host-library tensors are sharded over. Each PE can access every such tensor."""
     cubes, pes = whole_grid(context)
+    return tuple([(sip, cube, pe) for cube in range(cubes) for pe in range(pes)])
+
+
+def grid_for(context: AnyContext, nbytes: int) -> tuple[int, int]:
+    """Return the number of cubes, and of PEs in each, that share ``nbytes`` bytes."""
+    cubes, pes = whole_grid(context)
+    wanted = max(1, nbytes // SHARD_BYTES)
+    if wanted < pes:
+        return 1, wanted
+    return min(cubes, wanted // pes), pes
+
+
+def policy_for(context: AnyContext, nbytes: int) -> DPPolicy:
+    """Return the policy that shards a storage of ``nbytes`` bytes row-wise over its SIP."""
+    cubes, pes = grid_for(context, nbytes)
+    return DPPolicy("row_wise", "row_wise", num_pes=pes, num_cubes=cubes)
+
+
+def pes_for(context: AnyContext, sip: int, nbytes: int) -> tuple[PeCoord, ...]:
+    """Return the PEs of a SIP that run an operator on ``nbytes`` bytes. The same PEs store a tensor of that size."""
+    cubes, pes = grid_for(context, nbytes)
     return tuple([(sip, cube, pe) for cube in range(cubes) for pe in range(pes)])

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from kernbench.common.dtypes import F32, I32
 from kernbench.common.values import value
-from kernbench.frontends.placed import whole_grid
+from kernbench.frontends.placed import SHARD_BYTES, whole_grid
 from kernbench.frontends.torch.launches import launch, measure, refuse_graph, view_of
-from kernbench.frontends.torch.placement import SHARD_BYTES
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import new, sip_of
 from kernbench.kernels.shares import blocks, part, share

@@ -7,12 +7,16 @@ from functools import wraps
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
-from torch.utils._pytree import tree_map
+from torch.library import Library, fallthrough_kernel
+from torch.utils._pytree import tree_leaves, tree_map
 
-from kernbench.frontends.torch.tensor import AhbmTensor
+from kernbench.frontends.torch.storage import Arguments, Options, TorchOperator, overload_of
+from kernbench.frontends.torch.tensor import AhbmTensor, replace
 
 _KEY = "AutocastPrivateUse1"
+_KEYS = torch._C.DispatchKeySet(torch._C._dispatch_key_parse(_KEY))  # noqa: SLF001 - its only name
 _NARROW = [
     "mm",
     "bmm",
@@ -106,36 +110,32 @@ _WIDEST = [
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 
-def _cast_to(dtype: Any) -> Callable[[Any], Any]:
-    def cast(x: Any) -> Any:
-        if isinstance(x, torch.Tensor) and x.dtype in _FLOATS and x.device.type != "cpu":
-            return x.to(dtype)
-        return x
-
-    return cast
-
-
-def _narrow_type(_: Any) -> Any:
+def _narrow_type(_: Arguments, __: Options) -> torch.dtype:
     return torch.get_autocast_dtype("privateuseone")
 
 
-def _f32(_: Any) -> Any:
+def _f32(_: Arguments, __: Options) -> torch.dtype:
     return torch.float32
 
 
-def _widest(args: Any) -> Any:
-    found: list[Any] = []
-    tree_map(lambda x: found.append(x.dtype) if isinstance(x, torch.Tensor) and x.dtype in _FLOATS else None, args)
-    return torch.float32 if torch.float32 in found or len(set(found)) > 1 else _narrow_type(args)
+def _widest(args: Arguments, kwargs: Options) -> torch.dtype:
+    types = {x.dtype for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor) and x.dtype in _FLOATS}
+    return torch.float32 if torch.float32 in types or len(types) > 1 else _narrow_type(args, kwargs)
 
 
-def _casting(operator: Any, type_of: Callable[[Any], Any]) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        cast = _cast_to(type_of((args, kwargs)))
-        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):  # noqa: SLF001
+def _casting(operator: TorchOperator, type_of: Callable[[Arguments, Options], torch.dtype]) -> Callable[..., Any]:
+    """Return a function that runs an operator with its floating-point operands cast to the type of ``type_of``."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        dtype = type_of(args, kwargs)
+
+        def cast(x: object) -> object:
+            return x.to(dtype) if isinstance(x, Tensor) and x.dtype in _FLOATS and x.device.type != "cpu" else x
+
+        with torch._C._ExcludeDispatchKeyGuard(_KEYS):  # noqa: SLF001
             return operator(*tree_map(cast, args), **tree_map(cast, kwargs))
 
-    return call
+    return run
 
 
 def _scale_in_f32() -> None:
@@ -143,27 +143,25 @@ def _scale_in_f32() -> None:
     begin = GradScaler._lazy_init_scale_growth_tracker  # noqa: SLF001 - it creates the scale
 
     @wraps(begin)
-    def begin_here(self: Any, dev: Any) -> None:
+    def begin_here(self: GradScaler, dev: torch.device) -> None:
         begin(self, dev)
         scale = self._scale
         if isinstance(scale, AhbmTensor):
-            scale.double = lambda: scale
+            replace(scale, "double", lambda: scale)
 
-    GradScaler._lazy_init_scale_growth_tracker = begin_here  # noqa: SLF001
+    replace(GradScaler, "_lazy_init_scale_growth_tracker", begin_here)
 
 
-def install() -> tuple[Any, Any]:
+def install() -> tuple[Library, Library]:
     """Register the device's autocast with PyTorch, and return the registered libraries.
 
     Keep a reference to them: PyTorch undoes the registration when they are deleted.
     """
-    others = torch.library.Library("_", "IMPL")
-    others.fallback(torch.library.fallthrough_kernel, _KEY)
-    library = torch.library.Library("aten", "IMPL")
+    fallback = Library("_", "IMPL")
+    fallback.fallback(fallthrough_kernel, _KEY)
+    library = Library("aten", "IMPL")
     for names, type_of in ((_NARROW, _narrow_type), (_WIDE, _f32), (_WIDEST, _widest)):
         for name in names:
-            packet, _, overload = name.partition(".")
-            operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
-            library.impl(name, _casting(operator, type_of), _KEY)
+            library.impl(name, _casting(overload_of(name), type_of), _KEY)
     _scale_in_f32()
-    return others, library
+    return fallback, library

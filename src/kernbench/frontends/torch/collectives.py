@@ -8,17 +8,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
-from types import MappingProxyType
-from typing import Any
+from types import MappingProxyType, ModuleType
+from typing import Any, NoReturn, ParamSpec, TypeAlias, TypeVar
 
 import torch
-from torch._C._distributed_c10d import ProcessGroup, Work, _create_work_from_future
+from torch import Tensor
+from torch._C import _distributed_c10d as c10d
+from torch._C._distributed_c10d import ProcessGroup, Work
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import comm
 
 from kernbench.common.errors import InputError
 from kernbench.frontends.torch.modules import program_place
-from kernbench.frontends.torch.storage import TorchOperator
+from kernbench.frontends.torch.storage import Lowering, TorchOperator
+from kernbench.frontends.torch.tensor import replace
 from kernbench.runtime_api.context import current_context
 
 NAMESPACES = frozenset(["c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem"])
@@ -26,7 +29,7 @@ NAMESPACES = frozenset(["c10d", "_c10d_functional", "_c10d_functional_autograd",
 _ONE_RANK = "programs of PyTorch with more ranks than one do not run on the machine yet; run one rank"
 
 
-def refuse(operator: TorchOperator, *_: Any, **__: Any) -> Any:
+def refuse(operator: TorchOperator, *_: object, **__: object) -> NoReturn:
     """Raise InputError for an operator that exchanges data between ranks and has no lowering."""
     raise InputError(
         f"{program_place()}: operator {operator.name()} of a tensor of the machine: its schema does not say what it "
@@ -37,21 +40,21 @@ def refuse(operator: TorchOperator, *_: Any, **__: Any) -> Any:
 # a group of one rank
 
 
-def _check_group(group: Any) -> None:
+def _check_group(group: str | ProcessGroup | torch.ScriptObject) -> None:
     """Raise InputError if ``group`` has several ranks. It is a name, a group, or the boxed operand of an operator."""
     if isinstance(group, str):
-        ranks = distributed_c10d._resolve_process_group(group)  # noqa: SLF001 - as PyTorch resolves it
+        ranks = c10d._resolve_process_group(distributed_c10d.GroupName(group))  # noqa: SLF001 - as PyTorch does
     else:
         ranks = group if isinstance(group, ProcessGroup) else ProcessGroup.unbox(group)
     _check_size(ranks.size())
 
 
-def _check_root(root: int) -> None:
+def _check_root(root: object) -> None:
     if root != 0:
         raise InputError(f"{program_place()}: a collective with root {root}: its group has rank 0 alone")
 
 
-def _put(target: Any, source: Any) -> None:
+def _put(target: Tensor, source: Tensor) -> None:
     """Copy the only rank's tensor to ``target``. Raises InputError if the target has another size or dtype."""
     if (target.numel(), target.dtype) != (source.numel(), source.dtype):
         raise InputError(
@@ -61,56 +64,74 @@ def _put(target: Any, source: Any) -> None:
     target.copy_(source.reshape(target.shape))
 
 
-def _done(results: Any) -> Any:
+_work_of: Callable[[torch.futures.Future[object]], Work] = vars(c10d)["_create_work_from_future"]
+"""PyTorch's function, which its types leave out."""
+
+
+def _done(results: object) -> torch.ScriptObject:
     """Return a boxed ``Work`` that is complete, with ``results`` as its result."""
-    future: Any = torch.futures.Future()
+    future = torch.futures.Future[object]()
     future.set_result(results if isinstance(results, list) else [results])
-    return Work.boxed(_create_work_from_future(future))
+    return _work_of(future).boxed()
 
 
-Pairs = Callable[[Any, Any], Iterable[tuple[Any, Any]]]
-"""A function of results and sources that pairs each result with its source."""
+_Results = TypeVar("_Results")
+_Sources = TypeVar("_Sources")
+_Parameters = ParamSpec("_Parameters")
+_Pairs: TypeAlias = Iterable[tuple[Tensor, Tensor]]
+"""Results, each with the source that is copied to it."""
+_Lists: TypeAlias = Sequence[Sequence[Tensor]]
 
 
-def _firsts(lists: Sequence[Sequence[Any]]) -> list[Any]:
+def _firsts(lists: _Lists) -> list[Tensor]:
     """Return the first tensor of each list: that of the only rank."""
     return [tensors[0] for tensors in lists]
 
 
-def _one(result: Any, source: Any) -> Iterable[tuple[Any, Any]]:
+def _single(result: Tensor, source: Tensor) -> _Pairs:
     return [(result, source)]
 
 
-def _pairwise(results: Any, sources: Any) -> Iterable[tuple[Any, Any]]:
+def _pairwise(results: Sequence[Tensor], sources: Sequence[Tensor]) -> _Pairs:
     return zip(results, sources, strict=True)
 
 
-def _to_firsts(results: Any, sources: Any) -> Iterable[tuple[Any, Any]]:
+def _to_firsts(results: _Lists, sources: Sequence[Tensor]) -> _Pairs:
     return zip(_firsts(results), sources, strict=True)
 
 
-def _from_firsts(results: Any, sources: Any) -> Iterable[tuple[Any, Any]]:
+def _from_firsts(results: Sequence[Tensor], sources: _Lists) -> _Pairs:
     return zip(results, _firsts(sources), strict=True)
 
 
-def _copying(pairs: Pairs, *, only_work: bool = False, has_root: bool = False) -> Callable[..., Any]:
+def _to_first_list(results: _Lists, sources: Sequence[Tensor]) -> _Pairs:
+    return zip(results[0], sources, strict=True)
+
+
+def _copying(
+    pair: Callable[[_Results, _Sources], _Pairs], *, only_work: bool = False, has_root: bool = False
+) -> Lowering:
     """Return a collective whose results are copies of its sources. ``only_work``: it returns no tensors, only work."""
 
-    def carry_out(results: Any, sources: Any, group: Any, *options: Any) -> Any:
+    def carry_out(
+        results: _Results, sources: _Sources, group: torch.ScriptObject, *options: object
+    ) -> torch.ScriptObject | tuple[_Results, torch.ScriptObject]:
         _check_group(group)
         if has_root:
             _check_root(options[0])
-        for target, source in pairs(results, sources):
+        for target, source in pair(results, sources):
             _put(target, source)
         return _done(results) if only_work else (results, _done(results))
 
     return carry_out
 
 
-def _leaving(*, only_work: bool = False, root_at: int | None = None) -> Callable[..., Any]:
+def _leaving(*, only_work: bool = False, root_at: int | None = None) -> Lowering:
     """Return a collective that changes no tensor: with one rank, the tensors already are the result."""
 
-    def carry_out(tensors: Any, group: Any, *options: Any) -> Any:
+    def carry_out(
+        tensors: _Results, group: torch.ScriptObject, *options: object
+    ) -> torch.ScriptObject | tuple[_Results, torch.ScriptObject]:
         _check_group(group)
         if root_at is not None:
             _check_root(options[root_at])
@@ -119,24 +140,24 @@ def _leaving(*, only_work: bool = False, root_at: int | None = None) -> Callable
     return carry_out
 
 
-def _copy_of(x: Any, *options: Any) -> Any:
+def _copy_of(x: Tensor | Sequence[Tensor], *options: Any) -> Tensor | list[Tensor]:
     """Return a copy of ``x`` as the result of a functional collective, whose last operand is the group."""
     _check_group(options[-1])
-    return [tensor.clone() for tensor in x] if isinstance(x, list | tuple) else x.clone()
+    return x.clone() if isinstance(x, Tensor) else [tensor.clone() for tensor in x]
 
 
-def _same(x: Any, *options: Any) -> Any:
+def _same(x: _Results, *options: Any) -> _Results:
     _check_group(options[-1])
     return x
 
 
-def _into(x: Any, *options: Any, out: Any) -> Any:
+def _into(x: Tensor, *options: Any, out: Tensor) -> Tensor:
     _check_group(options[-1])
     _put(out, x)
     return out
 
 
-_C10D: Mapping[str, Callable[..., Any]] = MappingProxyType(
+_C10D: Mapping[str, Lowering] = MappingProxyType(
     {
         "allreduce_": _leaving(),
         "allreduce_coalesced_": _leaving(only_work=True),
@@ -144,19 +165,19 @@ _C10D: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "broadcast_": _leaving(root_at=0),
         "reduce_": _leaving(only_work=True, root_at=1),
         "allgather_": _copying(_to_firsts),
-        "allgather_coalesced_": _copying(lambda results, sources: _pairwise(results[0], sources), only_work=True),
+        "allgather_coalesced_": _copying(_to_first_list, only_work=True),
         "allgather_into_tensor_coalesced_": _copying(_pairwise, only_work=True),
-        "_allgather_base_": _copying(_one),
+        "_allgather_base_": _copying(_single),
         "gather_": _copying(_to_firsts, only_work=True, has_root=True),
         "reduce_scatter_": _copying(_from_firsts),
         "reduce_scatter_tensor_coalesced_": _copying(_pairwise, only_work=True),
-        "_reduce_scatter_base_": _copying(_one),
+        "_reduce_scatter_base_": _copying(_single),
         "scatter_": _copying(_from_firsts, has_root=True),
         "alltoall_": _copying(_pairwise),
-        "alltoall_base_": _copying(_one, only_work=True),
+        "alltoall_base_": _copying(_single, only_work=True),
     }
 )
-_FUNCTIONAL: Mapping[str, Callable[..., Any]] = MappingProxyType(
+_FUNCTIONAL: Mapping[str, Lowering] = MappingProxyType(
     {
         "all_reduce": _copy_of,
         "all_reduce_": _same,
@@ -174,7 +195,7 @@ _FUNCTIONAL: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "wait_tensor": lambda x: x,
     }
 )
-LOWERINGS: Mapping[TorchOperator, Callable[..., Any]] = MappingProxyType(
+LOWERINGS: Mapping[TorchOperator, Lowering] = MappingProxyType(
     {getattr(torch.ops.c10d, name).default: collective for name, collective in _C10D.items()}
     | {getattr(torch.ops._c10d_functional, name).default: collective for name, collective in _FUNCTIONAL.items()}  # noqa: SLF001
     | {torch.ops._dtensor.shard_dim_alltoall.default: _copy_of}  # noqa: SLF001 - operators' names
@@ -189,11 +210,13 @@ def _check_size(n_ranks: int) -> None:
         raise InputError(f"{program_place()}: a group of {n_ranks} ranks: {_ONE_RANK}")
 
 
-def _on_machine(function: Callable[..., Any], check: Callable[..., None]) -> Callable[..., Any]:
+def _check_before(
+    function: Callable[_Parameters, _Results], check: Callable[..., None]
+) -> Callable[_Parameters, _Results]:
     """Return ``function``, changed to call ``check`` first while a program runs on the machine."""
 
     @wraps(function)
-    def call(*args: Any, **options: Any) -> Any:
+    def call(*args: _Parameters.args, **options: _Parameters.kwargs) -> _Results:
         if current_context() is not None:
             check(*args, **options)
         return function(*args, **options)
@@ -220,7 +243,7 @@ def _refuse_replicas(*_: object, **__: object) -> None:
     )
 
 
-REPLACED: tuple[tuple[Any, str, Callable[..., None]], ...] = (
+REPLACED: tuple[tuple[ModuleType | type, str, Callable[..., None]], ...] = (
     (distributed_c10d, "rendezvous", _check_rendezvous),
     (distributed_c10d, "_new_process_group_helper", _check_new_group),
     (torch.multiprocessing, "spawn", _refuse_processes),
@@ -238,4 +261,4 @@ REPLACED: tuple[tuple[Any, str, Callable[..., None]], ...] = (
 def install() -> None:
     """Refuse several ranks while a program runs on the machine."""
     for owner, name, check in REPLACED:
-        setattr(owner, name, _on_machine(vars(owner)[name], check))
+        replace(owner, name, _check_before(vars(owner)[name], check))

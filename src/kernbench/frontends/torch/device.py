@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
+from torch import Tensor
+from torch.types import Device
 
 from kernbench.common.errors import InputError
 from kernbench.frontends.gpu import DeviceProperties, device_properties
@@ -39,23 +40,23 @@ def current_device() -> int:
     return current().devices.current
 
 
-def set_device(device: Any) -> None:
+def set_device(device: Device) -> None:
     """Make a SIP the current one."""
     current().ahbm.set_device(_index(device))
 
 
-def _index(device: Any = None) -> int:
+def _index(device: object = None) -> int:
     """Return the SIP that a number, a name or a device stands for; the current SIP for anything else."""
-    named = torch.device(device) if isinstance(device, str) else device
-    if isinstance(named, torch.device):
-        named = named.index
-    return int(named) if isinstance(named, int) and named >= 0 else current_device()
+    if isinstance(device, str):
+        device = torch.device(device)
+    index = device.index if isinstance(device, torch.device) else device
+    return int(index) if isinstance(index, int) and index >= 0 else current_device()
 
 
 class device:  # noqa: N801 - as in torch.cuda
     """A context manager that makes a SIP the current one, as in ``with torch.cuda.device(1):``."""
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: Device) -> None:
         self.idx, self.prev_idx = _index(device), -1
 
     def __enter__(self) -> None:
@@ -69,25 +70,25 @@ class device:  # noqa: N801 - as in torch.cuda
 class device_of(device):  # noqa: N801 - as in torch.cuda
     """A context manager that makes the SIP of a tensor the current one. A host tensor changes nothing."""
 
-    def __init__(self, obj: Any) -> None:
+    def __init__(self, obj: Tensor) -> None:
         super().__init__(obj.get_device())
 
 
 # properties
 
 
-def get_device_properties(device: Any = None) -> DeviceProperties:
+def get_device_properties(device: Device = None) -> DeviceProperties:
     """Return the properties of a SIP."""
     return device_properties(current(), _index(device))
 
 
-def get_device_capability(device: Any = None) -> tuple[int, int]:
+def get_device_capability(device: Device = None) -> tuple[int, int]:
     """Return the compute capability (major, minor) that ``--set triton.capability`` configures."""
-    found = get_device_properties(device)
-    return found.major, found.minor
+    properties = get_device_properties(device)
+    return properties.major, properties.minor
 
 
-def get_device_name(device: Any = None) -> str:
+def get_device_name(device: Device = None) -> str:
     """Return the name of the machine."""
     return get_device_properties(device).name
 
@@ -108,18 +109,18 @@ def is_tf32_supported() -> bool:
     return False
 
 
-def can_device_access_peer(device: Any, peer_device: Any) -> bool:
+def can_device_access_peer(device: Device, peer_device: Device) -> bool:
     """Return whether kernels on one SIP reach the memory of another: only if both are the same SIP."""
     return _index(device) == _index(peer_device)
 
 
-def mem_get_info(device: Any = None) -> tuple[int, int]:
+def mem_get_info(device: Device = None) -> tuple[int, int]:
     """Return the free and the total HBM of a SIP, in bytes."""
     total = get_device_properties(device).total_memory
     return total - memory_allocated(device), total
 
 
-def memory_reserved(device: Any = None) -> int:
+def memory_reserved(device: Device = None) -> int:
     """Return the bytes of HBM that tensors use, plus those retained for reuse."""
     return current().bytes_in_use(_index(device))
 
@@ -128,17 +129,17 @@ max_memory_reserved = memory_reserved
 """Peak of ``memory_reserved``. It equals the current value, because reserved memory is retained."""
 
 
-def memory_allocated(device: Any = None) -> int:
+def memory_allocated(device: Device = None) -> int:
     """Return the bytes that tensors use, each rounded up to the block size of PyTorch's allocators."""
     return pool_of(current()).allocated.get(_index(device), 0)
 
 
-def max_memory_allocated(device: Any = None) -> int:
+def max_memory_allocated(device: Device = None) -> int:
     """Return the peak of ``memory_allocated``."""
     return pool_of(current()).peak.get(_index(device), 0)
 
 
-def reset_peak_memory_stats(device: Any = None) -> None:
+def reset_peak_memory_stats(device: Device = None) -> None:
     """Reset the peak of ``memory_allocated`` to its current value."""
     pool = pool_of(current())
     pool.peak[_index(device)] = pool.allocated.get(_index(device), 0)
@@ -160,11 +161,11 @@ class Stream:
 
     cuda_stream = stream_id = priority = 0
 
-    def __init__(self, device: Any = None, priority: int = 0, **_: object) -> None:
+    def __init__(self, device: Device = None, priority: int = 0, **_: object) -> None:
         self.device_index = _index(device)
 
     @property
-    def device(self) -> Any:
+    def device(self) -> torch.device:
         """Return the SIP of the stream as a device."""
         return device_of_sip(self.device_index)
 
@@ -199,9 +200,9 @@ class Stream:
 
     def record_event(self, event: Event | None = None) -> Event:
         """Record the current time in an event and return it."""
-        noted = event or Event(enable_timing=True)
-        noted.record(self)
-        return noted
+        recorded = event or Event(enable_timing=True)
+        recorded.record(self)
+        return recorded
 
 
 class Event:
@@ -242,7 +243,7 @@ def synchronize(device: object = None) -> None:  # noqa: ARG001 - it waits for a
     current().accelerator.synchronize()
 
 
-def current_stream(device: object = None) -> Stream:
+def current_stream(device: Device = None) -> Stream:
     """Return a SIP's only stream."""
     return Stream(device)
 
@@ -289,31 +290,31 @@ def initial_seed() -> int:
     return DEFAULT.initial_seed()
 
 
-def get_rng_state(device: object = None) -> Any:  # noqa: ARG001
+def get_rng_state(device: object = None) -> Tensor:  # noqa: ARG001
     """Return the state of the generator."""
     return DEFAULT.get_state()
 
 
-def set_rng_state(new_state: Any, device: object = None) -> None:  # noqa: ARG001
+def set_rng_state(new_state: Tensor, device: object = None) -> None:  # noqa: ARG001
     """Set the state of the generator."""
     DEFAULT.set_state(new_state)
 
 
-def get_rng_state_all() -> list[Any]:
+def get_rng_state_all() -> list[Tensor]:
     """Return one state per device. All are equal, because all devices share one generator."""
     return [get_rng_state() for _ in range(device_count())]
 
 
-def set_rng_state_all(new_states: Iterable[Any]) -> None:
+def set_rng_state_all(new_states: Iterable[Tensor]) -> None:
     """Set the state of the generator to each of ``new_states``, so the last state remains."""
-    for each in new_states:
-        set_rng_state(each)
+    for state in new_states:
+        set_rng_state(state)
 
 
 # Functions that PyTorch itself calls on a device module.
 
 
-def get_amp_supported_dtype() -> list[Any]:
+def get_amp_supported_dtype() -> list[torch.dtype]:
     """Return the dtypes that autocast may use."""
     return [torch.float16, torch.bfloat16]
 

@@ -256,7 +256,7 @@ _KERNELS: Mapping[TorchOperator, Callable[..., Any]] = {
     aten.resize_.default: lambda x, size, **_: resize(x, tuple(size)),
 }
 
-_DECOMPOSITIONS: Mapping[TorchOperator, Callable[..., Any]] = MappingProxyType(
+_DECOMPOSITIONS: Mapping[torch._ops.OperatorBase, Callable[..., Any]] = MappingProxyType(
     {**decomposition_table, **core_aten_decompositions()}
 )
 _REFUSED_COLLECTIVE = Way("refused", collectives.refuse)

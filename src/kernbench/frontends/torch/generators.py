@@ -25,7 +25,7 @@ class Generator(torch.Generator):
 
     def __new__(cls, device: Any = "cpu", host: Any = None) -> Any:  # noqa: ARG004
         """Create an object that PyTorch accepts as a host generator. ``host``: another generator to draw from."""
-        return super().__new__(cls, "cpu")
+        return super().__new__(cls)
 
     def __init__(self, device: Any = "cpu", host: Any = None) -> None:
         self.host = self if host is None else host
@@ -38,9 +38,13 @@ class Generator(torch.Generator):
         self._last: dict[tuple[int, int], Tensor] = {}
 
     @property
-    def device(self) -> Any:
-        """Return the device of the generator."""
+    def device(self) -> torch.device:
+        """Return the device of the generator. Setting it raises AttributeError."""
         return self._device
+
+    @device.setter
+    def device(self, _: torch.device) -> None:
+        raise AttributeError("property 'device' of 'Generator' object has no setter")
 
     @property
     def _has_offset(self) -> bool:

@@ -1,8 +1,13 @@
-"""PyTorch operators without a kernel of the machine: the host computes them, at the cost of copies."""
+"""PyTorch operators that the host computes at the cost of copies: those without a kernel of the machine.
+
+The host also computes writes to elements that share memory, whose order matters. An expanded tensor has an axis with a
+stride of 0: all elements along that axis share memory. Elements of other strides, such as those of ``unfold``, may
+overlap, too. PyTorch does not check such strides, and writes the shared elements one after another.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +18,7 @@ from kernbench.common.errors import InputError, UnmodelledError
 from kernbench.common.values import value
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch.modules import program_place
-from kernbench.frontends.torch.storage import TorchOperator, current
+from kernbench.frontends.torch.storage import Arguments, Options, TorchOperator, current
 from kernbench.frontends.torch.tensor import (
     AhbmTensor,
     from_host,
@@ -51,6 +56,14 @@ _IN_OWN_TYPE = frozenset(["nextafter"])
 """Operators that the host must not compute in f32, because the result would differ."""
 _OF_VALUES = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
 """Tags of operators whose result is a number for the program, or has a shape that depends on values."""
+_SAME_EVERYWHERE = frozenset(("fill_", "zero_"))
+"""Operators that write one number everywhere, so the order of writes has no effect."""
+_ONE_AFTER_ANOTHER = frozenset(("masked_fill_", "index_put_", "_index_put_impl_", "index_fill_"))
+"""Other operators that PyTorch lets write to expanded tensors: the last write wins."""
+_REFUSAL = (
+    "unsupported operation: more than one element of the written-to tensor refers to a single memory location. Please "
+    "clone() the tensor before performing the operation."
+)
 
 
 def _note(name: str) -> None:
@@ -64,46 +77,51 @@ def _note(name: str) -> None:
     context.operators.note_unmodelled()
 
 
-def on_host(operator: TorchOperator, args: Any, kwargs: Any, *, in_order: bool = False) -> Any:
+def on_host(operator: TorchOperator, args: Arguments, kwargs: Options, *, in_order: bool = False) -> Any:
     """Copy an operator's operands to the host, compute there, and copy the results back. Note it as unmodelled.
 
     ``in_order``: the operator writes to elements that share memory, so operands keep their layout and dtypes. Raises
     InputError if the operator writes an operand that its schema does not declare as written.
     """
     name = operator.overloadpacket.__name__
-    here = [each for each in leaves(args, kwargs) if isinstance(each, AhbmTensor)]
+    operands = [x for x in leaves(args, kwargs) if isinstance(x, AhbmTensor)]
     device = kwargs.get("device")
-    sip = sip_of(here[0]) if here else sip_of(device or DEVICE)
+    sip = sip_of(operands[0]) if operands else sip_of(device or DEVICE)
     types = None
     if name not in SOURCES:
         _note(name)
-        widens = not in_order and name not in _IN_OWN_TYPE and any(each.dtype in _NARROW for each in here)
+        widens = not in_order and name not in _IN_OWN_TYPE and any(x.dtype in _NARROW for x in operands)
         types = _result_types(operator, args, kwargs) if widens else None
-    blank, results = name in SOURCES and len(here) == 1, _results(operator, args, kwargs)
-    copies, known = _fetched(operator, here, results, blank=blank)
+    if name in SOURCES and len(operands) == 1:
+        copies, is_known = {id(x): _make_blank(x) for x in operands}, True
+    else:
+        copies, is_known = _fetch(operator, operands, _output_ids(operator, args, kwargs))
     if types is not None:
-        copies = {key: each.float() if each.dtype in _NARROW else each for key, each in copies.items()}
-    host = lambda x: copies[id(x)] if isinstance(x, AhbmTensor) else _host_device(x)  # noqa: E731
+        copies = {key: x.float() if x.dtype in _NARROW else x for key, x in copies.items()}
+
+    def move(x: object) -> object:
+        return copies[id(x)] if isinstance(x, AhbmTensor) else _on_host_device(x)
+
     unwritten = _UnwrittenOperands.of(operator, args, kwargs, copies)
     try:
-        found = operator(*tree_map(host, args), **tree_map(host, kwargs))
+        results = operator(*tree_map(move, args), **tree_map(move, kwargs))
     except NotImplementedError as error:
         raise InputError(f"operator {name}: neither the machine nor PyTorch's CPU has it for these tensors") from error
     unwritten.check(operator)
     written = {id(copies[id(x)]): x for x in written_by(operator, args, kwargs)}
     for target in written.values():
         elements = copies[id(target)]
-        write(resize(target, tuple(elements.shape)), elements, is_known=known)
+        write(resize(target, tuple(elements.shape)), elements, is_known=is_known)
     stays = device is not None and torch.device(device).type != DEVICE
 
-    def back(x: Any) -> Any:
-        if not isinstance(x, torch.Tensor) or stays:
+    def move_back(x: object) -> object:
+        if not isinstance(x, Tensor) or stays:
             return x
-        return written[id(x)] if id(x) in written else from_host(x, sip, is_known=known)
+        return written[id(x)] if id(x) in written else from_host(x, sip, is_known=is_known)
 
     if types is not None:
-        found = _rounded(found, types, set(written))
-    return tree_map(back, found)
+        results = _round(results, types, set(written))
+    return tree_map(move_back, results)
 
 
 @value
@@ -116,7 +134,9 @@ class _UnwrittenOperands:
     pairs: tuple[tuple[Tensor, Tensor], ...] = ()
 
     @staticmethod
-    def of(operator: TorchOperator, args: Any, kwargs: Any, copies: Mapping[int, Tensor]) -> _UnwrittenOperands:
+    def of(
+        operator: TorchOperator, args: Arguments, kwargs: Options, copies: Mapping[int, Tensor]
+    ) -> _UnwrittenOperands:
         """Return the unwritten operands of a call; none for PyTorch's own operators."""
         if operator.namespace == "aten":
             return _UnwrittenOperands()
@@ -136,84 +156,126 @@ def _bits(x: Tensor) -> Tensor:
     return x.contiguous().reshape(-1).view(torch.uint8)
 
 
-def _fetched(
-    operator: TorchOperator, operands: Sequence[Tensor], results: set[int], *, blank: bool
-) -> tuple[dict[int, Any], bool]:
+def _fetch(operator: TorchOperator, operands: Sequence[Tensor], outputs: set[int]) -> tuple[dict[int, Tensor], bool]:
     """Return host copies of operands by ``id``, and whether all their values are real. Unknown values become zeros.
 
-    ``results``: ids of operands that only receive results. ``blank``: no operand is read. Raises NoDataError if the
-    shape of the result, or a number for the program, depends on values that the run lacks.
+    ``outputs``: ids of operands that only receive results. Raises NoDataError if the shape of the result, or a number
+    for the program, depends on values that the run lacks.
     """
-    if blank:
-        return {id(each): _blank(each) for each in operands}, True
-    asks = _asks_for_values(operator)
-    copies, known = {}, True
-    for each in operands:
-        if asks(each):
-            copies[id(each)] = read(each)
+    copies, is_known = {}, True
+    for x in operands:
+        if _needs_values(operator, x):
+            copies[id(x)] = read(x)
         else:
-            overwritten = id(each) in results
-            known = known and (overwritten or has_values(each))
-            copies[id(each)] = read(each, "zeros", overwritten=overwritten)
-    return copies, known
+            overwritten = id(x) in outputs
+            is_known = is_known and (overwritten or has_values(x))
+            copies[id(x)] = read(x, "zeros", overwritten=overwritten)
+    return copies, is_known
 
 
-def _asks_for_values(operator: TorchOperator) -> Callable[[Tensor], bool]:
-    """Return a function that tells if an operand's values determine the shape of the result, or a number."""
+def _needs_values(operator: TorchOperator, x: Tensor) -> bool:
+    """Return whether the values of an operand determine the shape of the result, or a number for the program."""
     if not _OF_VALUES & set(operator.tags):
-        return lambda _: False
-    if operator is aten.index.Tensor:  # the mask determines the number of results
-        return lambda x: x.dtype in (torch.bool, torch.uint8)
-    return lambda _: True
+        return False
+    is_mask = x.dtype in (torch.bool, torch.uint8)
+    return is_mask or operator is not aten.index.Tensor  # whose mask determines the number of results
 
 
-def _blank(x: Tensor) -> Any:
+def _make_blank(x: Tensor) -> Tensor:
     """Return an uninitialised host tensor with the layout of ``x``, whose values are not read."""
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
 
 
-def _result_types(operator: TorchOperator, args: Any, kwargs: Any) -> list[Any] | None:
+def _result_types(operator: TorchOperator, args: Arguments, kwargs: Options) -> list[torch.dtype | None] | None:
     """Return the types of an operator's results; None if PyTorch must compute the results to find out."""
     try:
         form = operator(*tree_map(without_elements, args), **tree_map(without_elements, kwargs))
     except (NotImplementedError, RuntimeError):
         return None
-    return [each.dtype if isinstance(each, torch.Tensor) else None for each in leaves(form, {})]
+    return [x.dtype if isinstance(x, Tensor) else None for x in leaves((form,), {})]
 
 
-def _rounded(found: Any, types: list[Any], written: set[int]) -> Any:
+def _round(results: Any, types: Sequence[torch.dtype | None], written: set[int]) -> Any:
     """Convert results, which were computed in f32 as on GPUs, to the operator's result ``types``."""
-    wanted = iter(types)
+    remaining = iter(types)
 
-    def rounded(x: Any) -> Any:
-        ty = next(wanted)
-        return x.to(ty) if isinstance(x, torch.Tensor) and ty is not None and id(x) not in written else x
+    def convert(x: object) -> object:
+        dtype = next(remaining)
+        return x.to(dtype) if isinstance(x, Tensor) and dtype is not None and id(x) not in written else x
 
-    return tree_map(rounded, found)
+    return tree_map(convert, results)
 
 
-def leaves(args: Any, kwargs: Any) -> list[Any]:
+def leaves(args: Arguments, kwargs: Options) -> list[Any]:
     """Return all arguments of an operator, with lists and tuples flattened."""
-    found: list[Any] = []
-    tree_map(found.append, (args, kwargs))
-    return found
+    arguments: list[Any] = []
+    tree_map(arguments.append, (args, kwargs))
+    return arguments
 
 
-def _host_device(x: Any) -> Any:
+def _on_host_device(x: object) -> object:
     return torch.device("cpu") if isinstance(x, torch.device) and x.type == DEVICE else x
 
 
-def written_by(operator: TorchOperator, args: Any, kwargs: Any) -> list[Any]:
+def written_by(operator: TorchOperator, args: Arguments, kwargs: Options) -> list[AhbmTensor]:
     """Return the tensors of the machine that an operator writes."""
-    found: list[Any] = []
-    for i, each in enumerate(operator._schema.arguments):  # noqa: SLF001 - as subclasses use it
-        if each.alias_info is not None and each.alias_info.is_write:
-            found.append(kwargs.get(each.name) if each.name in kwargs else args[i] if i < len(args) else None)
-    return [x for x in leaves((found,), {}) if isinstance(x, AhbmTensor)]
+    targets: list[Any] = []
+    for place, argument in enumerate(operator._schema.arguments):  # noqa: SLF001 - as subclasses use it
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            default = args[place] if place < len(args) else None
+            targets.append(kwargs.get(argument.name, default))
+    return [x for x in leaves((targets,), {}) if isinstance(x, AhbmTensor)]
 
 
-def _results(operator: TorchOperator, args: Any, kwargs: Any) -> set[int]:
+def _output_ids(operator: TorchOperator, args: Arguments, kwargs: Options) -> set[int]:
     """Return the ids of operands that the operator only writes (``out=``)."""
-    names = {each.name for each in operator._schema.arguments if each.is_out}  # noqa: SLF001 - as subclasses use it
-    operands = {id(each) for each in leaves(args, {name: x for name, x in kwargs.items() if name not in names})}
-    return {id(each) for each in leaves((), {name: x for name, x in kwargs.items() if name in names})} - operands
+    arguments = operator._schema.arguments  # noqa: SLF001 - as subclasses use it
+    names = {argument.name for argument in arguments if argument.is_out}
+    operands = {id(x) for x in leaves(args, {name: x for name, x in kwargs.items() if name not in names})}
+    return {id(x) for x in leaves((), {name: x for name, x in kwargs.items() if name in names})} - operands
+
+
+# elements that share memory
+
+
+def writes_in_order(operator: TorchOperator, args: Arguments, kwargs: Options) -> bool:
+    """Return whether an operator writes to elements that share memory. The order of writes then matters.
+
+    Raises RuntimeError, with PyTorch's message, if PyTorch refuses the write.
+    """
+    written = written_by(operator, args, kwargs)
+    if not written or torch.Tag.inplace_view in operator.tags:
+        return False
+    shared = [x for x in written if not is_nested(x)]
+    if not shared:
+        return False
+    name = operator.overloadpacket.__name__
+    if name in _SAME_EVERYWHERE:
+        return False
+    if name not in _ONE_AFTER_ANOTHER and any(repeated_axes(x) for x in shared):
+        raise RuntimeError(_REFUSAL)
+    return True
+
+
+def repeated_axes(x: Tensor) -> list[int]:
+    """Return the axes along which all elements share memory."""
+    return [axis for axis, (n, step) in enumerate(zip(x.shape, x.stride(), strict=True)) if n > 1 and step == 0]
+
+
+def without_repeats(x: Tensor) -> Tensor:
+    """Return ``x`` with one element along each axis whose elements all share memory."""
+    for axis in repeated_axes(x):
+        x = x.narrow(axis, 0, 1)
+    return x
+
+
+def is_nested(x: Tensor) -> bool:
+    """Return whether the stride of each axis exceeds the span of all faster axes, so no two elements share memory."""
+    if not x.numel():
+        return True
+    reach = 0
+    for step, n in sorted((step, n) for n, step in zip(x.shape, x.stride(), strict=True) if n != 1):
+        if step <= reach:
+            return False
+        reach += (n - 1) * step
+    return True

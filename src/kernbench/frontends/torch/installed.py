@@ -1,42 +1,59 @@
-"""Registration of device ``ahbm`` with PyTorch, on import, after a check that PyTorch has all names used here."""
+"""Registration of device ``ahbm`` with PyTorch, on import, and functions of PyTorch that run differently on it.
+
+The import first checks that PyTorch has all names used here. Backward raises exceptions of its nodes and hooks.
+PyTorch's compilers run a function operator by operator, and the report has a remark about this.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from importlib.metadata import version
-from typing import Any
+from types import MappingProxyType, ModuleType
+from typing import Any, ParamSpec, TypeVar
 
 import torch
+from torch import Tensor
+from torch._higher_order_ops.flex_attention import (
+    flex_attention,
+    flex_attention_backward,
+    sdpa_dense,
+    sdpa_dense_backward,
+)
 from torch._library import triton as triton_operators
+from torch.autograd import graph
 from torch.jit import _trace
-from torch.nn.attention import flex_attention
+from torch.library import Library
+from torch.nn.attention import flex_attention as flex
 from torch.nn.utils import clip_grad
 from torch.optim import optimizer
-from torch.utils import backend_registration
+from torch.utils import _foreach_utils, backend_registration
+from torch.utils._pytree import tree_leaves
 
 from kernbench.common.collector import collect_at_exit
-from kernbench.common.errors import InputError
+from kernbench.common.errors import InputError, UnmodelledError
 from kernbench.frontends.gpu import DEVICE
-from kernbench.frontends.torch import (
-    autocast,
-    backward,
-    collectives,
-    compiling,
-    current_device,
-    device,
-    moving,
-    operators,
-)
+from kernbench.frontends.torch import autocast, collectives, device, device_names, moving, operators
 from kernbench.frontends.torch.attention import scaled_dot_product_attention
-from kernbench.frontends.torch.modules import follow_modules
+from kernbench.frontends.torch.device_names import see_as_program
+from kernbench.frontends.torch.modules import follow_modules, program_place
 from kernbench.frontends.torch.norms import renorm, renorm_in_place, rms_norm
 from kernbench.frontends.torch.refusals import check_operands
-from kernbench.frontends.torch.tensor import AhbmTensor, dispatch_by, is_called_cuda
+from kernbench.frontends.torch.storage import TorchOperator, current, overload_of
+from kernbench.frontends.torch.tensor import AhbmTensor, dispatch_by, is_called_cuda, replace
 from kernbench.frontends.torch.ways import REFUSED_LAYOUT
+from kernbench.runtime_api.context import current_context
+
+MADE_FOR = "2.13"
+NOTE = "torch.compile: ran eagerly, operator by operator"
+TRACE_NOTE = "torch.jit.trace: the trace is not checked: PyTorch does that in float64, which the machine does not have"
+FLEX_NOTE = "flex_attention: ran operator by operator, with all scores in memory"
 
 aten = torch.ops.aten
-MADE_FOR = "2.13"
-_NAMES = (
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+_NAMES: tuple[tuple[ModuleType | type, str], ...] = (
     (backend_registration, "_setup_privateuseone_for_python_backend"),
     (torch.Tensor, "_make_wrapper_subclass"),
     (triton_operators, "wrap_triton_enabled_default"),
@@ -45,8 +62,8 @@ _NAMES = (
     (clip_grad, "_has_foreach_support"),
     (torch.autograd, "_engine_run_backward"),
     (_trace, "_check_trace"),
-    (flex_attention, "_validate_device"),
-    (flex_attention, "_warn_once"),
+    (flex, "_validate_device"),
+    (flex, "_warn_once"),
     (torch._C._autograd, "_push_saved_tensors_default_hooks"),  # noqa: SLF001
     (torch._C, "_swap_tensor_impl"),  # noqa: SLF001
     (torch._C._acc, "DeviceGuard"),  # noqa: SLF001
@@ -56,78 +73,190 @@ _NAMES = (
 
 def _check() -> None:
     """Raise ImportError, which names the supported version, if this PyTorch lacks a name that is used here."""
-    found = version("torch")
+    installed = version("torch")
     made_for = f"kernbench.torch is made for torch {MADE_FOR}"
-    if not found.startswith(f"{MADE_FOR}."):
-        raise ImportError(f"{made_for}, and this is {found}: pip install 'kernbench[torch]'")
+    if not installed.startswith(f"{MADE_FOR}."):
+        raise ImportError(f"{made_for}, and this is {installed}: pip install 'kernbench[torch]'")
     for owner, name in _NAMES:
         if name not in vars(owner) and name not in dir(owner):
-            raise ImportError(f"{made_for}: {owner.__name__} of {found} has no {name}")
+            raise ImportError(f"{made_for}: {owner.__name__} of {installed} has no {name}")
 
 
-def _operator(name: str) -> Callable[..., Any]:
-    packet, _, overload = name.partition(".")
-    chosen = getattr(getattr(torch.ops.aten, packet), overload or "default")
-    return lambda *args, **kwargs: operators.run(chosen, args, kwargs)
+# operators
 
 
-def _supports_lists(tensors: Any, device: Any) -> bool:
-    """Return whether list operators accept these tensors. PyTorch's own check accepts only its own classes."""
-    found: bool = _asks_lists(tensors, device) or all(x is None or isinstance(x, AhbmTensor) for x in tensors)
-    return found
+def _runs(name: str) -> Callable[..., Any]:
+    operator = overload_of(name)
+    return lambda *args, **kwargs: operators.run(operator, args, kwargs)
 
 
-_check()
-_asks_lists = clip_grad._has_foreach_support  # noqa: SLF001 - PyTorch's own rule
-_guard = backward.AhbmGuard()
-backend_registration._setup_privateuseone_for_python_backend(DEVICE, backend_module=device, device_guard=_guard)  # noqa: SLF001
-dispatch_by(operators.run)
-_library = torch.library.Library("aten", "IMPL")
-for _name in operators.BY_DEVICE:
-    _library.impl(_name, _operator(_name), "PrivateUse1")
-# ``wrap_triton`` exists for tracing. Here nothing is traced, so the kernel itself is launched.
-triton_operators.wrap_triton_enabled_default = False
-_all_others = torch.library.Library("_", "IMPL")
-_all_others.fallback(lambda operator, *args, **kwargs: operators.run(operator, args, kwargs), "PrivateUse1")
-_all_others.fallback(REFUSED_LAYOUT.run, "NestedTensorPrivateUse1")
+def _max_pool1d(*args: Any, **kwargs: Any) -> Tensor:
+    """Pool by PyTorch's composite operator. It accepts integers, which the CPU's kernel refuses."""
+    pooled: Tensor = aten.max_pool1d.default.decompose(*args, **kwargs)
+    return pooled
 
 
-def _asked(operator: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+def _ctc_loss(log_probs: Tensor, targets: Tensor, *lengths_and_rule: Any) -> Tensor:
+    """Compute the loss with the lengths on the data's device, because PyTorch divides by them without moving them."""
+    lengths = [x.to(log_probs.device) for x in lengths_and_rule[:2]]
+    loss: Tensor = aten.ctc_loss.Tensor.decompose(log_probs, targets, *lengths, *lengths_and_rule[2:])
+    return loss
+
+
+_COMPOSITES: Mapping[TorchOperator, Callable[..., Any]] = MappingProxyType(
+    {
+        aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
+        aten.rms_norm.default: rms_norm,
+        aten.renorm.default: renorm,
+        aten.renorm_.default: renorm_in_place,
+        aten.max_pool1d.default: _max_pool1d,
+    }
+)
+"""Composite operators of PyTorch that have a separate kernel, here or on the CPU."""
+
+
+def _check_operands_before(
+    operator: TorchOperator, function: Callable[_Parameters, _Result]
+) -> Callable[_Parameters, _Result]:
     """Return ``function`` of a composite operator, preceded by PyTorch's check of its operands."""
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
         check_operands(operator, args, kwargs)
         return function(*args, **kwargs)
 
     return call
 
 
-def _max_pool1d(*args: Any, **kwargs: Any) -> Any:
-    """Pool by PyTorch's composite operator. It accepts integers, which the CPU's kernel refuses."""
-    return aten.max_pool1d.default.decompose(*args, **kwargs)
+# backward
 
 
-# Composite operators of PyTorch that have a kernel of their own, here or on the CPU.
-for _composite, _function in (
-    (aten.scaled_dot_product_attention, scaled_dot_product_attention),
-    (aten.rms_norm, rms_norm),
-    (aten.renorm, renorm),
-    (aten.renorm_, renorm_in_place),
-    (aten.max_pool1d, _max_pool1d),
-):
-    _library.impl(_composite.__name__, _asked(_composite.default, _function), "AutogradPrivateUse1")
+_raise_pending = ctypes.pythonapi.Py_IsInitialized
+"""Any function of Python's C interface: after its call, ``ctypes`` raises a pending exception."""
 
 
-def _ctc_loss(log_probs: Any, targets: Any, *lengths_and_rule: Any) -> Any:
-    """Compute the loss with the lengths on the data's device, because PyTorch divides by them without moving them."""
-    lengths = [each.to(log_probs.device) for each in lengths_and_rule[:2]]
-    return aten.ctc_loss.Tensor.decompose(log_probs, targets, *lengths, *lengths_and_rule[2:])
+class AhbmGuard(torch._C._acc.DeviceGuard):  # noqa: SLF001 - the documented base
+    """The guard of device ``ahbm``. It switches no device, because no thread has a current device of its own.
+
+    PyTorch's engine holds a guard while it runs a node of backward or a hook of the program. At the end, the engine
+    calls the guard's Python method for the device type. If an exception were pending then, the call would return
+    nothing, and the process would end. The method therefore stores the exception, and the call of backward raises it.
+    """
+
+    __slots__ = ("_error",)  # a lookup in a dictionary would fail while an exception is pending
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._error: BaseException | None = None
+
+    def type_(self) -> Any:  # PyTorch declares another type than it needs
+        """Return the type of the device. Store a pending exception for `raise_stored`."""
+        try:
+            _raise_pending()
+        except BaseException as error:
+            self._error = self._error or error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
+        return torch._C._autograd.DeviceType.PrivateUse1  # noqa: SLF001 - its only name
+
+    def raise_stored(self) -> None:
+        """Raise the stored exception, if there is one, and forget it."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
 
-_library.impl("ctc_loss.Tensor", _ctc_loss, "AutogradPrivateUse1")
+def _install_backward(guard: AhbmGuard) -> None:
+    """Make backward raise the exception that ``guard`` stored. In hooks of the program, "cuda" means the machine."""
+    run_backward = graph._engine_run_backward  # noqa: SLF001
+
+    @wraps(run_backward)
+    def run(*args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
+        guard.raise_stored()
+        gradients: tuple[Tensor, ...] = ()
+        failure = None
+        try:
+            # The simulation needs one thread. Leaving inference mode would let the engine use several.
+            with see_as_program(), torch.autograd.set_multithreading_enabled(False):
+                gradients = run_backward(*args, **kwargs)
+        except SystemError as error:  # from the engine, since the guard has stored the exception
+            failure = error
+        guard.raise_stored()
+        if failure is not None:
+            raise failure
+        return gradients
+
+    replace(torch.autograd, "_engine_run_backward", run)
 
 
-def _refuse_storage(_: Any, location: str) -> None:
+# compilers
+
+
+def _install_compile() -> None:
+    """Make ``torch.compile`` return its argument while a program runs on the machine."""
+    compile_it = torch.compile
+
+    @wraps(compile_it)
+    def compile_here(model: Callable[..., Any] | None = None, **options: Any) -> Callable[..., Any]:
+        context = current_context()
+        if context is None:
+            return compile_it(model, **options)
+        if context.frontends.torch.strict:
+            raise UnmodelledError(f"{program_place()}: torch.compile: the machine runs eagerly, which --strict refuses")
+        context.remarks.append(NOTE)
+        return (lambda function: function) if model is None else model
+
+    replace(torch, "compile", compile_here)
+
+
+def _install_trace() -> None:
+    """Skip the comparison in float64 that ``torch.jit.trace`` makes on the machine."""
+    check = _trace._check_trace  # noqa: SLF001
+
+    @wraps(check)
+    def check_elsewhere(inputs: object, *args: object, **options: object) -> None:
+        if any(isinstance(x, AhbmTensor) for x in tree_leaves(inputs)):
+            current().remarks.append(TRACE_NOTE)
+        else:
+            check(inputs, *args, **options)
+
+    replace(_trace, "_check_trace", check_elsewhere)
+
+
+def _install_flex_attention() -> None:
+    """Run ``flex_attention`` and its backward by the operators that PyTorch uses for devices without a fused kernel."""
+    flex_attention.py_impl(AhbmTensor)(_note_flex(sdpa_dense))
+    flex_attention_backward.py_impl(AhbmTensor)(sdpa_dense_backward)
+    validate, warn = flex._validate_device, flex._warn_once  # noqa: SLF001
+
+    def validate_elsewhere(query: Tensor, key: Tensor, value: Tensor) -> None:
+        if not isinstance(query, AhbmTensor):
+            validate(query, key, value)
+
+    def warn_elsewhere(warning_id: str, message: str, category: type[Warning] = UserWarning) -> None:
+        if warning_id != "flex_attention_performance" or current_context() is None:  # the remark replaces the warning
+            warn(warning_id, message, category)
+
+    replace(flex, "_validate_device", validate_elsewhere)
+    replace(flex, "_warn_once", warn_elsewhere)
+
+
+def _note_flex(run: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    @wraps(run)
+    def run_here(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+        current().remarks.append(FLEX_NOTE)
+        return run(*args, **kwargs)
+
+    return run_here
+
+
+# other functions of PyTorch
+
+
+def _supports_lists(tensors: list[Tensor], device: torch.device) -> bool:
+    """Return whether list operators accept these tensors. PyTorch's own check accepts only its own classes."""
+    supports = _foreach_utils._has_foreach_support  # noqa: SLF001 - PyTorch's own rule
+    return supports(tensors, device) or all(x is None or isinstance(x, AhbmTensor) for x in tensors)
+
+
+def _refuse_storage(_: object, location: str) -> None:
     """Raise InputError for ``torch.load`` onto the machine: PyTorch would copy raw bytes there."""
     name = location.partition(":")[0]
     if name == DEVICE or (name == "cuda" and is_called_cuda()):
@@ -137,18 +266,51 @@ def _refuse_storage(_: Any, location: str) -> None:
         )
 
 
-torch.serialization.register_package(0, lambda _: None, _refuse_storage)
-_autocast = autocast.install()
-clip_grad._has_foreach_support = _supports_lists  # noqa: SLF001
-optimizer._foreach_supported_types.append(AhbmTensor)  # noqa: SLF001 - optimisers then use operators on lists
+def _register() -> Sequence[Library]:
+    """Register the device and its operators, and return the registered libraries.
+
+    Keep a reference to them: PyTorch undoes the registration when they are deleted.
+    """
+    setup = backend_registration._setup_privateuseone_for_python_backend  # noqa: SLF001 - the documented way
+    setup(DEVICE, backend_module=device, device_guard=_guard)
+    dispatch_by(operators.run)
+    library = Library("aten", "IMPL")
+    for name in operators.BY_DEVICE:
+        library.impl(name, _runs(name), "PrivateUse1")
+    fallback = Library("_", "IMPL")
+    fallback.fallback(lambda operator, *args, **kwargs: operators.run(operator, args, kwargs), "PrivateUse1")
+    fallback.fallback(REFUSED_LAYOUT.run, "NestedTensorPrivateUse1")
+    for operator, function in _COMPOSITES.items():
+        library.impl(
+            operator.overloadpacket.__name__, _check_operands_before(operator, function), "AutogradPrivateUse1"
+        )
+    library.impl("ctc_loss.Tensor", _ctc_loss, "AutogradPrivateUse1")
+    return library, fallback, *autocast.install()
+
+
+def _replace_functions() -> None:
+    """Replace functions and settings of PyTorch for programs that run on the machine."""
+    # ``wrap_triton`` exists for tracing. Here nothing is traced, so the kernel itself is launched.
+    triton_operators.wrap_triton_enabled_default = False
+    torch.serialization.register_package(0, lambda _: None, _refuse_storage)
+    replace(clip_grad, "_has_foreach_support", _supports_lists)
+    optimizer._foreach_supported_types.append(AhbmTensor)  # noqa: SLF001 - optimisers then use operators on lists
+    _install_compile()
+    _install_trace()
+    _install_flex_attention()
+    # For evaluation, PyTorch's encoders use fused operators. Here only the unfused operators have kernels.
+    torch.backends.mha.set_fastpath_enabled(False)
+    moving.install()
+    device_names.install()
+    collectives.install()
+    _install_backward(_guard)
+    # The simulation runs in one thread. A backward pass in another thread would be outside of it.
+    torch.autograd.set_multithreading_enabled(False)
+
+
+_check()
+_guard = AhbmGuard()
+_libraries = _register()
+_replace_functions()
 follow_modules()
-compiling.install()
-# For evaluation, PyTorch's encoders use fused operators. Here only the unfused operators have kernels.
-torch.backends.mha.set_fastpath_enabled(False)
-moving.install()
-current_device.install()
-collectives.install()
-backward.install(_guard)
-# The simulation runs in one thread. A backward pass in another thread would be outside of it.
-torch.autograd.set_multithreading_enabled(False)
 collect_at_exit()  # PyTorch loads Triton's library

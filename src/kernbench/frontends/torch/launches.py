@@ -10,8 +10,8 @@ from torch import Tensor
 
 from kernbench.common.dtypes import DType
 from kernbench.common.errors import InputError
+from kernbench.frontends.placed import pes_for
 from kernbench.frontends.torch.modules import ProgramPlace, call_from, current_module, is_made_by_module, program_place
-from kernbench.frontends.torch.placement import pes_for
 from kernbench.frontends.torch.storage import current, machine_type
 from kernbench.frontends.torch.tensor import on_machine, sip_of, storage_of
 from kernbench.kernels.tiling import collapse

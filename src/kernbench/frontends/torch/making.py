@@ -11,8 +11,8 @@ from torch import Tensor
 
 from kernbench.common.dtypes import F32, I64
 from kernbench.frontends.gpu import DEVICE
+from kernbench.frontends.torch.hosted import without_repeats
 from kernbench.frontends.torch.launches import dtype_of, launch
-from kernbench.frontends.torch.overlap import without_repeats
 from kernbench.frontends.torch.pointwise import apply, apply_all, as_element, identity, plain, to_bool, to_whole
 from kernbench.frontends.torch.tensor import (
     AhbmTensor,

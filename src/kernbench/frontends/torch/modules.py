@@ -9,11 +9,11 @@ from dataclasses import field
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 import typing_extensions
+from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from kernbench.common.values import state, value
@@ -31,14 +31,14 @@ class ModulePlaces:
     """The modules whose forward is running, and those whose forward created the nodes of backward."""
 
     _stack: list[str] = field(default_factory=list)
-    _names: WeakKeyDictionary[Any, dict[int, str]] = field(default_factory=WeakKeyDictionary)
-    _roots: list[Any] = field(default_factory=list)
+    _names: WeakKeyDictionary[Module, dict[int, str]] = field(default_factory=WeakKeyDictionary)
+    _roots: list[Module] = field(default_factory=list)
     _by_node: dict[int, str] = field(default_factory=dict)
 
-    def enter(self, module: Any) -> None:
+    def enter(self, module: Module) -> None:
         """Record that the forward of ``module`` begins. Names are relative to the outermost running module."""
         if not self._roots:
-            self._names.setdefault(module, {id(each): name for name, each in module.named_modules()})
+            self._names.setdefault(module, {id(part): name for name, part in module.named_modules()})
         self._roots.append(module)
         self._stack.append(self._names.get(self._roots[0], {}).get(id(module), type(module).__name__))
 
@@ -82,8 +82,8 @@ def is_made_by_module() -> bool:
         code = frame.f_code
         if code.co_filename == torch.nn.init.__file__:
             return True
-        own = frame.f_locals.get(code.co_varnames[0]) if code.co_name == "__init__" and code.co_argcount else None
-        if isinstance(own, torch.nn.Module):
+        is_constructor = code.co_name == "__init__" and code.co_argcount
+        if is_constructor and isinstance(frame.f_locals.get(code.co_varnames[0]), Module):
             return True
         frame = frame.f_back
     return False
@@ -117,5 +117,5 @@ def call_from(place: ProgramPlace) -> Callable[..., None]:
     The line is then on the call stack of every command of the kernel, so reports of the launch show it.
     """
     source = "\n" * (place.line - 1) + "lambda program, addresses, tl: program(*addresses, tl=tl)"
-    made: Callable[..., None] = eval(compile(source, place.file, "eval"))
-    return made
+    call: Callable[..., None] = eval(compile(source, place.file, "eval"))
+    return call

@@ -7,22 +7,30 @@ and stores its target device. The first forward creates the elements there.
 from __future__ import annotations
 
 import copyreg
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from inspect import getattr_static
+from typing import Any, TypeAlias
 
 import torch
+from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
+from torch.nn import Module
 from torch.nn.modules.lazy import LazyModuleMixin
-from torch.nn.parameter import Buffer, Parameter, is_lazy
+from torch.nn.parameter import Buffer, Parameter, UninitializedBuffer, UninitializedParameter, is_lazy
+from torch.types import Device
 
 from kernbench.common.errors import InputError
-from kernbench.frontends.torch.tensor import AhbmTensor
+from kernbench.frontends.torch.tensor import AhbmTensor, replace
 
-_LAZY: Any = torch.nn.parameter
-"""The module with PyTorch's classes of lazy tensors."""
+_LazyTensor: TypeAlias = UninitializedParameter | UninitializedBuffer
+# Names that the types of Python and PyTorch leave out.
+_LazyMixin: type = vars(torch.nn.parameter)["UninitializedTensorMixin"]
+_slot_names: Callable[[type], list[str]] = vars(copyreg)["_slotnames"]
+_use_count: Callable[[Tensor], int] = getattr_static(Tensor, "_use_count")
 
 
-def _refuse_gradient(_: Any) -> None:
+def _refuse_gradient(_: object) -> None:
     raise InputError(
         "backward: a parameter has moved to another device or type since its forward; move a module before forward, "
         "or after backward"
@@ -31,10 +39,10 @@ def _refuse_gradient(_: Any) -> None:
 
 def _slots_of(kind: type) -> set[str]:
     """Return the names of a class's slots that ``copy`` and ``pickle`` save."""
-    return set(copyreg._slotnames(kind))  # type: ignore[attr-defined]  # noqa: SLF001 - as torch.utils.swap_tensors
+    return set(_slot_names(kind))
 
 
-def _take_slots(x: Any) -> dict[str, Any]:
+def _empty_slots(x: Tensor) -> dict[str, object]:
     """Empty the slots of a tensor, and return their values."""
     values = {}
     for name in _slots_of(type(x)):
@@ -44,7 +52,7 @@ def _take_slots(x: Any) -> dict[str, Any]:
     return values
 
 
-def _swap(x: Any, y: Any) -> None:
+def _swap(x: Tensor, y: Tensor) -> None:
     """Swap the contents of two tensors.
 
     A graph that still uses ``x`` keeps the old contents and computes no gradient for ``x``. Raises RuntimeError, as
@@ -52,9 +60,9 @@ def _swap(x: Any, y: Any) -> None:
     """
     if _slots_of(type(x)) != _slots_of(type(y)):
         raise RuntimeError("Cannot swap t1 and t2 if they have different slots")
-    if x._use_count() > 1 and x.is_leaf and x.requires_grad:  # noqa: SLF001 - as torch.utils.swap_tensors does
+    if _use_count(x) > 1 and x.is_leaf and x.requires_grad:  # as torch.utils.swap_tensors does
         get_gradient_edge(x).node.register_prehook(_refuse_gradient)
-    slots_of_x, slots_of_y = _take_slots(x), _take_slots(y)
+    slots_of_x, slots_of_y = _empty_slots(x), _empty_slots(y)
     x.__class__, y.__class__ = y.__class__, x.__class__
     for tensor, slots in ((x, slots_of_y), (y, slots_of_x)):
         for name, content in slots.items():
@@ -63,36 +71,42 @@ def _swap(x: Any, y: Any) -> None:
     torch._C._swap_tensor_impl(x, y)  # noqa: SLF001 - as torch.utils.swap_tensors does
 
 
-def _make_lazily(make: Any, requires: bool) -> Any:
+def _make_lazily(make: Callable[..., Tensor], requires: bool) -> Callable[..., Tensor]:
     """Return the ``__new__`` of a lazy tensor. ``make``: PyTorch's. ``requires``: the default of ``requires_grad``."""
 
-    def new(cls: Any, requires_grad: bool = requires, device: Any = None, dtype: Any = None, **options: Any) -> Any:
-        there = torch.empty(0, device=device, dtype=dtype)
-        host = "cpu" if isinstance(there, AhbmTensor) else there.device
-        made = make(cls, requires_grad, host, there.dtype, **options)
-        made.place = there.device
-        return made
+    def new(
+        cls: type[_LazyTensor],
+        requires_grad: bool = requires,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+        **options: object,
+    ) -> Tensor:
+        target = torch.empty(0, device=device, dtype=dtype)
+        host = "cpu" if isinstance(target, AhbmTensor) else target.device
+        lazy = make(cls, requires_grad, host, target.dtype, **options)
+        vars(lazy)["place"] = target.device
+        return lazy
 
     return new
 
 
-def _copy_deeply(x: Any, memo: dict[int, Any]) -> Any:
+def _copy_deeply(x: _LazyTensor, memo: dict[int, Tensor]) -> Tensor:
     if id(x) not in memo:
-        memo[id(x)] = type(x)(x.requires_grad, x.device, x.dtype)
+        make: Callable[..., Tensor] = type(x)
+        memo[id(x)] = make(x.requires_grad, x.device, x.dtype)
     return memo[id(x)]
 
 
-def _materialize(x: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
+def _materialize(x: _LazyTensor, shape: Sequence[int], device: Device = None, dtype: torch.dtype | None = None) -> None:
     """Turn a lazy tensor into an uninitialised tensor of ``shape``, on its target device."""
-    made = torch.empty(shape, device=device or x.device, dtype=dtype or x.dtype)
-    if isinstance(x, _LAZY.UninitializedParameter):
-        made = Parameter(made, x.requires_grad)
+    elements = torch.empty(shape, device=device or x.device, dtype=dtype or x.dtype)
+    if isinstance(x, UninitializedParameter):
+        _swap(x, Parameter(elements, x.requires_grad))
     else:
-        made = Buffer(made, persistent=x.persistent)
-    _swap(x, made)
+        _swap(x, Buffer(elements, persistent=x.persistent))
 
 
-def _move(module: Any, fn: Any, recurse: bool = True) -> Any:
+def _move(module: Any, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Module:
     """Convert a lazy module. Its lazy tensors get the device and dtype to which ``fn`` converts an empty tensor."""
     tables = (module._parameters, module._buffers)  # noqa: SLF001 - a method of the module, as PyTorch has it
     lazies = [(table, name, x) for table in tables for name, x in table.items() if is_lazy(x)]
@@ -101,18 +115,18 @@ def _move(module: Any, fn: Any, recurse: bool = True) -> Any:
     super(LazyModuleMixin, module)._apply(fn, recurse)
     for table, name, x in lazies:
         like = fn(torch.empty(0, device=x.device, dtype=x.dtype))
-        kind: Any = type(x)
-        table[name] = kind(x.requires_grad, like.device, like.dtype)
+        make: Callable[..., Tensor] = type(x)
+        table[name] = make(x.requires_grad, like.device, like.dtype)
     return module
 
 
 def install() -> None:
     """Make modules move by swapping the contents of their parameters. Make lazy tensors store their target device."""
     torch.__future__.set_swap_module_params_on_conversion(True)  # tied parameters stay tied
-    torch.utils.swap_tensors = _swap
-    for kind, requires in ((_LAZY.UninitializedParameter, True), (_LAZY.UninitializedBuffer, False)):
-        kind.__new__ = _make_lazily(kind.__new__, requires)
-        kind.__deepcopy__ = _copy_deeply
-    _LAZY.UninitializedTensorMixin.device = property(lambda x: x.place)
-    _LAZY.UninitializedTensorMixin.materialize = _materialize
-    LazyModuleMixin._apply = _move  # noqa: SLF001 - the only way for all conversions
+    replace(torch.utils, "swap_tensors", _swap)
+    for kind, requires in ((UninitializedParameter, True), (UninitializedBuffer, False)):
+        replace(kind, "__new__", _make_lazily(kind.__new__, requires))
+        replace(kind, "__deepcopy__", _copy_deeply)
+    replace(_LazyMixin, "device", property(lambda x: x.place))
+    replace(_LazyMixin, "materialize", _materialize)
+    replace(LazyModuleMixin, "_apply", _move)  # the only way for all conversions

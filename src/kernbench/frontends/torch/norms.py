@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from kernbench.common.dtypes import F32
+from kernbench.frontends.placed import pes_for
 from kernbench.frontends.torch.launches import dtype_of, launch_on, measure, refuse_graph
-from kernbench.frontends.torch.placement import pes_for
 from kernbench.frontends.torch.reductions import map_rows
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import new, sip_of, without_elements

@@ -18,10 +18,9 @@ from kernbench.common.values import value
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch import collectives, making, randoms
 from kernbench.frontends.torch.dispatch import way_of
-from kernbench.frontends.torch.hosted import SOURCES, WINDOWS, leaves, on_host, written_by
+from kernbench.frontends.torch.hosted import SOURCES, WINDOWS, leaves, on_host, writes_in_order, written_by
 from kernbench.frontends.torch.launches import measure
 from kernbench.frontends.torch.modules import program_place
-from kernbench.frontends.torch.overlap import writes_in_order
 from kernbench.frontends.torch.refusals import check_operands
 from kernbench.frontends.torch.storage import KNOWN_BYTES, TorchOperator, current
 from kernbench.frontends.torch.tensor import AhbmTensor, HostOperandError, bits_as, is_whole, put_known, storage_of

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from kernbench.common.dtypes import F32
 from kernbench.common.values import value
+from kernbench.frontends.placed import pes_for
 from kernbench.frontends.torch.launches import dtype_of, launch, launch_on, merged_views
-from kernbench.frontends.torch.placement import pes_for
 from kernbench.frontends.torch.pointwise import RULES, apply_all, identity, plain, work_of
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import AhbmTensor, new, sip_of

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
-from kernbench.frontends.placed import whole_grid
+from kernbench.frontends.placed import pes_for, whole_grid
 from kernbench.frontends.torch.block_products import (
     PeRates,
     Product,
@@ -24,7 +24,6 @@ from kernbench.frontends.torch.block_products import (
 )
 from kernbench.frontends.torch.launches import Program, dtype_of, launch, launch_on, view_of
 from kernbench.frontends.torch.modules import program_place
-from kernbench.frontends.torch.placement import pes_for
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import AhbmTensor, known_elements, new, sip_of
 from kernbench.kernels.shares import blocks, part, share

@@ -14,9 +14,9 @@ from torch import Tensor
 from kernbench.common.dtypes import F32, I32
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
+from kernbench.frontends.placed import grid_for
 from kernbench.frontends.torch.launches import dtype_of, launch
 from kernbench.frontends.torch.modules import program_place
-from kernbench.frontends.torch.placement import grid_for
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import device_of, new, sip_of
 from kernbench.kernels.shares import blocks, load_rows, part, share

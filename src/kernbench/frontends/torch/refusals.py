@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import warnings
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, lru_cache, partial
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, final
 
 import torch
 from torch.utils._pytree import tree_leaves
 
 from kernbench.common.values import value
-from kernbench.frontends.torch.storage import TorchOperator
+from kernbench.frontends.torch.storage import Arguments, Options, TorchOperator
 
 _SIGNATURES = 16384
 """Maximum number of cached signatures: a program whose sizes change with each call must not fill the memory."""
@@ -34,6 +34,7 @@ _NARROW = (torch.float16, torch.bfloat16)
 _KINDS = (torch.float32, torch.int64, torch.bool)
 
 
+@final
 class TensorForm(NamedTuple):
     """The properties of a tensor by which PyTorch accepts or refuses it."""
 
@@ -47,6 +48,7 @@ class TensorForm(NamedTuple):
         return TensorForm(self.dtype, (1,) * len(self.shape), (1,) * len(self.shape))
 
 
+@final
 class NumberForm(NamedTuple):
     """The type of a number, and its rank among the limits of PyTorch's dtypes.
 
@@ -57,7 +59,7 @@ class NumberForm(NamedTuple):
     kind: type
     below: int
     not_above: int
-    exact: Any = None
+    exact: float | None = None
 
     @staticmethod
     def of(x: float, *, exact: bool) -> NumberForm:
@@ -66,29 +68,40 @@ class NumberForm(NamedTuple):
         return NumberForm(type(x), below, not_above, x if exact and not_above - below < 2 else None)
 
     @property
-    def example(self) -> Any:
+    def example(self) -> float:
         """A number of this form."""
         if self.exact is not None:
             return self.exact
         if self.not_above - self.below > 1:
             return float("nan")
         if self.not_above > self.below:
-            return self.kind(_LIMITS[self.below])
+            limit: float = self.kind(_LIMITS[self.below])
+            return limit
         low, high = _LIMITS[self.below - 1 : self.below + 1]
         if self.kind is int:
             return int(low) + 1
         return max(low, _WIDEST[0]) / 2 + min(high, _WIDEST[1]) / 2
 
 
+@final
 class Option(NamedTuple):
     """An argument that is compared by type and value: 1 differs from True."""
 
     kind: type
-    content: Any
+    content: object
 
 
-Form = Any
-"""One of the forms above, or a tuple of forms for a list."""
+Item: TypeAlias = TensorForm | NumberForm | Option
+
+
+@final
+class ListForm(NamedTuple):
+    """The forms of the elements of a list."""
+
+    elements: tuple[Form, ...]
+
+
+Form: TypeAlias = Item | ListForm
 
 
 class Operands(NamedTuple):
@@ -97,29 +110,48 @@ class Operands(NamedTuple):
     args: tuple[Form, ...]
     named: tuple[tuple[str, Form], ...]
 
-    def forms(self) -> Iterator[Form]:
-        """Yield the forms of all arguments, elements of lists included."""
+    def items(self) -> Iterator[Item]:
+        """Yield the forms of all arguments, elements instead of lists."""
         for form in (*self.args, *[form for _, form in self.named]):
-            yield from form if type(form) is tuple else (form,)
+            yield from _items_of(form)
 
     def tensors(self) -> list[TensorForm]:
         """Return the forms of tensors."""
-        return [form for form in self.forms() if type(form) is TensorForm]
+        return [form for form in self.items() if type(form) is TensorForm]
 
-    def replace(self, change: Callable[[Form], Form]) -> Operands:
+    def replace(self, change: Callable[[Item], Item]) -> Operands:
         """Return a copy with ``change`` applied to each form, elements of lists included."""
-        args = tuple([_in_lists(change, form) for form in self.args])
-        return Operands(args, tuple([(name, _in_lists(change, form)) for name, form in self.named]))
+        args = tuple([_change_items(change, form) for form in self.args])
+        return Operands(args, tuple([(name, _change_items(change, form)) for name, form in self.named]))
 
 
-def _in_lists(change: Callable[[Form], Any], form: Form) -> Any:
-    return tuple([change(part) for part in form]) if type(form) is tuple else change(form)
+def _items_of(form: Form) -> Iterator[Item]:
+    if type(form) is not ListForm:
+        yield form
+        return
+    for element in form.elements:
+        yield from _items_of(element)
+
+
+def _change_items(change: Callable[[Item], Item], form: Form) -> Form:
+    if type(form) is ListForm:
+        return ListForm(tuple([_change_items(change, element) for element in form.elements]))
+    return change(form)
 
 
 def _limits() -> list[float]:
-    whole = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64]
+    integers = [
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.uint16,
+        torch.uint32,
+        torch.uint64,
+    ]
     floats = [torch.float8_e4m3fn, torch.float8_e5m2, torch.float16, torch.bfloat16, torch.float32]
-    infos = [*map(torch.iinfo, whole), *map(torch.finfo, floats)]
+    infos: list[torch.iinfo | torch.finfo] = [*map(torch.iinfo, integers), *map(torch.finfo, floats)]
     return sorted({*[x for info in infos for x in (info.min, info.max)], 0, 1, -1, float("inf"), float("-inf")})
 
 
@@ -130,7 +162,7 @@ _WIDEST = (torch.finfo(torch.float64).min, torch.finfo(torch.float64).max)
 # signatures
 
 
-def check_operands(operator: TorchOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def check_operands(operator: TorchOperator, args: Arguments, kwargs: Options) -> None:
     """Raise PyTorch's own error if PyTorch refuses these operands."""
     slots = _number_slots(operator)
     if slots is None:
@@ -177,7 +209,7 @@ def _number_slots(operator: TorchOperator) -> _Slots | None:
     return _Slots(frozenset([place for place, _ in numbers]), frozenset([label for _, label in numbers]), exact)
 
 
-def _operands(args: Sequence[Any], kwargs: Mapping[str, Any], slots: _Slots) -> Operands:
+def _operands(args: Arguments, kwargs: Options, slots: _Slots) -> Operands:
     return Operands(
         tuple([_form_of(x, place in slots.places, slots.exact) for place, x in enumerate(args)]),
         tuple([(name, _form_of(x, name in slots.names, slots.exact)) for name, x in kwargs.items()]) if kwargs else (),
@@ -188,7 +220,7 @@ def _form_of(x: Any, is_number: bool, exact: bool) -> Form:
     if isinstance(x, torch.Tensor):
         return TensorForm(x.dtype, x.shape, x.stride())
     if isinstance(x, list | tuple):
-        return tuple([_form_of(part, is_number, exact) for part in x])
+        return ListForm(tuple([_form_of(element, is_number, exact) for element in x]))
     kind = type(x)
     if is_number and (kind is float or kind is int or kind is bool):
         return NumberForm.of(x, exact=exact)
@@ -263,8 +295,8 @@ def _is_narrow_alone(operator: TorchOperator, operands: Operands, refusal: Excep
 def _takes_other_kinds(operator: TorchOperator, operands: Operands) -> bool:
     present = list(dict.fromkeys(tensor.dtype for tensor in operands.tensors()))[:4]
     for dtypes in product(_KINDS, repeat=len(present)):
-        others = operands.replace(partial(_of_kinds, dict(zip(present, dtypes, strict=True))))
-        if _ask_cpu(operator, others) is None or _ask_cpu(operator, others.replace(_as_one)) is None:
+        changed = operands.replace(partial(_of_kinds, dict(zip(present, dtypes, strict=True))))
+        if _ask_cpu(operator, changed) is None or _ask_cpu(operator, changed.replace(_as_one)) is None:
             return True
     return False
 
@@ -300,18 +332,16 @@ def _ask(operator: TorchOperator, operands: Operands, device: str, element: int)
 def _call(operator: TorchOperator, operands: Operands, device: str, element: int) -> Any:
     """Call an operator on stand-ins of its operands, filled with ``element``."""
 
-    def stand_in(form: Form) -> Any:
+    def stand_in(form: Item) -> object:
         if type(form) is TensorForm:
             tensor = torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=device)
             return tensor if device == "meta" else tensor.fill_(element)
         if type(form) is NumberForm:
             return form.example
-        if form == _NOWHERE:
-            return torch.device(device)
-        return form.content
+        return torch.device(device) if form == _NOWHERE else form.content
 
-    def argument(form: Form) -> Any:
-        return [stand_in(part) for part in form] if type(form) is tuple else stand_in(form)
+    def argument(form: Form) -> object:
+        return [argument(element) for element in form.elements] if type(form) is ListForm else stand_in(form)
 
     return operator(
         *[argument(form) for form in operands.args], **{name: argument(form) for name, form in operands.named}
@@ -321,21 +351,21 @@ def _call(operator: TorchOperator, operands: Operands, device: str, element: int
 # changed operands
 
 
-def _with_one_element(form: Form) -> Form:
+def _with_one_element(form: Item) -> Item:
     return form.one_element if type(form) is TensorForm else form
 
 
-def _widened(form: Form) -> Form:
+def _widened(form: Item) -> Item:
     if type(form) is TensorForm and form.dtype in _NARROW:
         return form._replace(dtype=torch.float32)
     return form
 
 
-def _of_kinds(dtypes: Mapping[torch.dtype, torch.dtype], form: Form) -> Form:
+def _of_kinds(dtypes: Mapping[torch.dtype, torch.dtype], form: Item) -> Item:
     return form._replace(dtype=dtypes[form.dtype]) if type(form) is TensorForm and form.dtype in dtypes else form
 
 
-def _as_one(form: Form) -> Form:
+def _as_one(form: Item) -> Item:
     return _ONE if type(form) is NumberForm else form
 
 
@@ -351,17 +381,17 @@ def _with_small_sizes(operator: TorchOperator, operands: Operands) -> Operands:
     arguments = operator._schema.arguments  # noqa: SLF001 - what subclasses look at
     outs = [argument.name for argument in arguments if argument.is_out]
 
-    def small(name: str, form: Form) -> Form:
+    def small(name: str, form: Item) -> Item:
         if type(form) is TensorForm and name in outs:
             return TensorForm(form.dtype, (0,), (1,))
         if name == "correction":
             return _ZERO
-        if type(form) is not Option or form.kind is not int or name in _AXES:
+        if type(form) is not Option or type(form.content) is not int or name in _AXES:
             return form
         return Option(int, 0 if "pad" in name else min(form.content, 1))
 
     def smaller(name: str, form: Form) -> Form:
-        return _in_lists(lambda part: small(name, part), form)
+        return _change_items(lambda item: small(name, item), form)
 
     names = [argument.name for argument in arguments]
     args = [smaller(name, form) for name, form in zip(names, operands.args, strict=False)]
@@ -371,7 +401,7 @@ def _with_small_sizes(operator: TorchOperator, operands: Operands) -> Operands:
 # operators in place
 
 
-def type_in_place(operator: TorchOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.dtype:
+def type_in_place(operator: TorchOperator, args: Arguments, kwargs: Options) -> torch.dtype:
     """Return the dtype in which an in-place operator computes, before it writes to its first operand."""
     slots = _number_slots(operator) or _Slots(frozenset(), frozenset(), exact=False)
     return _computed_type(operator, _operands(args, kwargs, slots).replace(_with_one_element))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from threading import current_thread, main_thread
 from types import EllipsisType
@@ -17,17 +17,22 @@ from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I16, I32
 from kernbench.common.errors import AllocationError, InputError, NoMachineError
 from kernbench.common.units import format_size
 from kernbench.common.values import state, value
-from kernbench.frontends.placed import pes_of_tensors
+from kernbench.frontends.placed import pes_of_tensors, policy_for
 from kernbench.frontends.torch.modules import ProgramPlace, current_module, program_place
-from kernbench.frontends.torch.placement import policy_for
 from kernbench.runtime_api.context import AnyContext, current_context
 from kernbench.runtime_api.tensor import KnownValues, Tensor
 from kernbench.triton_emu.kernel_runner import check_host_calls
 
 TorchOperator: TypeAlias = torch._ops.OpOverload  # noqa: SLF001 - the class of PyTorch's operators
+Arguments: TypeAlias = Sequence[Any]
+"""Positional arguments of an operator, as PyTorch passes them."""
+Options: TypeAlias = Mapping[str, Any]
+"""Arguments of an operator that PyTorch passes by name."""
+Lowering: TypeAlias = Callable[..., Any]
+"""A function that carries out an operator: it takes the operator's arguments and returns its results."""
 Missing: TypeAlias = Literal["raise", "zeros"]
 """The result of reading elements whose values a run without data lacks: NoDataError, or zeros."""
-Index: TypeAlias = "EllipsisType | slice | np.ndarray[Any, Any]"
+Index: TypeAlias = "EllipsisType | slice | Array"
 """The elements of a range that a transfer moves."""
 MACHINE_TYPES: Mapping[torch.dtype, DType] = {
     torch.float32: F32,
@@ -59,6 +64,13 @@ def machine_bits(flat: torch.Tensor) -> Array:
     """Return the elements of a host tensor as an array of the machine's type."""
     bits = _BITS.get(flat.dtype)
     return flat.numpy() if bits is None else flat.view(bits[0]).numpy().view(machine_type(flat.dtype).numpy)
+
+
+def overload_of(name: str) -> TorchOperator:
+    """Return the operator ``aten::name``. Without an overload (``sum.dim_IntList``) it is the default one."""
+    packet, _, overload = name.partition(".")
+    operator: TorchOperator = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    return operator
 
 
 KNOWN_BYTES = 1 << 20
@@ -125,7 +137,7 @@ class _Collector:
         self.is_running = False
         gc.callbacks.append(self._note)
 
-    def _note(self, phase: str, _: Mapping[str, Any]) -> None:
+    def _note(self, phase: str, _: Mapping[str, int]) -> None:
         self.is_running = phase == "start"
 
 
@@ -141,7 +153,7 @@ class Pool:
     """
 
     context: AnyContext
-    known: KnownValues
+    known_values: KnownValues
     live: dict[Tensor, Holder] = field(default_factory=dict)
     dropped: dict[StorageKind, list[Tensor]] = field(default_factory=dict)
     collected: list[Tensor] = field(default_factory=list)
@@ -166,7 +178,7 @@ class Pool:
 
     def give(self, tensor: Tensor) -> None:
         """Put ``tensor``, which is no longer in use, back into the pool."""
-        self.known.forget(tensor)
+        self.known_values.forget(tensor)
         n, item, sip = self.live.pop(tensor).kind
         self.allocated[sip] -= _blocks(n * item.itemsize)
         if _COLLECTOR.is_running:
@@ -254,13 +266,13 @@ class Storage:
         With ``missing="zeros"`` the elements go to another tensor, unseen by the program. A run without data then
         returns zeros for values that it lacks; else it raises NoDataError.
         """
-        known = self._known()
-        if missing == "raise" and known is None:
+        elements = self._known()
+        if missing == "raise" and elements is None:
             return self._on_host(self.tensor.fetch(first, end, index))
         array = self.tensor.pass_on(first, end, index)
         if array is not None:
             return self._on_host(array)
-        return torch.zeros(end - first, dtype=self.dtype) if known is None else self._on_host(known[first:end])
+        return torch.zeros(end - first, dtype=self.dtype) if elements is None else self._on_host(elements[first:end])
 
     def peek(self) -> torch.Tensor:
         """Return all elements, in no simulated time, for observers. The run must have data."""

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from inspect import getattr_static
 from math import prod
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 import torch
+from numpy.typing import DTypeLike
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._utils import _rebuild_device_tensor_from_cpu_tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from kernbench.common.dtypes import Array
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.placed import Placed
-from kernbench.frontends.torch.storage import Index, Missing, Storage, TorchOperator, current
+from kernbench.frontends.torch.storage import Arguments, Index, Missing, Options, Storage, TorchOperator, current
 from kernbench.runtime_api import tensor as machine
 
 
@@ -35,18 +38,33 @@ def device_of_sip(sip: int) -> torch.device:
     return torch.device("cuda" if is_called_cuda() else DEVICE, sip)
 
 
-_DATA = Tensor.data
+_DATA = getattr_static(Tensor, "data")
 """PyTorch's own property ``data``, which replaces the tensor's contents when set."""
+_Result = TypeVar("_Result")
 
 
-def _run_without_elements(operator: Any, args: Any, kwargs: Any) -> Any:
+def replace(owner: object, name: str, replacement: object) -> None:
+    """Replace an attribute of a module or class of PyTorch, whose types describe only PyTorch's own attribute."""
+    setattr(owner, name, replacement)
+
+
+def _hook(function: Callable[..., _Result]) -> Callable[..., _Result]:
+    """Return a class method that PyTorch calls; PyTorch's types describe a function without a class."""
+    return function
+
+
+def _refuse_setting(name: str) -> NoReturn:
+    raise AttributeError(f"property '{name}' of 'AhbmTensor' object has no setter")
+
+
+def _run_without_elements(operator: TorchOperator, args: Arguments, kwargs: Options) -> Any:
     """Run an operator on fake tensors without elements, as PyTorch does to trace functions that capture tensors.
 
     Raises InputError if a captured tensor requires a gradient: the trace would lose this gradient.
     """
     modes = [x.fake_mode for x in tree_leaves((args, kwargs)) if isinstance(x, FakeTensor)]
 
-    def fake(x: AhbmTensor) -> Any:
+    def fake(x: AhbmTensor) -> Tensor:
         if x.requires_grad:
             raise InputError(
                 f"flex_attention: score_mod captures a tensor of shape {tuple(x.shape)}, whose gradient "
@@ -62,7 +80,7 @@ class AhbmTensor(Placed, Tensor):
     """A view of a storage. PyTorch calls ``__torch_dispatch__`` for every operator on such a tensor."""
 
     backing: Storage
-    __torch_function__ = torch._C._disabled_torch_function_impl  # noqa: SLF001 - as PyTorch documents for subclasses
+    __torch_function__ = getattr_static(torch._C, "_disabled_torch_function_impl")  # noqa: SLF001 - as PyTorch documents
 
     @staticmethod
     def __new__(
@@ -82,7 +100,14 @@ class AhbmTensor(Placed, Tensor):
         return view
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    @_hook
+    def __torch_dispatch__(
+        cls,
+        func: TorchOperator,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         """Run an operator; return NotImplemented for operands of a class that wraps other tensors."""
         if not all(issubclass(kind, AhbmTensor | FakeTensor) for kind in types):
             return NotImplemented
@@ -92,17 +117,25 @@ class AhbmTensor(Placed, Tensor):
 
     def place(self) -> tuple[machine.Tensor, int]:
         """Return the storage's tensor, and the offset of the first element in bytes."""
-        return self.backing.tensor, self.storage_offset() * self.dtype.itemsize
+        return self.backing.tensor, int(self.storage_offset()) * self.dtype.itemsize
 
     @property
     def device(self) -> torch.device:
         """Return the device, under the name that the program uses."""
         return device_of_sip(self.backing.tensor.sip)
 
+    @device.setter
+    def device(self, _: torch.device) -> None:
+        _refuse_setting("device")
+
     @property
     def is_cuda(self) -> bool:
         """Return whether the program calls the machine "cuda"."""
         return is_called_cuda()
+
+    @is_cuda.setter
+    def is_cuda(self, _: bool) -> None:
+        _refuse_setting("is_cuda")
 
     @property
     def data(self) -> Tensor:
@@ -123,16 +156,16 @@ class AhbmTensor(Placed, Tensor):
         """Do nothing: launches run in one order."""
 
     def tolist(self) -> Any:
-        """Return the elements as Python numbers, after a transfer."""
+        """Return the elements as lists of Python numbers, after a transfer; of a scalar, its number."""
         return read(self).tolist()
 
-    def numpy(self, *, force: bool = False) -> Any:
+    def numpy(self, *, force: bool = False) -> Array:
         """Transfer the elements to a host array if ``force`` is set. Else raise TypeError, as PyTorch does."""
         if not force:
             raise TypeError(f"numpy() of a tensor on {self.device}: it has to be on the host first: .cpu().numpy()")
         return read(self.detach()).numpy()
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         return self.numpy()
 
     def __deepcopy__(self, memo: dict[int, Tensor]) -> Tensor:
@@ -150,7 +183,7 @@ class AhbmTensor(Placed, Tensor):
             copy.grad = self.grad.__deepcopy__(memo)
         return copy
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> tuple[Callable[..., Tensor], tuple[object, ...]]:
         """Pickle the elements; ``torch.load`` restores them on the machine, or where ``map_location`` says."""
         elements = read(self.detach())
         device = str(device_of(self))
@@ -159,13 +192,17 @@ class AhbmTensor(Placed, Tensor):
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.dim() == 0 else super().__format__(spec)
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:
-        if not current().has_data:
-            return f"tensor(..., size={tuple(self.shape)}, dtype={self.dtype}, device='{self.device}')"
-        return f"{repr(peek(self))[:-1]}, device='{self.device}')"
+
+def _describe(x: AhbmTensor, *, tensor_contents: object = None) -> str:  # noqa: ARG001 - as PyTorch calls it
+    if not current().has_data:
+        return f"tensor(..., size={tuple(x.shape)}, dtype={x.dtype}, device='{x.device}')"
+    return f"{repr(peek(x))[:-1]}, device='{x.device}')"
 
 
-Run = Callable[[TorchOperator, Sequence[Any], Mapping[str, Any]], Any]
+replace(AhbmTensor, "__repr__", _describe)
+
+
+Run = Callable[[TorchOperator, tuple[Any, ...], dict[str, Any]], Any]
 """A function that runs an operator with its arguments."""
 
 
@@ -206,16 +243,16 @@ def storage_of(x: Tensor) -> Storage:
 
 def new(size: Sequence[int], dtype: torch.dtype, sip: int, stride: Sequence[int] | None = None) -> AhbmTensor:
     """Return an uninitialised tensor; row-major without ``stride``, in elements."""
-    steps = tuple(torch.empty(size, device="meta").stride()) if stride is None else stride
-    return AhbmTensor(Storage(_extent(size, steps), dtype, sip), size, steps, 0, dtype)
+    steps = torch.empty(size, device="meta").stride() if stride is None else tuple(stride)
+    return AhbmTensor(Storage(_extent(size, steps), dtype, sip), tuple(size), steps, 0, dtype)
 
 
 def without_elements(x: Any) -> Any:
     """Return a meta tensor of the same layout, to infer the shape of a result. Return other values unchanged."""
     if isinstance(x, AhbmTensor):
         n = x.backing.n * x.backing.dtype.itemsize // x.dtype.itemsize
-        whole = torch.empty((n,), dtype=x.dtype, device="meta")
-        return torch.as_strided(whole, x.shape, x.stride(), x.storage_offset())
+        storage = torch.empty((n,), dtype=x.dtype, device="meta")
+        return torch.as_strided(storage, x.shape, x.stride(), x.storage_offset())
     return torch.device("meta") if isinstance(x, torch.device) else x
 
 
