@@ -140,18 +140,9 @@ def _change_items(change: Callable[[Item], Item], form: Form) -> Form:
 
 
 def _limits() -> list[float]:
-    integers = [
-        torch.uint8,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-        torch.uint16,
-        torch.uint32,
-        torch.uint64,
-    ]
+    ints = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64]
     floats = [torch.float8_e4m3fn, torch.float8_e5m2, torch.float16, torch.bfloat16, torch.float32]
-    infos: list[torch.iinfo | torch.finfo] = [*map(torch.iinfo, integers), *map(torch.finfo, floats)]
+    infos: list[torch.iinfo | torch.finfo] = [*map(torch.iinfo, ints), *map(torch.finfo, floats)]
     return sorted({*[x for info in infos for x in (info.min, info.max)], 0, 1, -1, float("inf"), float("-inf")})
 
 
@@ -331,21 +322,21 @@ def _ask(operator: TorchOperator, operands: Operands, device: str, element: int)
 
 def _call(operator: TorchOperator, operands: Operands, device: str, element: int) -> Any:
     """Call an operator on stand-ins of its operands, filled with ``element``."""
-
-    def stand_in(form: Item) -> object:
-        if type(form) is TensorForm:
-            tensor = torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=device)
-            return tensor if device == "meta" else tensor.fill_(element)
-        if type(form) is NumberForm:
-            return form.example
-        return torch.device(device) if form == _NOWHERE else form.content
-
-    def argument(form: Form) -> object:
-        return [argument(element) for element in form.elements] if type(form) is ListForm else stand_in(form)
-
     return operator(
-        *[argument(form) for form in operands.args], **{name: argument(form) for name, form in operands.named}
+        *[_stand_in(form, device, element) for form in operands.args],
+        **{name: _stand_in(form, device, element) for name, form in operands.named},
     )
+
+
+def _stand_in(form: Form, device: str, element: int) -> object:
+    if type(form) is ListForm:
+        return [_stand_in(part, device, element) for part in form.elements]
+    if type(form) is TensorForm:
+        tensor = torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=device)
+        return tensor if device == "meta" else tensor.fill_(element)
+    if type(form) is NumberForm:
+        return form.example
+    return torch.device(device) if form == _NOWHERE else form.content
 
 
 # changed operands
