@@ -166,13 +166,13 @@ def embedding_rows(
     The rows of y are split over programs. At most ``block`` elements are copied at a time.
     """
     item = element_type(dtype)
-    w, y = (View.row_major(ptr, (1, columns), item) for ptr in (w_ptr, y_ptr))
+    w, y = (View.row_major(ptr, (len(rows), columns), item) for ptr in (w_ptr, y_ptr))
     first, size = share(len(rows), tl)
-    for at, count in blocks(size, min(most_runs(columns), max(1, block // columns)), first):
-        for column, width in blocks(columns, block):
-            numbers = rows[at : at + count]
-            places = [(None if n == NOT_HERE else w.at((n, column)), width * item.itemsize) for n in numbers]
-            y.tile((at, column), (count, width)).store(tl.load(places, (count, width), item), tl)
+    for at in range(first, first + size):
+        for column, count in blocks(columns, block):
+            is_zero = rows[at] == NOT_HERE
+            values = tl.zeros(count, item) if is_zero else w.tile((rows[at], column), (count,)).load(tl)
+            y.tile((at, column), (count,)).store(values, tl)
 
 
 def embedding_one_hot(

@@ -19,6 +19,8 @@ _BYTES_AN_ELEMENT = 64
 """Bytes of scratch for an element of a block: its intermediate results, and the next block that is loaded."""
 _MOST_RUNS, _ELEMENTS_OF_RUNS = 1024, 65536
 """Runs in one scatter-gather list, and elements of all its runs: transfers overlap with the next indices."""
+MOST_NUMBERS = 16384
+"""Elements of one constant of random numbers: the next constant is computed while one is stored."""
 
 
 def most_elements(tl: TLContext) -> int:
