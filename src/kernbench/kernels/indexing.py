@@ -34,45 +34,51 @@ NOT_HERE = -1
 class IndexedAxis:
     """An axis with one index per run, of type ``dtype``, and the extent and the stride of the axis in elements.
 
-    ``known``: the values of the indices in a run without data; None if a program reads them from memory.
+    ``values``: the values of the indices in a run without data; None if a program reads them from memory.
     """
 
     dtype: DType
     extent: int
     stride: int
-    known: KnownValues | None = None
+    values: KnownValues | None = None
 
     def load(self, ptr: int, first: int, count: int, tl: TLContext) -> Array:
         """Load ``count`` indices from index ``first`` on, wait for them, and return their values."""
         indices = View.row_major(ptr + first * self.dtype.itemsize, (count,), self.dtype).load(tl)
-        if self.known is None:
+        if self.values is None:
             return tl.value(indices)
         tl.wait(indices)
-        return self.known(first, count)
+        return self.values(first, count)
 
 
 @value
 class RunSelection:
     """Places of runs of ``inner`` elements in an array. The offset of a run is the sum over ``lead`` and ``axes``.
 
-    ``lead``: (extent, stride) of the axes that runs are numbered along in row-major order; the stride of an indexed
-    axis is 0. ``wraps``: negative indices count from the end of an axis; otherwise they are errors. ``operator`` is the
-    name in the messages of errors.
+    ``operator`` is the name in messages. ``lead``: (extent, stride) of the axes that runs are numbered along in
+    row-major order; the stride of an indexed axis is 0. ``wraps``: negative indices count from the end of an axis;
+    otherwise they are errors.
     """
 
     operator: str
+    dtype: DType
     runs: int
     inner: int
     axes: tuple[IndexedAxis, ...]
     lead: tuple[tuple[int, int], ...]
     wraps: bool = False
 
-    def layout(self, ptr: int, dtype: DType) -> View:
-        """Return the view of a row-major array of all selected runs."""
-        return View.row_major(ptr, (self.runs, self.inner), dtype)
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all runs."""
+        return self.runs * self.inner * self.dtype.itemsize
+
+    def layout(self, ptr: int) -> View:
+        """Return the view of a row-major array of all runs."""
+        return View.row_major(ptr, (self.runs, self.inner), self.dtype)
 
     def offsets(self, first: int, indices: Sequence[Array]) -> Array:
-        """Return the offsets, in elements, of the runs from run ``first`` on, which have the values ``indices``.
+        """Return the offsets, in elements, of the runs from run ``first`` on. Each run has one of the ``indices``.
 
         Raises InputError for an index beyond its axis.
         """
@@ -82,79 +88,64 @@ class RunSelection:
             offsets += run % extent * stride
             run = run // extent
         for axis, values in zip(self.axes, indices, strict=True):
-            index = np.asarray(values, np.int64)
-            is_outside = (index < (-axis.extent if self.wraps else 0)) | (index >= axis.extent)
+            index, extent = np.asarray(values, np.int64), axis.extent
+            is_outside = (index < (-extent if self.wraps else 0)) | (index >= extent)
             if is_outside.any():
-                raise InputError(
-                    f"{self.operator}: index {int(index[is_outside][0])} is not within an axis of {axis.extent}"
-                )
-            offsets += np.where(index < 0, index + axis.extent, index) * axis.stride
+                raise InputError(f"{self.operator}: index {index[is_outside][0]} is not within an axis of {extent}")
+            offsets += np.where(index < 0, index + extent, index) * axis.stride
         return offsets
 
-    def own_blocks(
-        self, x_ptr: int, index_ptrs: Sequence[int], dtype: DType, tl: TLContext
-    ) -> Iterator[tuple[int, Shape, Runs]]:
+    def own_blocks(self, x_ptr: int, index_ptrs: Sequence[int], tl: TLContext) -> Iterator[tuple[int, Shape, Runs]]:
         """Yield this program's runs in blocks: the first run, the extents (runs, inner), and the scatter-gather list.
 
         ``index_ptrs`` are the addresses of the indices of each axis.
         """
         first, size = share(self.runs, tl)
+        item = self.dtype.itemsize
         for run, count in blocks(size, most_runs(self.inner), first):
             indices = [axis.load(ptr, run, count, tl) for axis, ptr in zip(self.axes, index_ptrs, strict=True)]
-            offsets = self.offsets(run, indices) * dtype.itemsize
-            yield run, (count, self.inner), [(x_ptr + at, self.inner * dtype.itemsize) for at in offsets.tolist()]
+            offsets = (self.offsets(run, indices) * item).tolist()
+            yield run, (count, self.inner), [(x_ptr + offset, self.inner * item) for offset in offsets]
 
 
-def gather_runs(
-    out_ptr: int, x_ptr: int, *index_ptrs: int, selection: RunSelection, dtype: DType, tl: TLContext
-) -> None:
+def gather_runs(selection: RunSelection, out_ptr: int, x_ptr: int, *index_ptrs: int, tl: TLContext) -> None:
     """Copy the selected runs of x, in order, to the row-major array out."""
-    out = selection.layout(out_ptr, dtype)
-    for run, extents, places in selection.own_blocks(x_ptr, index_ptrs, dtype, tl):
-        out.tile((run, 0), extents).store(tl.load(places, extents, dtype), tl)
+    out = selection.layout(out_ptr)
+    for run, extents, places in selection.own_blocks(x_ptr, index_ptrs, tl):
+        out.tile((run, 0), extents).store(tl.load(places, extents, selection.dtype), tl)
 
 
 def scatter_runs(
-    x_ptr: int,
-    source_ptr: int,
-    *index_ptrs: int,
-    selection: RunSelection,
-    dtype: DType,
-    change: RunChange,
-    tl: TLContext,
+    selection: RunSelection, change: RunChange, x_ptr: int, source_ptr: int, *index_ptrs: int, tl: TLContext
 ) -> None:
     """Write the row-major array source to the selected runs of x, or update them atomically with it."""
-    source = selection.layout(source_ptr, dtype)
-    changes: dict[RunChange, Callable[[Runs, Handle], Handle | None]] = {
-        "set": tl.store,
-        "add": tl.atomic_add,
-        "max": tl.atomic_max,
-        "min": tl.atomic_min,
-    }
-    for run, extents, places in selection.own_blocks(x_ptr, index_ptrs, dtype, tl):
-        changes[change](places, source.tile((run, 0), extents).load(tl))
+    source = selection.layout(source_ptr)
+    updates = {"add": tl.atomic_add, "max": tl.atomic_max, "min": tl.atomic_min}
+    for run, extents, places in selection.own_blocks(x_ptr, index_ptrs, tl):
+        values = source.tile((run, 0), extents).load(tl)
+        if change == "set":
+            tl.store(places, values)
+        else:
+            updates[change](places, values)
 
 
-def fill_runs(
-    x_ptr: int, *index_ptrs: int, selection: RunSelection, dtype: DType, number: Number, tl: TLContext
-) -> None:
+def fill_runs(selection: RunSelection, number: Number, x_ptr: int, *index_ptrs: int, tl: TLContext) -> None:
     """Write ``number`` to all elements of the selected runs of x."""
-    for _, extents, places in selection.own_blocks(x_ptr, index_ptrs, dtype, tl):
-        tl.store(places, tl.full(extents, number, dtype))
+    for _, extents, places in selection.own_blocks(x_ptr, index_ptrs, tl):
+        tl.store(places, tl.full(extents, number, selection.dtype))
 
 
 def list_nonzero(
-    out_ptr: int, x_ptr: int, shape: Shape, dtype: DType, known: KnownValues | None, *, tl: TLContext
+    shape: Shape, dtype: DType, values: KnownValues | None, out_ptr: int, x_ptr: int, *, tl: TLContext
 ) -> None:
     """Write the indices, of i64, of the elements of x that are not 0, in order, one row for each element.
 
-    x has ``shape``. The program waits for the elements, unless ``known`` returns them.
+    x has ``shape``. The program waits for the elements, unless ``values`` returns them.
     """
-    size = prod(shape)
-    flags = View.row_major(x_ptr, (size,), dtype).load(tl)
+    flags = View.row_major(x_ptr, (prod(shape),), dtype).load(tl)
     tl.cumsum(tl.cast(flags, I32))
-    values = tl.value(flags) if known is None else known(0, size)
-    indices = np.stack(np.unravel_index(np.flatnonzero(values), shape), axis=1)
+    elements = tl.value(flags) if values is None else values(0, prod(shape))
+    indices = np.stack(np.unravel_index(np.flatnonzero(elements), shape), axis=1)
     tl.store(out_ptr, tl.constant(indices.astype(np.int64), I64))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from kernbench.common.dtypes import I32, I64, DType
+from kernbench.common.dtypes import I32, I64
 from kernbench.kernels.shares import blocks, share
 from kernbench.kernels.tiling import most_elements
 from kernbench.kernels.view import View
@@ -60,23 +60,14 @@ def find_rank(tl: TLContext, rows: Handle, *, rank: int, nan: NanRank) -> tuple[
 
 
 def sort_rows(
-    values_ptr: int,
-    indices_ptr: int,
-    x_ptr: int,
-    rows: int,
-    columns: int,
-    keep: int,
-    dtype: DType,
-    descending: bool,
-    *,
-    tl: TLContext,
+    layout: View, keep: int, descending: bool, values_ptr: int, indices_ptr: int, x_ptr: int, *, tl: TLContext
 ) -> None:
-    """Sort each row of x (rows, columns). Write the first ``keep`` elements, and their indices as i64.
+    """Sort each row of x, which has ``layout``. Write the first ``keep`` elements, and their indices as i64.
 
-    All arrays are row-major. Programs share the rows.
+    The results are row-major. Programs share the rows.
     """
-    x, values = View.row_major(x_ptr, (rows, columns), dtype), View.row_major(values_ptr, (rows, keep), dtype)
-    indices = View.row_major(indices_ptr, (rows, keep), I64)
+    x, (rows, columns) = layout.on(x_ptr), layout.extents
+    values, indices = (View.row_major(p, (rows, keep), t) for p, t in ((values_ptr, x.dtype), (indices_ptr, I64)))
     first, size = share(rows, tl)
     for row, count in blocks(size, max(1, most_elements(tl) // columns), first):
         elements = x.tile((row, 0), (count, columns)).load(tl)

@@ -7,6 +7,7 @@ other indices, it uses 0, 1, 2, …
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 from types import MappingProxyType, NotImplementedType
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernbench.common.dtypes import I32
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.frontends.torch.launches import Program, dtype_of, launch
@@ -44,7 +46,7 @@ Selected: TypeAlias = tuple[RunSelection, tuple[Tensor, ...]]
 
 def _gather_into(out: Tensor, x: Tensor, selection: RunSelection, indices: Sequence[Tensor]) -> Tensor:
     """Fill contiguous ``out`` with the selected runs of ``x``, in order."""
-    _launch(selection, partial(gather_runs, selection=selection, dtype=dtype_of(x)), out, (x, *indices))
+    _launch(selection, partial(gather_runs, selection), out, (x, *indices))
     return out
 
 
@@ -53,22 +55,19 @@ def _scatter_to(
 ) -> Tensor:
     """Write ``source`` (contiguous, or a number) to the selected runs of ``x``, or update them atomically with it."""
     if not isinstance(source, Tensor):
-        fill = partial(fill_runs, selection=selection, dtype=dtype_of(x), number=source)
-        _launch(selection, fill, x, indices)
+        _launch(selection, partial(fill_runs, selection, source), x, indices)
     elif change != "set" and x.dtype in _NOT_ATOMIC:
         wide = new(tuple(x.shape), torch.int32, sip_of(x), x.stride())
         wide_source = source.to(torch.int32)
-        x.copy_(_scatter_to(wide.copy_(x), wide_source, selection, indices, change))
+        x.copy_(_scatter_to(wide.copy_(x), wide_source, replace(selection, dtype=I32), indices, change))
     else:
-        scatter = partial(scatter_runs, selection=selection, dtype=dtype_of(x), change=change)
-        _launch(selection, scatter, x, (source, *indices))
+        _launch(selection, partial(scatter_runs, selection, change), x, (source, *indices))
     return x
 
 
 def _launch(selection: RunSelection, program: Program, out: Tensor, inputs: Sequence[Tensor]) -> None:
-    if selection.runs and selection.inner:
-        nbytes = selection.runs * selection.inner * out.element_size()
-        launch(selection.operator, program, (out,), inputs, nbytes)
+    if selection.nbytes:
+        launch(selection.operator, program, (out,), inputs, selection.nbytes)
 
 
 def _index_axis(index: Tensor, extent: int, stride: int) -> IndexedAxis:
@@ -114,7 +113,7 @@ def _select_rows(operator: str, x: Tensor, dim: int, index: Tensor) -> Selected:
     counted = ((lead, prod(shape[dim:])), (index.numel(), 0)) if lead > 1 else ()
     flat = _flatten(numbers)
     axis = _index_axis(flat, shape[dim], stride[dim] or inner)
-    return RunSelection(operator, flat.numel(), inner, (axis,), counted), (flat,)
+    return RunSelection(operator, dtype_of(x), flat.numel(), inner, (axis,), counted), (flat,)
 
 
 def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
@@ -125,14 +124,8 @@ def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
     return _gather_into(out, x, *_select_rows("index_select", x, dim, index))
 
 
-def embedding(
-    weight: Tensor,
-    indices: Tensor,
-    padding_idx: int = -1,  # noqa: ARG001 - matters in backward
-    scale_grad_by_freq: bool = False,  # noqa: ARG001
-    sparse: bool = False,  # noqa: ARG001
-) -> Tensor:
-    """Return the rows of ``weight`` that ``indices`` selects."""
+def embedding(weight: Tensor, indices: Tensor, *_: object, **__: object) -> Tensor:
+    """Return the rows of ``weight`` that ``indices`` selects. The other arguments matter in backward alone."""
     weight = weight.contiguous()
     out = new((*indices.shape, weight.shape[1]), weight.dtype, sip_of(weight))
     return _gather_into(out, weight, *_select_rows("embedding", weight, 0, indices))
@@ -184,7 +177,7 @@ def _select_elements(operator: str, x: Tensor, dim: int, index: Tensor) -> Selec
     lead = tuple([(n, 0 if d == dim else x.stride(d)) for d, n in enumerate(index.shape)])
     flat = _flatten(index)
     axis = _index_axis(flat, x.shape[dim], x.stride(dim))
-    return RunSelection(operator, index.numel(), 1, (axis,), lead), (flat,)
+    return RunSelection(operator, dtype_of(x), index.numel(), 1, (axis,), lead), (flat,)
 
 
 def gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:  # noqa: ARG001
@@ -328,7 +321,7 @@ def _select_indexed(operator: str, x: Tensor, indices: Indices) -> _Indexed:
         flat = [_flatten(index.unsqueeze(1).expand(index.numel(), loops)) for index in flat]
     lead = ((prod(indexed_shape), 0), *[(x.shape[axis], x.stride(axis)) for axis in looped])
     pairs = [_index_axis(index, x.shape[axis], x.stride(axis)) for index, axis in zip(flat, axes, strict=True)]
-    selection = RunSelection(operator, prod(indexed_shape) * loops, inner, tuple(pairs), lead, wraps=True)
+    selection = RunSelection(operator, dtype_of(x), prod(indexed_shape) * loops, inner, tuple(pairs), lead, wraps=True)
     order: tuple[int, ...] | None = None
     if axes[0] > 0 and axes == list(range(axes[0], axes[-1] + 1)):
         before, count = axes[0], len(indexed_shape)
@@ -343,14 +336,8 @@ def index_tensor(x: Tensor, indices: Indices) -> Tensor:
     return indexed.restore_order(_gather_into(out, x, *indexed.selected))
 
 
-def index_put_(
-    x: Tensor,
-    indices: Indices,
-    values: Tensor,
-    accumulate: bool = False,
-    unsafe: bool = False,  # noqa: ARG001 - indices are always checked
-) -> Tensor:
-    """Write ``values`` to ``x[indices]``, or add them with ``accumulate``."""
+def index_put_(x: Tensor, indices: Indices, values: Tensor, accumulate: bool = False, unsafe: bool = False) -> Tensor:  # noqa: ARG001
+    """Write ``values`` to ``x[indices]``, or add them with ``accumulate``. Indices are always checked."""
     if not isinstance(values, AhbmTensor):
         values = from_host(values.to(x.dtype), sip_of(x))
     mask = indices[0] if len(indices) == 1 and isinstance(indices[0], AhbmTensor) else None
@@ -389,8 +376,7 @@ def nonzero(x: Tensor) -> Tensor:
     count = int(flags.sum().item())
     out = new((count, x.dim()), torch.int64, sip_of(x))
     if count and x.dim():
-        known = _known_values(flags, 2)
-        program = partial(list_nonzero, shape=tuple(x.shape), dtype=dtype_of(flags), known=known)
+        program = partial(list_nonzero, tuple(x.shape), dtype_of(flags), _known_values(flags, 2))
         launch("nonzero", program, (out,), (flags,), 1)
     return out
 

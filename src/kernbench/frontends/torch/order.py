@@ -26,6 +26,7 @@ from kernbench.kernels.sort import (
     sort_rows,
     sum_running,
 )
+from kernbench.kernels.view import View
 
 aten = torch.ops.aten
 Pair: TypeAlias = tuple[Tensor, Tensor]
@@ -113,19 +114,13 @@ def _order(operator: str, x: Tensor, dim: int, descending: bool, count: int | No
     rows = ordered.numel() // max(n, 1)
     if not keep or not rows:
         return values, indices
-    program = partial(sort_rows, rows=rows, columns=n, keep=keep, dtype=dtype_of(x), descending=descending)
+    program = partial(sort_rows, View.row_major(0, (rows, n), dtype_of(x)), keep, descending)
     launch(operator, program, (values, indices), (ordered,))
     return _back(values, x, axis), _back(indices, x, axis)
 
 
-def sort(
-    x: Tensor,
-    dim: int = -1,
-    descending: bool = False,
-    *,
-    stable: bool | None = None,  # noqa: ARG001 - sorting is always stable
-) -> Pair:
-    """Return sorted values along an axis, and their indices."""
+def sort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool | None = None) -> Pair:  # noqa: ARG001
+    """Return sorted values along an axis, and their indices. The sort is always stable."""
     return _order("sort", x, dim, descending, None)
 
 
@@ -179,13 +174,8 @@ Unique: TypeAlias = tuple[Tensor, Tensor, Tensor]
 """Unique elements, the number of the unique element that equals each operand, and the count of each unique element"""
 
 
-def unique2(
-    x: Tensor,
-    sorted: bool = True,  # noqa: A002, ARG001 - the result is always sorted
-    return_inverse: bool = False,
-    return_counts: bool = False,
-) -> Unique:
-    """Return the unique elements in ascending order."""
+def unique2(x: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> Unique:  # noqa: A002, ARG001
+    """Return the unique elements, always in ascending order."""
     values, order = sort(x.reshape(-1), 0)
     elements, inverse, counts = _find_runs(values, return_inverse, return_counts)
     if return_inverse:
@@ -207,11 +197,11 @@ def unique_consecutive(
 def unique_dim(
     x: Tensor,
     dim: int,
-    sorted: bool = True,  # noqa: A002, ARG001 - the result is always sorted
+    sorted: bool = True,  # noqa: A002, ARG001
     return_inverse: bool = False,
     return_counts: bool = False,
 ) -> Unique:
-    """Return the unique slices along an axis, in lexicographic order of their elements."""
+    """Return the unique slices along an axis, always in lexicographic order of their elements."""
     slices = x.movedim(dim, 0).contiguous()
     order = torch.arange(len(slices), device=device_of(x))
     for column in reversed(slices.flatten(1).unbind(1) if slices.dim() > 1 else [slices]):
