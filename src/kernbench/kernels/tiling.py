@@ -17,6 +17,10 @@ _SIDE_BY_SIDE = 64
 """Minimum number of elements of a transposed operand that are moved together: at least a burst"""
 _BYTES_AN_ELEMENT = 64
 """Bytes of scratch for an element of a block: its intermediate results, and the next block that is loaded."""
+_MOST_RUNS, _ELEMENTS_OF_RUNS = 1024, 65536
+"""Runs in one scatter-gather list, and elements of all its runs: transfers overlap with the next indices."""
+MOST_NUMBERS = 16384
+"""Elements of one constant of random numbers: the next constant is computed while one is stored."""
 
 
 def most_elements(tl: TLContext) -> int:
@@ -60,3 +64,8 @@ def own_boxes(shape: Shape, tl: TLContext, *, transposed: bool = False) -> Itera
             begin = [*corner[:-1], corner[-1] + behind]
             begin[axis] += first
             yield tuple(begin), box
+
+
+def most_runs(inner: int) -> int:
+    """Return the maximum number of runs of ``inner`` elements in one scatter-gather list."""
+    return max(1, min(_MOST_RUNS, _ELEMENTS_OF_RUNS // max(inner, 1)))

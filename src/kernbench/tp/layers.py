@@ -12,7 +12,7 @@ import numpy as np
 
 from kernbench.common.dtypes import I32, Array
 from kernbench.common.errors import InputError
-from kernbench.kernels.embedding import NOT_HERE, embedding_one_hot, embedding_rows
+from kernbench.kernels.indexing import NOT_HERE, embedding_one_hot, embedding_rows
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.arrays import numeric
 from kernbench.runtime_api.context import AnyContext

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import MutableMapping
+from typing import Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -10,7 +11,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from kernbench.common.errors import InputError
 
-_Host: Any = torch.Generator  # PyTorch's class, before it is replaced
+HostGenerator = torch.Generator
+"""PyTorch's class, before it is replaced"""
+Device: TypeAlias = "torch.device | str | int"
 _BYTES = 16
 _LAST = 64  # states for which copies are recognised
 
@@ -23,52 +26,45 @@ class Generator(torch.Generator):
     offset that is 4 larger.
     """
 
-    def __new__(cls, device: Any = "cpu", host: Any = None) -> Any:  # noqa: ARG004
+    device = torch.device("cpu")
+
+    def __new__(cls, device: Device = "cpu", host: torch.Generator | None = None) -> Self:  # noqa: ARG004
         """Create an object that PyTorch accepts as a host generator. ``host``: another generator to draw from."""
         return super().__new__(cls)
 
-    def __init__(self, device: Any = "cpu", host: Any = None) -> None:
-        self.host = self if host is None else host
-        self._device = torch.device(device)
+    def __init__(self, device: Device = "cpu", host: torch.Generator | None = None) -> None:
+        self.host: torch.Generator = self if host is None else host
+        self.device = torch.device(device)
         self._offset = 0
-        self._seen = _Host.get_state(self.host)
+        self._seen = HostGenerator.get_state(self.host)
         # The host state of each reported state, as long as the reported state lives. The latest host states are also
         # stored by seed and offset, to restore copies of reported states.
-        self._reported: Any = WeakTensorKeyDictionary()
+        self._reported: MutableMapping[Tensor, tuple[tuple[int, int], Tensor]] = WeakTensorKeyDictionary()
         self._last: dict[tuple[int, int], Tensor] = {}
 
     @property
-    def device(self) -> torch.device:
-        """Return the device of the generator. Setting it raises AttributeError."""
-        return self._device
-
-    @device.setter
-    def device(self, _: torch.device) -> None:
-        raise AttributeError("property 'device' of 'Generator' object has no setter")
-
-    @property
     def _has_offset(self) -> bool:
-        return bool(self._device.type != "cpu")
+        return self.device.type != "cpu"
 
-    def manual_seed(self, seed: int) -> Any:
+    def manual_seed(self, seed: int) -> Self:
         """Restart with ``seed``."""
-        _Host.manual_seed(self.host, seed)
+        HostGenerator.manual_seed(self.host, seed)
         self._begin_at(0)
         return self
 
     def initial_seed(self) -> int:
         """Return the seed with which the generator last restarted."""
-        return int(_Host.initial_seed(self.host))
+        return int(HostGenerator.initial_seed(self.host))
 
     def seed(self) -> int:
         """Restart with a random seed, and return it."""
-        chosen = int(_Host.seed(self.host))
+        chosen = int(HostGenerator.seed(self.host))
         self._begin_at(0)
         return chosen
 
     def get_state(self) -> Tensor:
         """Return the seed and the offset as bytes; for a host generator, return its full state."""
-        drawn = _Host.get_state(self.host)
+        drawn = HostGenerator.get_state(self.host)
         if not self._has_offset:
             return drawn
         if not torch.equal(drawn, self._seen):
@@ -82,10 +78,10 @@ class Generator(torch.Generator):
         self._last[numbers] = drawn
         return state
 
-    def set_state(self, new_state: Tensor) -> Any:
+    def set_state(self, new_state: Tensor) -> torch.Generator:
         """Restore a reported state or its copy. Any other state sets the offset, and the seed if that differs."""
         if not self._has_offset:
-            return _Host.set_state(self.host, new_state)
+            return HostGenerator.set_state(self.host, new_state)
         if new_state.dtype is not torch.uint8 or new_state.numel() != _BYTES:
             raise InputError(
                 f"a state of {new_state.numel()} elements of {new_state.dtype}: a generator of the machine takes "
@@ -94,18 +90,18 @@ class Generator(torch.Generator):
         numbers = seed, offset = _numbers_of(new_state)
         before, drawn = self._reported.get(new_state, (numbers, self._last.get(numbers)))
         if drawn is not None and before == numbers:
-            _Host.set_state(self.host, drawn)
+            HostGenerator.set_state(self.host, drawn)
         elif seed != _numbers_of(_as_bytes(self.initial_seed(), 0))[0]:
-            _Host.manual_seed(self.host, seed)
+            HostGenerator.manual_seed(self.host, seed)
         self._begin_at(offset)
         return self
 
     def _begin_at(self, offset: int) -> None:
-        self._offset, self._seen = offset, _Host.get_state(self.host)
+        self._offset, self._seen = offset, HostGenerator.get_state(self.host)
 
 
 def _as_bytes(seed: int, offset: int) -> Tensor:
-    numbers = [(each + 2**63) % 2**64 - 2**63 for each in (seed, offset)]
+    numbers = [(number + 2**63) % 2**64 - 2**63 for number in (seed, offset)]
     return torch.tensor(numbers, dtype=torch.int64, device="cpu").view(torch.uint8)
 
 

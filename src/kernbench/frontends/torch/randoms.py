@@ -7,30 +7,32 @@ simulated time is that of MATH computing the numbers, and of the DMA storing the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType, NotImplementedType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from kernbench.common.dtypes import F32
+from kernbench.frontends.torch.generators import HostGenerator
 from kernbench.frontends.torch.launches import dtype_of, launch
 from kernbench.frontends.torch.making import copy, made_like
 from kernbench.frontends.torch.pointwise import apply
 from kernbench.frontends.torch.reductions import map_rows
-from kernbench.frontends.torch.storage import current, machine_bits
+from kernbench.frontends.torch.storage import TorchOperator, current, machine_bits
 from kernbench.frontends.torch.tensor import AhbmTensor, new, peek, resize, sip_of
-from kernbench.kernels.shares import blocks, share
+from kernbench.kernels.random import accumulate_probabilities, scale_passed, write_numbers
 
 aten = torch.ops.aten
-_BLOCK = 16384
-_HostGenerator: Any = torch.Generator  # PyTorch's class, before it is replaced
 _DRAWN_WITHOUT_DATA = 1 << 18
 """Maximum elements of a tensor for which a run without data draws, too, so that the host's next numbers agree."""
 
 
-def _draw(operator: Any, x: Tensor, *args: Any, generator: Any = None) -> Any:
+def draw(
+    operator: TorchOperator, x: Tensor, *args: Any, generator: torch.Generator | None = None
+) -> Tensor | NotImplementedType:
     """Fill ``x`` with the numbers that ``operator`` draws; NotImplemented if the numbers depend on another tensor."""
     if any(isinstance(argument, AhbmTensor) for argument in args):
         return NotImplemented
@@ -42,64 +44,66 @@ def _draw(operator: Any, x: Tensor, *args: Any, generator: Any = None) -> Any:
     return _write_numbers(operator.overloadpacket.__name__.rstrip("_"), x, numbers)
 
 
-def _write_numbers(name: str, x: Tensor, draw: Callable[[], Tensor]) -> Tensor:
-    """Write to ``x`` the ``x.numel()`` elements that ``draw()`` returns, in the order of the indices of ``x``."""
-    item, flat, sip = dtype_of(x), None, sip_of(x)
+def _write_numbers(operator: str, x: Tensor, draw_numbers: Callable[[], Tensor]) -> Tensor:
+    """Write to ``x`` the elements that ``draw_numbers()`` returns, in the order of the indices of ``x``."""
+    numbers = None
     by_stride = sorted(range(x.dim()), key=x.stride, reverse=True)
-    as_it_lies: Any = x.permute(by_stride)
+    in_memory_order = x.permute(by_stride)
     if current().has_data or x.numel() <= _DRAWN_WITHOUT_DATA:
-        drawn = draw().reshape(x.shape)
-        flat = machine_bits(drawn.permute(by_stride).reshape(-1)) if current().has_data else None
-    target = as_it_lies if as_it_lies.is_contiguous() else new(tuple(as_it_lies.shape), x.dtype, sip)
-
-    def program(out_at: int, *, tl: Any) -> None:
-        first, mine = share(target.numel(), tl)
-        for at, count in blocks(mine, _BLOCK, first):
-            numbers = tl.zeros((count,), item) if flat is None else tl.constant(flat[at : at + count], item)
-            tl.store(out_at + at * item.itemsize, numbers)
-
+        drawn = draw_numbers().reshape(x.shape)
+        numbers = machine_bits(drawn.permute(by_stride).reshape(-1)) if current().has_data else None
+    is_contiguous = in_memory_order.is_contiguous()
+    target = in_memory_order if is_contiguous else new(tuple(in_memory_order.shape), x.dtype, sip_of(x))
     if target.numel():
-        launch(name, program, (target,))
-    if target is not as_it_lies:
-        copy(as_it_lies, target)
+        program = partial(write_numbers, size=target.numel(), dtype=dtype_of(x), numbers=numbers)
+        launch(operator, program, (target,))
+    if not is_contiguous:
+        copy(in_memory_order, target)
     return x
 
 
-def _drawn_like(in_place: Any) -> Callable[..., Any]:
+def _drawn_like(in_place: TorchOperator) -> Callable[..., Any]:
     """Return the lowering of an operator that draws into a new tensor like its operand."""
 
-    def lowering(operator: Any, x: Tensor, *args: Any, generator: Any = None, **options: Any) -> Any:
+    def lowering(
+        operator: TorchOperator, x: Tensor, *args: Any, generator: torch.Generator | None = None, **options: Any
+    ) -> Tensor | NotImplementedType:
         out = made_like(operator, (x, *args), options)
         assert out is not None, "a tensor like one of the machine"
-        return _draw(in_place, out, *args, generator=generator)
+        return draw(in_place, out, *args, generator=generator)
 
     return lowering
 
 
-def _drawn_anew(in_place: Any) -> Callable[..., Any]:
+def _drawn_anew(in_place: TorchOperator) -> Callable[..., Any]:
     """Return the lowering of the out-of-place variant of operator ``in_place``."""
 
-    def lowering(_: Any, x: Tensor, *args: Any, generator: Any = None) -> Any:
-        return _draw(in_place, aten.empty_like.default(x), *args, generator=generator)
+    def lowering(
+        _: TorchOperator, x: Tensor, *args: Any, generator: torch.Generator | None = None
+    ) -> Tensor | NotImplementedType:
+        return draw(in_place, aten.empty_like.default(x), *args, generator=generator)
 
     return lowering
 
 
-def _rand_out(size: Any, *, out: Any, generator: Any = None) -> Any:
+def rand_out(size: Sequence[int], *, out: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Fill ``out`` with uniform numbers from 0 to 1."""
     return resize(out, tuple(size)).uniform_(0, 1, generator=generator)
 
 
-def _randn_out(size: Any, *, out: Any, generator: Any = None) -> Any:
+def randn_out(size: Sequence[int], *, out: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Fill ``out`` with standard normal numbers."""
     return resize(out, tuple(size)).normal_(0, 1, generator=generator)
 
 
-def _randint_out(*bounds_and_size: Any, out: Any, generator: Any = None) -> Any:
+def randint_out(*bounds_and_size: Any, out: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Fill ``out`` with integers from 0, or from a lower bound, below an upper bound. The size is last."""
     *bounds, size = bounds_and_size
     low, high = (0, *bounds)[-2:]
     return resize(out, tuple(size)).random_(low, high, generator=generator)
 
 
-def _check(operator: Any, *args: Any) -> None:
+def _check(operator: TorchOperator, *args: Any) -> None:
     """Raise PyTorch's own error if its CPU kernel refuses the operands. The check takes no simulated time.
 
     The kernel draws from a separate generator. A run without data checks tensors of ones in place of the values.
@@ -110,48 +114,53 @@ def _check(operator: Any, *args: Any) -> None:
             return x
         return peek(x) if current().has_data else torch.ones(x.shape, dtype=x.dtype, device="cpu")
 
-    operator(*map(on_host, args), generator=_HostGenerator())
+    operator(*map(on_host, args), generator=HostGenerator())
 
 
 # distributions whose parameters are tensors
 
 
-def _normal(mean: Any, std: Any = 1.0, *, generator: Any = None, out: Any = None) -> Any:
+def normal(
+    mean: Tensor | float,
+    std: Tensor | float = 1.0,
+    *,
+    generator: torch.Generator | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
     """Draw standard normal numbers, then scale and shift them. Each step is rounded, as in PyTorch."""
     tensors = [x for x in (mean, std) if isinstance(x, AhbmTensor)]
     shape = tuple(torch.broadcast_shapes(*[x.shape for x in tensors]))
     out = new(shape, tensors[0].dtype, sip_of(tensors[0])) if out is None else resize(out, shape)
-    if not isinstance(std, AhbmTensor):
+    if not isinstance(std, Tensor):
         return out.normal_(0, std, generator=generator).add_(mean)
     _check(aten.normal.float_Tensor, 0.0, std)
     return out.normal_(0, 1, generator=generator).mul_(std).add_(mean)
 
 
-def _bernoulli(x: Tensor, *, generator: Any = None, out: Any = None) -> Any:
+def bernoulli(x: Tensor, *, generator: torch.Generator | None = None, out: Tensor | None = None) -> Tensor:
     """Draw 0 or 1 for each probability in ``x``, by comparing uniform numbers with the probabilities."""
     _check(aten.bernoulli.default, x)
     shape = tuple(x.shape)
     strides = None if out is None else resize(out, shape).stride()
-    drawn: Any = new(shape, torch.float32, sip_of(x), strides)
+    drawn = new(shape, torch.float32, sip_of(x), strides)
     is_one = drawn.uniform_(0, 1, generator=generator) < x
     return is_one.to(x.dtype) if out is None else out.copy_(is_one)
 
 
-def _dropout(x: Tensor, p: float, train: bool | None = True) -> Any:
+def native_dropout(x: Tensor, p: float, train: bool | None = True) -> tuple[Tensor, Tensor]:
     """Set elements to 0 with probability ``p``, and scale the others. Return the result and the mask of the others."""
     if not train or p == 0:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     mask = aten.empty_like.default(x, dtype=torch.bool).bernoulli_(1 - p)
     scale = 0.0 if p == 1 else 1 / (1 - p)
     out = aten.empty_like.default(x)
-
-    def body(tl: Any, v: Any, is_passed: Any) -> Any:
-        return v * tl.where(is_passed, tl.full((1,) * len(is_passed.shape), scale, F32), 0.0)
-
+    body = partial(scale_passed, scale=scale)
     return apply("native_dropout", body, out, (x, mask), (F32, dtype_of(mask))), mask
 
 
-def _multinomial(x: Tensor, num_samples: int, replacement: bool = False, *, generator: Any = None) -> Any:
+def multinomial(
+    x: Tensor, num_samples: int, replacement: bool = False, *, generator: torch.Generator | None = None
+) -> Tensor:
     """Draw the indices with the largest p / q, as PyTorch does, where p is a probability and q is random."""
     _check(aten.multinomial.default, x, num_samples, replacement)
     if replacement and num_samples > 1:
@@ -160,26 +169,22 @@ def _multinomial(x: Tensor, num_samples: int, replacement: bool = False, *, gene
     return race.argmax(-1, keepdim=True) if num_samples == 1 else race.topk(num_samples)[1]
 
 
-def _multinomial_with_replacement(x: Any, num_samples: int, generator: Any) -> Any:
+def _multinomial_with_replacement(x: Tensor, num_samples: int, generator: torch.Generator | None) -> Tensor:
     """Draw indices by inversion, as PyTorch does: an index counts the cumulative probabilities below a uniform number.
 
     Cumulative probabilities are added in order, in f32, and divided by the total.
     """
-    sip, rows = sip_of(x), x.contiguous()
-    cumulative = new(tuple(x.shape), torch.float32, sip)
+    rows = x.contiguous()
+    cumulative = new(tuple(x.shape), torch.float32, sip_of(x))
+    if x.numel():
+        map_rows("multinomial", accumulate_probabilities, rows, (cumulative,))
+    thresholds = new((*x.shape[:-1], num_samples), torch.float32, sip_of(x))
 
-    def body(tl: Any, p: Any) -> tuple[Any]:
-        sums = tl.cumsum(p, 1)
-        return (sums / tl.max(sums, 1, keepdims=True),)
-
-    def uniform() -> Tensor:
+    def draw_uniform() -> Tensor:
         drawn = torch.empty(thresholds.numel(), dtype=torch.float64, device="cpu")
         return _round_up(drawn.uniform_(generator=generator))
 
-    if x.numel():
-        map_rows("multinomial", body, rows, (cumulative,))
-    thresholds: Any = new((*x.shape[:-1], num_samples), torch.float32, sip)
-    _write_numbers("multinomial", thresholds, uniform)
+    _write_numbers("multinomial", thresholds, draw_uniform)
     return (cumulative.unsqueeze(-2) < thresholds.unsqueeze(-1)).sum(-1)
 
 
@@ -189,19 +194,19 @@ def _round_up(x: Tensor) -> Tensor:
     return torch.where(rounded.double() < x, rounded.nextafter(torch.full_like(rounded, torch.inf)), rounded)
 
 
-LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
+LOWERINGS: Mapping[TorchOperator, Callable[..., Any]] = MappingProxyType(
     {
-        aten.multinomial.default: _multinomial,
-        aten.bernoulli.default: _bernoulli,
-        aten.native_dropout.default: _dropout,
-        aten.bernoulli.out: _bernoulli,
-        **dict.fromkeys((aten.normal.Tensor_float, aten.normal.Tensor_float_out), _normal),
-        **dict.fromkeys((aten.normal.float_Tensor, aten.normal.float_Tensor_out), _normal),
-        **dict.fromkeys((aten.normal.Tensor_Tensor, aten.normal.Tensor_Tensor_out), _normal),
-        **dict.fromkeys((aten.rand.out, aten.rand.generator_out), _rand_out),
-        **dict.fromkeys((aten.randn.out, aten.randn.generator_out), _randn_out),
-        **dict.fromkeys((aten.randint.out, aten.randint.generator_out), _randint_out),
-        **dict.fromkeys((aten.randint.low_out, aten.randint.low_generator_out), _randint_out),
+        aten.multinomial.default: multinomial,
+        aten.bernoulli.default: bernoulli,
+        aten.native_dropout.default: native_dropout,
+        aten.bernoulli.out: bernoulli,
+        **dict.fromkeys((aten.normal.Tensor_float, aten.normal.Tensor_float_out), normal),
+        **dict.fromkeys((aten.normal.float_Tensor, aten.normal.float_Tensor_out), normal),
+        **dict.fromkeys((aten.normal.Tensor_Tensor, aten.normal.Tensor_Tensor_out), normal),
+        **dict.fromkeys((aten.rand.out, aten.rand.generator_out), rand_out),
+        **dict.fromkeys((aten.randn.out, aten.randn.generator_out), randn_out),
+        **dict.fromkeys((aten.randint.out, aten.randint.generator_out), randint_out),
+        **dict.fromkeys((aten.randint.low_out, aten.randint.low_generator_out), randint_out),
     }
 )
 _IN_PLACE = (
@@ -215,7 +220,7 @@ _IN_PLACE = (
     "uniform_",
 )
 BY_NAME: Mapping[str, Callable[..., Any]] = MappingProxyType(
-    dict.fromkeys(_IN_PLACE, _draw)
+    dict.fromkeys(_IN_PLACE, draw)
     | {
         "rand_like": _drawn_like(aten.uniform_.default),
         "randn_like": _drawn_like(aten.normal_.default),
