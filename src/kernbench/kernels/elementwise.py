@@ -11,6 +11,7 @@ every program computes all of them. A work table is described in `kernbench.kern
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from math import prod
 from typing import TypeAlias
 
@@ -73,49 +74,15 @@ class Operation:
         """Return the operation with ``replacement(operand)`` in place of each operand."""
         operands = tuple([replacement(operand) for operand in self.operands])
         options = tuple([(name, replacement(operand)) for name, operand in self.options])
-        return Operation(self.function, operands, self.compute, self.rounded, self.conditions, options)
+        return replace(self, operands=operands, options=options)
 
-    def apply(self, values: _Values, tl: TLContext) -> Handle:
-        """Compute the result from the values of an evaluation."""
-        operands = [
-            values.read(operand, None if position in self.conditions else self.compute, tl)
-            for position, operand in enumerate(self.operands)
-        ]
-        options = {name: values.read(operand, self.compute, tl) for name, operand in self.options}
+    def apply(self, read: Callable[[Operand, DType | None], Handle | Constant], tl: TLContext) -> Handle:
+        """Compute the result; ``read`` returns the value of an operand, cast to a type."""
+        types = [None if i in self.conditions else self.compute for i in range(len(self.operands))]
+        operands = [read(operand, dtype) for operand, dtype in zip(self.operands, types, strict=True)]
+        options = {name: read(operand, self.compute) for name, operand in self.options}
         result = self.function(tl, *operands, **options)
         return result if self.rounded is None else tl.cast(result, self.rounded)
-
-
-class _Values:
-    """The handles of an evaluation, by what they are the value of. Each is cast to a type once."""
-
-    def __init__(self, inputs: Iterable[Handle]) -> None:
-        self._handles: dict[Reference, Handle] = {Input(index): handle for index, handle in enumerate(inputs)}
-        self._casts: dict[tuple[Reference, DType], Handle] = {}
-
-    def handle(self, reference: Reference) -> Handle:
-        """Return a value in the type in which it was loaded or computed."""
-        return self._handles[reference]
-
-    def read(self, operand: Operand, compute: DType | None, tl: TLContext) -> Handle | Constant:
-        """Return the value of an operand, cast to ``compute``."""
-        if not isinstance(operand, Input | Intermediate):
-            return operand
-        handle = self.handle(operand)
-        if compute is None or handle.dtype is compute:
-            return handle
-        if (operand, compute) not in self._casts:
-            self._casts[operand, compute] = tl.cast(handle, compute)
-        return self._casts[operand, compute]
-
-    def write(self, reference: Reference, handle: Handle) -> None:
-        """Add the result of an operation."""
-        self._handles[reference] = handle
-
-    def drop(self, reference: Reference) -> None:
-        """Drop a value and its casts, so that their scratch becomes free."""
-        del self._handles[reference]
-        self._casts = {key: handle for key, handle in self._casts.items() if key[0] != reference}
 
 
 @value
@@ -155,34 +122,38 @@ class Expression:
 
     def computed_in(self, dtype: DType) -> Expression:
         """Return this expression with ``dtype`` as the type to compute in, for operations that have none."""
-        operations = [
-            Operation(op.function, op.operands, op.compute or dtype, op.rounded, op.conditions, op.options)
-            for op in self.operations
-        ]
+        operations = [replace(operation, compute=operation.compute or dtype) for operation in self.operations]
         return Expression(tuple(operations), self.results)
 
     def evaluate(self, inputs: Iterable[Handle], tl: TLContext) -> Iterator[tuple[int, Handle]]:
         """Compute the operations in order. Yield the position and the handle of each result when it is computed.
 
-        Every other value is dropped after the last operation that uses it.
+        Each value is cast to a type once, and dropped after the last operation that uses it, to free its scratch.
         """
-        values = _Values(inputs)
+        values: dict[Reference, Handle] = {Input(index): handle for index, handle in enumerate(inputs)}
+        casts: dict[tuple[Reference, DType], Handle] = {}
         del inputs  # of which a list would keep the handles
-        last_uses: dict[Reference, int] = {
-            reference: index for index, operation in enumerate(self.operations) for reference in operation.references
-        }
-        for position, result in enumerate(self.results):
-            if isinstance(result, Input):
-                yield position, values.handle(result)
+
+        def read(operand: Operand, dtype: DType | None) -> Handle | Constant:
+            if not isinstance(operand, Input | Intermediate):
+                return operand
+            handle = values[operand]
+            if dtype is None or handle.dtype is dtype:
+                return handle
+            if (operand, dtype) not in casts:
+                casts[operand, dtype] = tl.cast(handle, dtype)
+            return casts[operand, dtype]
+
+        last_uses = {x: index for index, operation in enumerate(self.operations) for x in operation.references}
+        yield from ((i, values[result]) for i, result in enumerate(self.results) if isinstance(result, Input))
         for index, operation in enumerate(self.operations):
-            handle = operation.apply(values, tl)
+            values[Intermediate(index)] = operation.apply(read, tl)
             for position, result in enumerate(self.results):
                 if result == Intermediate(index):
-                    yield position, handle
-            values.write(Intermediate(index), handle)
-            for reference in set(operation.references):
-                if last_uses[reference] == index:
-                    values.drop(reference)
+                    yield position, values[result]
+            for unused in [x for x in values if last_uses.get(x) == index]:
+                del values[unused]
+                casts = {key: handle for key, handle in casts.items() if key[0] != unused}
 
 
 COPY = Expression((), (Input(0),))
