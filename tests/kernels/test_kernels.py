@@ -11,7 +11,7 @@ from fake_pe import FakePe, Memory, random_array, site_of
 from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, DType, dtype
 from kernbench.common.errors import UnknownNameError
 from kernbench.kernels import BUILTIN_KERNELS, builtin_kernel
-from kernbench.kernels.copy import offset_copy
+from kernbench.kernels.elementwise import offset_copy
 from kernbench.kernels.gemm import gemm_columns, gemm_simple
 from kernbench.kernels.qkv import qkv_projection
 from kernbench.policy.placement.dp import DPPolicy, place_windows

@@ -6,7 +6,7 @@ from pydantic import PositiveInt
 
 from kernbench.benches.shared import make_later_data
 from kernbench.common.config import ConfigModel
-from kernbench.kernels.copy import offset_copy
+from kernbench.kernels.elementwise import offset_copy
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_registry import bench
 from kernbench.runtime_api.context import RuntimeContext

@@ -5,8 +5,16 @@ from types import MappingProxyType
 
 from kernbench.common.errors import UnknownNameError
 from kernbench.kernels.attention import attention
-from kernbench.kernels.copy import offset_copy, shards_to_rows, strided_copy
-from kernbench.kernels.elementwise import add, elementwise, elementwise_composite, mul, silu_mul
+from kernbench.kernels.elementwise import (
+    add,
+    elementwise,
+    elementwise_composite,
+    mul,
+    offset_copy,
+    shards_to_rows,
+    silu_mul,
+    strided_copy,
+)
 from kernbench.kernels.gemm import gemm_columns, gemm_composite, gemm_simple
 from kernbench.kernels.indexing import embedding_one_hot, embedding_rows
 from kernbench.kernels.layernorm import layernorm, rmsnorm, softmax

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod
+from typing import TypeAlias
 
 from kernbench.common.dtypes import Shape
 from kernbench.kernels.shares import blocks, share
-from kernbench.kernels.windows import boxes
 from kernbench.triton_emu.tl_context import TLContext
 
+Box: TypeAlias = tuple[Shape, Shape]
+"""The corner and the extents of a part of an array"""
 _SMALLEST, _LARGEST = 2048, 131072
 """Elements of a block: enough to amortise a command, few enough that transfers and computation overlap."""
 _BLOCKS = 8
+"""Blocks of a program's share, so that loads, computations and stores of several blocks overlap."""
 _SIDE_BY_SIDE = 64
 """Minimum number of elements of a transposed operand that are moved together: at least a burst"""
 _BYTES_AN_ELEMENT = 64
@@ -45,19 +48,22 @@ def collapse(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[Sh
     return tuple(n for n, _ in merged), [tuple(steps[i] for _, steps in merged) for i in range(len(strides))]
 
 
-def own_boxes(shape: Shape, tl: TLContext, *, transposed: bool = False) -> Iterator[tuple[Shape, Shape]]:
+def own_boxes(
+    shape: Shape, tl: TLContext, *, transposed: bool = False, split: bool = True, limit: int | None = None
+) -> Iterator[Box]:
     """Yield the corners and extents of this program's boxes: its share of the first axis, or of the longest one.
 
-    The first axis is split if it has an index for each program. ``transposed``: an operand is contiguous along another
-    axis than the last. Boxes are then cut along the last axis, too, to extend further along the contiguous one.
+    The first axis is split if it has an index for each program. Without ``split``, a program gets all elements.
+    ``transposed``: an operand is contiguous along another axis than the last. Boxes are then cut along the last axis,
+    too, to extend further along the contiguous one. ``limit``: the maximum number of elements of a box.
     """
     programs = tl.num_programs(0) * tl.num_programs(1)
     axis = 0 if shape[0] >= programs else max(range(len(shape)), key=lambda i: shape[i])
-    first, count = share(shape[axis], tl)
+    first, count = share(shape[axis], tl, split)
     if not count:
         return
     extents = (*shape[:axis], count, *shape[axis + 1 :])
-    block = min(max(prod(extents) // _BLOCKS, _SMALLEST), most_elements(tl))
+    block = min(max(prod(extents) // _BLOCKS, _SMALLEST), most_elements(tl), limit or _LARGEST)
     edge = max(1, block // _SIDE_BY_SIDE) if transposed else extents[-1]
     for behind, width in blocks(extents[-1], edge):
         for corner, box in boxes((*extents[:-1], width), block):
@@ -69,3 +75,15 @@ def own_boxes(shape: Shape, tl: TLContext, *, transposed: bool = False) -> Itera
 def most_runs(inner: int) -> int:
     """Return the maximum number of runs of ``inner`` elements in one scatter-gather list."""
     return max(1, min(_MOST_RUNS, _ELEMENTS_OF_RUNS // max(inner, 1)))
+
+
+def boxes(shape: Shape, block: int) -> Iterator[Box]:
+    """Yield the corner and extents of boxes of at most ``block`` elements that cover an array of ``shape``."""
+    inner = prod(shape[1:])
+    if inner <= block:
+        for row, count in blocks(shape[0], max(1, block // inner)):
+            yield (row, *(0 for _ in shape[1:])), (count, *shape[1:])
+        return
+    for row in range(shape[0]):
+        for corner, extents in boxes(shape[1:], block):
+            yield (row, *corner), (1, *extents)

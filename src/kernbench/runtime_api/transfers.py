@@ -15,7 +15,7 @@ import numpy as np
 from kernbench.common.dtypes import Array, DType, misfit, row_major
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
-from kernbench.kernels.windows import copy_windows
+from kernbench.kernels.elementwise import copy_windows
 from kernbench.messages.requests import HostBytes, KernelLaunchMsg, KernelRef, MemoryReadMsg, MemoryWriteMsg, PeCoord
 from kernbench.numerics.memory import never_changes
 from kernbench.policy.placement.geometry import Window

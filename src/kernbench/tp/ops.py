@@ -15,9 +15,8 @@ from math import prod
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.kernels.attention import attention as attention_kernel
-from kernbench.kernels.copy import shards_to_rows, strided_copy
 from kernbench.kernels.elementwise import add as add_kernel
-from kernbench.kernels.elementwise import elementwise
+from kernbench.kernels.elementwise import elementwise, shards_to_rows, strided_copy
 from kernbench.kernels.layernorm import layernorm as layernorm_kernel
 from kernbench.kernels.linear import add_bias as add_bias_kernel
 from kernbench.kernels.linear import linear as linear_kernel

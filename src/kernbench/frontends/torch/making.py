@@ -13,7 +13,8 @@ from kernbench.common.dtypes import F32, I64
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch.hosted import without_repeats
 from kernbench.frontends.torch.launches import dtype_of, launch
-from kernbench.frontends.torch.pointwise import apply, apply_all, as_element, identity, plain, to_bool, to_whole
+from kernbench.frontends.torch.pointwise import Work, apply, apply_all, as_element, plain
+from kernbench.frontends.torch.storage import TorchOperator
 from kernbench.frontends.torch.tensor import (
     AhbmTensor,
     device_of,
@@ -23,22 +24,29 @@ from kernbench.frontends.torch.tensor import (
     read,
     resize,
     sip_of,
+    storage_of,
     without_elements,
     write,
 )
+from kernbench.kernels import functions
+from kernbench.kernels.elementwise import COPY, Expression
 from kernbench.kernels.shares import blocks, share
+from kernbench.triton_emu.handles import Number
+from kernbench.triton_emu.tl_context import TLContext
 
 aten = torch.ops.aten
 _BLOCK = 16384
+"""Elements of a range that are computed at a time"""
 
 
-def _form(operator: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
+def _form(operator: TorchOperator, args: Sequence[Any], options: Mapping[str, Any]) -> Tensor:
     """Return the result of an operator on the meta device: shape, strides and dtype without elements."""
     named = {key: without_elements(x) for key, x in options.items() if key not in ("pin_memory", "generator")}
-    return operator(*[without_elements(x) for x in args], **{**named, "device": torch.device("meta")})
+    form: Tensor = operator(*[without_elements(x) for x in args], **{**named, "device": torch.device("meta")})
+    return form
 
 
-def made_like(operator: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Tensor | None:
+def made_like(operator: TorchOperator, args: Sequence[Any], options: Mapping[str, Any]) -> Tensor | None:
     """Return a new tensor with the operator's result shape and dtype; None if its device is the host."""
     like = next((x for x in args if isinstance(x, AhbmTensor)), None)
     device = torch.device(options.get("device") or (DEVICE if like is None else device_of(like)))
@@ -48,44 +56,47 @@ def made_like(operator: Any, args: Sequence[Any], options: Mapping[str, Any]) ->
     return new(tuple(form.shape), form.dtype, sip_of(device), form.stride())
 
 
-def fill(x: Tensor, number: Any) -> Tensor:
+def fill(x: Tensor, number: Number | Tensor) -> Tensor:
     """Set every element to ``number``: MATH fills a block, and the DMA stores it."""
     element, target = plain(number), without_repeats(x)
     if isinstance(element, AhbmTensor):
-        apply("fill", identity, target, (element,), (dtype_of(x),))
+        apply("fill", functions.identity, target, (element,), (dtype_of(x),))
         return x
     if not x.dtype.is_floating_point:
         element = as_element(int(bool(element) if x.dtype is torch.bool else element), dtype_of(x))
-    apply("fill", lambda tl: tl.full((1,), element, dtype_of(x)), target, ())
+    apply("fill", Expression.of(functions.fill, element, dtype_of(x)), target, ())
     return x
 
 
-def _zero(x: Tensor) -> Tensor:
+def zero_(x: Tensor) -> Tensor:
     return fill(x, 0)
 
 
-def _filling(number_of: Callable[..., Any]) -> Callable[..., Any]:
+def _filling(number_of: Callable[..., Number | Tensor]) -> Callable[..., Tensor]:
     """Return the lowering of a factory. It fills the result with the number ``number_of(*arguments)``."""
 
-    def lowering(operator: Any, *args: Any, **options: Any) -> Any:
-        made = made_like(operator, args, options)
-        if made is None:
-            return operator(*[without_elements(x) for x in args], **options)
-        return fill(made, number_of(*args, **options))
+    def lowering(operator: TorchOperator, *args: Any, **options: Any) -> Tensor:
+        tensor = made_like(operator, args, options)
+        if tensor is None:
+            on_host: Tensor = operator(*[without_elements(x) for x in args], **options)
+            return on_host
+        return fill(tensor, number_of(*args, **options))
 
     return lowering
 
 
-def _arange(operator: Any, *args: Any, **options: Any) -> Any:
-    made = made_like(operator, args, options)
-    if made is None:
-        return operator(*args, **options)
-    numbers = [plain(each) for each in args]
+def arange(operator: TorchOperator, *args: Number | Tensor, **options: Any) -> Tensor:
+    """Create a tensor of numbers from a start, by default 0, to an end, at the distance of a step, by default 1."""
+    tensor = made_like(operator, args, options)
+    if tensor is None:
+        on_host: Tensor = operator(*args, **options)
+        return on_host
+    numbers = [plain(x) for x in args]
     start, step = (0 if len(numbers) == 1 else numbers[0]), (numbers[2] if len(numbers) > 2 else 1)
-    return ramp("arange", made, start, step)
+    return ramp("arange", tensor, start, step)
 
 
-def _linspace(start: float, end: float, steps: int, *, out: Tensor) -> Any:
+def linspace(start: float, end: float, steps: int, *, out: Tensor) -> Any:
     """Fill ``out`` with numbers at equal distances. The host computes integers, because it rounds them in f64."""
     if not out.dtype.is_floating_point:
         return NotImplemented
@@ -95,48 +106,49 @@ def _linspace(start: float, end: float, steps: int, *, out: Tensor) -> Any:
     return copy(target, ramp("linspace", new((steps,), out.dtype, sip_of(out)), start, step))
 
 
-def _logspace(start: float, end: float, steps: int, base: float = 10.0, *, out: Tensor) -> Any:
+def logspace(start: float, end: float, steps: int, base: float = 10.0, *, out: Tensor) -> Any:
+    """Fill ``out`` with powers of ``base``, with exponents at equal distances."""
     if not out.dtype.is_floating_point:
         return NotImplemented
     exponents = new((steps,), torch.float32, sip_of(out))
-    return copy(resize(out, (steps,)), torch.pow(base, _linspace(start, end, steps, out=exponents)))
+    return copy(resize(out, (steps,)), torch.pow(base, linspace(start, end, steps, out=exponents)))
 
 
-def _roll(x: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
+def roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
     """Rotate elements along axes; without ``dims``, rotate the flattened tensor."""
     if not dims:
-        return _roll(x.reshape(-1), shifts, [0]).reshape(x.shape)
-    found = x
+        return roll(x.reshape(-1), shifts, [0]).reshape(x.shape)
+    rolled = x
     for shift, dim in zip(shifts, dims, strict=True):
         n = x.shape[dim] if x.dim() else 1
         by = shift % max(n, 1)
         if by:
-            found = torch.cat([found.narrow(dim, n - by, by), found.narrow(dim, 0, n - by)], dim)
-    return found.clone() if found is x else found
+            rolled = torch.cat([rolled.narrow(dim, n - by, by), rolled.narrow(dim, 0, n - by)], dim)
+    return rolled.clone() if rolled is x else rolled
 
 
-def _eye(n: int, m: int | None = None, *, out: Tensor) -> Tensor:
+def eye(n: int, m: int | None = None, *, out: Tensor) -> Tensor:
     """Fill an identity matrix: 0 everywhere, 1 on the diagonal."""
-    made = fill(resize(out, (n, n if m is None else m)), 0)
-    if made.numel():
-        fill(aten.diagonal.default(made), 1)
-    return made
+    matrix = fill(resize(out, (n, n if m is None else m)), 0)
+    if matrix.numel():
+        fill(aten.diagonal.default(matrix), 1)
+    return matrix
 
 
 def ramp(name: str, out: Tensor, start: float, step: float) -> Tensor:
     """Set element i of contiguous ``out`` to ``start + i step``."""
-    to = dtype_of(out)
-    wide = F32 if to.is_float else I64
+    dtype, size = dtype_of(out), out.numel()
+    wide = F32 if dtype.is_float else I64
 
-    def program(out_at: int, *, tl: Any) -> None:
-        first, mine = share(out.numel(), tl)
-        for at, count in blocks(mine, _BLOCK, first):
+    def program(out_at: int, *, tl: TLContext) -> None:
+        first, own_size = share(size, tl)
+        for at, count in blocks(own_size, _BLOCK, first):
             x = tl.cast(tl.iota((count,), "i32"), wide)
             x = x if step == 1 else x * step
-            found = x if start + at * step == 0 else x + (start + at * step)
-            tl.store(out_at + at * to.itemsize, tl.cast(found, to))
+            x = x if start + at * step == 0 else x + (start + at * step)
+            tl.store(out_at + at * dtype.itemsize, tl.cast(x, dtype))
 
-    if out.numel():
+    if size:
         launch(name, program, (out,))
     return out
 
@@ -144,7 +156,7 @@ def ramp(name: str, out: Tensor, start: float, step: float) -> Tensor:
 # copies
 
 
-def copy(target: Any, source: Any, non_blocking: bool = False) -> Any:  # noqa: ARG001 - complete when it returns
+def copy(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:  # noqa: ARG001 - complete when it returns
     """Copy ``source`` to ``target``. On one SIP, PEs copy the elements. Otherwise, the host transfers them."""
     if not isinstance(target, AhbmTensor):
         target.copy_(read(source))
@@ -153,36 +165,46 @@ def copy(target: Any, source: Any, non_blocking: bool = False) -> Any:  # noqa: 
         write(target, source)
         return target
     if sip_of(source) == sip_of(target):
-        return apply("copy", *_cast_rule(target, source))
+        apply_all("copy", [_copy_work(target, source)])
+        return target
     is_known = has_values(source)
     write(target, read(source, "zeros"), is_known=is_known)
     return target
 
 
-def _cast_rule(target: Tensor, source: Tensor) -> tuple[Any, ...]:
+def _copy_work(target: Tensor, source: Tensor) -> Work:
     if target.dtype is torch.bool and source.dtype is not torch.bool:
-        return to_bool, target, (source,)
+        return functions.to_bool, target, (source,), ()
     if target.dtype is torch.uint8 and source.dtype.is_floating_point:
-        return to_whole, target, (source,)
-    return identity, target, (source,)
+        return functions.to_whole, target, (source,), ()
+    return COPY, target, (source,), ()
 
 
-def _copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
+def copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
+    """Copy ``source`` to ``target``; one of both may be on the host."""
     return copy(target, source, non_blocking)
 
 
-def _clone(operator: Any, x: Tensor, **options: Any) -> Any:
+def clone(operator: TorchOperator, x: Tensor, **options: Any) -> Tensor:
+    """Return a copy with the layout that PyTorch gives it."""
     form = operator(without_elements(x), **options)
     return copy(new(tuple(form.shape), x.dtype, sip_of(x), form.stride()), x)
 
 
-def _to_copy(operator: Any, x: Tensor, *, device: Any = None, dtype: Any = None, **options: Any) -> Any:
+def to_copy(
+    operator: TorchOperator,
+    x: Tensor,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    **options: Any,
+) -> Tensor:
     """Run ``x.to(...)``: convert to another dtype on the machine, or copy to the host or to another SIP."""
-    there = device_of(x) if device is None else torch.device(device)
+    target = device_of(x) if device is None else torch.device(device)
     wanted = dtype or x.dtype
-    if there.type != DEVICE:
-        return read(x).to(wanted, copy=True).to(there)
-    sip = sip_of(there)
+    if target.type != DEVICE:
+        return read(x).to(wanted, copy=True).to(target)
+    sip = sip_of(target)
     if sip != sip_of(x):
         is_known = has_values(x)
         return from_host(read(x, "zeros").to(wanted, copy=True), sip, is_known=is_known)
@@ -191,34 +213,36 @@ def _to_copy(operator: Any, x: Tensor, *, device: Any = None, dtype: Any = None,
     return copy(new(tuple(form.shape), wanted, sip, form.stride()), x)
 
 
-def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Concatenate tensors along an axis, by one launch."""
     parts = [x for x in tensors if x.numel() or x.dim() > 1]
     form = aten.cat.default([without_elements(x) for x in tensors], dim)
     out = new(tuple(form.shape), form.dtype, sip_of(tensors[0]), form.stride())
-    dim, at, work = dim % form.dim(), 0, []
+    dim, at = dim % form.dim(), 0
+    work: list[Work] = []
     for x in parts:
         if x.numel():
-            place = aten.slice.Tensor(out, dim, at, at + x.shape[dim])
-            work.append((*_cast_rule(place, x), (dtype_of(x),)))
+            work.append(_copy_work(aten.slice.Tensor(out, dim, at, at + x.shape[dim]), x))
             at += x.shape[dim]
     apply_all("cat", work)
     return out
 
 
-def _repeat(x: Tensor, repeats: Sequence[int]) -> Tensor:
+def repeat(x: Tensor, repeats: Sequence[int]) -> Tensor:
+    """Return ``x`` repeated along each axis; more repeats than axes add axes in front."""
     lead = len(repeats) - x.dim()
     shape = (*[1] * lead, *x.shape)
     out = new(tuple(r * n for r, n in zip(repeats, shape, strict=True)), x.dtype, sip_of(x))
     if not out.numel():
         return out
-    interleaved = [each for r, n in zip(repeats, shape, strict=True) for each in (r, n)]
-    seen = x.reshape(shape).reshape([each for n in shape for each in (1, n)]).expand(interleaved)
-    copy(out.view(interleaved), seen)
+    interleaved = [extent for r, n in zip(repeats, shape, strict=True) for extent in (r, n)]
+    expanded = x.reshape(shape).reshape([extent for n in shape for extent in (1, n)]).expand(interleaved)
+    copy(out.view(interleaved), expanded)
     return out
 
 
-def _flip(x: Any, dims: Sequence[int]) -> Any:
+def flip(x: Tensor, dims: Sequence[int]) -> Tensor:
+    """Return ``x`` with the order of elements reversed along ``dims``."""
     if not dims or not x.dim():
         return x.clone()
     for dim in dims:
@@ -228,68 +252,75 @@ def _flip(x: Any, dims: Sequence[int]) -> Any:
     return x
 
 
-def _pad(x: Tensor, pad: Sequence[int], number: float = 0) -> Tensor:
+def constant_pad(x: Tensor, pad: Sequence[int], number: float = 0) -> Tensor:
     """Pad ``x`` with ``number``. Negative pads remove elements."""
     shape = list(x.shape)
-    inside, taken = [slice(None)] * x.dim(), [slice(None)] * x.dim()
+    inside, remaining = [slice(None)] * x.dim(), [slice(None)] * x.dim()
     for i in range(len(pad) // 2):
         d, (before, behind) = x.dim() - 1 - i, pad[2 * i : 2 * i + 2]
-        taken[d] = slice(max(0, -before), shape[d] - max(0, -behind))
+        remaining[d] = slice(max(0, -before), shape[d] - max(0, -behind))
         inside[d] = slice(
             max(0, before), shape[d] + before + min(behind, 0) if before > 0 else shape[d] + before + min(0, behind)
         )
         shape[d] += before + behind
     out = fill(new(tuple(shape), x.dtype, sip_of(x)), number)
-    middle = x[tuple(taken)]
+    middle = x[tuple(remaining)]
     for d, (at, part) in enumerate(zip(inside, middle.shape, strict=True)):
         inside[d] = slice(at.start or 0, (at.start or 0) + part)
     copy(out[tuple(inside)], middle)
     return out
 
 
-def _slice_backward(grad: Tensor, sizes: Sequence[int], dim: int, start: int, end: int, step: int) -> Tensor:
+def slice_backward(grad: Tensor, sizes: Sequence[int], dim: int, start: int, end: int, step: int) -> Tensor:
+    """Return zeros with the gradient in the slice that the forward read."""
     out = fill(new(tuple(sizes), grad.dtype, sip_of(grad)), 0)
     copy(aten.slice.Tensor(out, dim, start, end, step), grad)
     return out
 
 
-def _select_backward(grad: Tensor, sizes: Sequence[int], dim: int, index: int) -> Tensor:
+def select_backward(grad: Tensor, sizes: Sequence[int], dim: int, index: int) -> Tensor:
+    """Return zeros with the gradient at the index that the forward read."""
     out = fill(new(tuple(sizes), grad.dtype, sip_of(grad)), 0)
     copy(aten.select.int(out, dim, index), grad)
     return out
 
 
-def _item(x: Tensor) -> Any:
+def local_scalar_dense(x: Tensor) -> Number:
+    """Return the number of a tensor of one element."""
     return read(x).item()
 
 
-def _full(size: Sequence[int], number: Any, **_: object) -> Any:  # noqa: ARG001
+def _has_as_many_elements(x: Tensor, y: Tensor) -> bool:
+    return storage_of(x).n == storage_of(y).n
+
+
+def _full(size: Sequence[int], number: Number, **_: object) -> Number:  # noqa: ARG001 - PyTorch's names
     return number
 
 
-LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
+LOWERINGS: Mapping[TorchOperator, Callable[..., Any]] = MappingProxyType(
     {
         aten.fill_.Scalar: fill,
         aten.fill_.Tensor: fill,
-        aten.zero_.default: _zero,
+        aten.zero_.default: zero_,
         aten.copy_.default: copy,
-        aten._copy_from.default: _copy_from,  # noqa: SLF001 - operators' names
-        aten._local_scalar_dense.default: _item,  # noqa: SLF001
-        aten.cat.default: _cat,
-        aten.repeat.default: _repeat,
-        aten.flip.default: _flip,
-        aten.eye.out: _eye,
-        aten.eye.m_out: _eye,
-        aten.linspace.out: _linspace,
-        aten.logspace.out: _logspace,
-        aten.constant_pad_nd.default: _pad,
-        aten.slice_backward.default: _slice_backward,
-        aten.select_backward.default: _select_backward,
-        aten.roll.default: _roll,
-        aten._has_same_storage_numel.default: lambda x, y: x.backing.n == y.backing.n,  # noqa: SLF001
+        aten._copy_from.default: copy_from,  # noqa: SLF001 - operators' names
+        aten._local_scalar_dense.default: local_scalar_dense,  # noqa: SLF001
+        aten.cat.default: cat,
+        aten.repeat.default: repeat,
+        aten.flip.default: flip,
+        aten.eye.out: eye,
+        aten.eye.m_out: eye,
+        aten.linspace.out: linspace,
+        aten.logspace.out: logspace,
+        aten.constant_pad_nd.default: constant_pad,
+        aten.slice_backward.default: slice_backward,
+        aten.select_backward.default: select_backward,
+        aten.roll.default: roll,
+        aten._has_same_storage_numel.default: _has_as_many_elements,  # noqa: SLF001
     }
 )
-_FILLED: Mapping[str, Callable[..., Any]] = MappingProxyType(
+_FILLED: Mapping[str, Callable[..., Number]] = MappingProxyType(
     {
         "zeros": lambda *_, **__: 0,
         "zeros_like": lambda *_, **__: 0,
@@ -304,13 +335,13 @@ _FILLED: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "scalar_tensor": lambda number, **_: number,
     }
 )
-BY_NAME: Mapping[str, Callable[..., Any]] = MappingProxyType(
+BY_NAME: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
     {name: _filling(number) for name, number in _FILLED.items()}
     | {
-        "arange": _arange,
-        "clone": _clone,
-        "lift_fresh_copy": _clone,
-        "_to_copy": _to_copy,
+        "arange": arange,
+        "clone": clone,
+        "lift_fresh_copy": clone,
+        "_to_copy": to_copy,
     }
 )
 """Lowerings by operator name, for all overloads. A lowering gets the operator as its first argument."""
