@@ -17,8 +17,8 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.kernels.attention import attention
 from kernbench.kernels.elementwise import elementwise, elementwise_composite, silu_mul
 from kernbench.kernels.gemm import gemm_composite, gemm_simple
-from kernbench.kernels.layernorm import layernorm, rmsnorm, softmax
 from kernbench.kernels.linear import mlp
+from kernbench.kernels.norms import layernorm, rmsnorm, softmax
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology.builder import Topology

@@ -13,7 +13,7 @@ from reference import Array, Machine, assert_near, normal, wide
 
 from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, DType
 from kernbench.kernels.elementwise import add, elementwise, elementwise_composite, mul, silu_mul
-from kernbench.kernels.layernorm import layernorm, rmsnorm, softmax
+from kernbench.kernels.norms import layernorm, rmsnorm, softmax
 from kernbench.messages.commands import STORE
 
 FLOATS = (F32, F16, BF16, F8E4M3, F8E5M2)

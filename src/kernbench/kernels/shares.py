@@ -5,13 +5,20 @@ Reports name a line in the file of the kernel. Helpers that several kernels use 
 A work table is a flat tuple of integers with a fixed number per line. Each line begins with its cube and PE.
 """
 
-from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
 
 from kernbench.common.dtypes import F32
+from kernbench.common.values import value
 from kernbench.kernels.view import View
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.tl_context import TLContext
+
+_BLOCKS = 4
+"""Number of blocks into which a program divides its rows, so that transfers and computation overlap"""
+_SMALLEST = 2048
+"""Elements of a block of several rows: enough to amortise a command"""
 
 
 def share(n: int, tl: TLContext, split: bool = True) -> tuple[int, int]:
@@ -24,6 +31,11 @@ def share(n: int, tl: TLContext, split: bool = True) -> tuple[int, int]:
     cube_first, in_cube = part(n, tl.num_programs(1), tl.program_id(1))
     first, count = part(in_cube, tl.num_programs(0), tl.program_id(0))
     return cube_first + first, count
+
+
+def program_number(tl: TLContext) -> int:
+    """Return the number of this program in its SIP: PEs of a cube are adjacent."""
+    return tl.site.cube * tl.site.num_pes + tl.site.pe
 
 
 def blocks(n: int, size: int, first: int = 0) -> Iterator[tuple[int, int]]:
@@ -46,27 +58,76 @@ def own_lines(lines: tuple[int, ...], width: int, tl: TLContext) -> Iterator[tup
             yield lines[at + 2 : at + width]
 
 
-Columns: TypeAlias = Callable[[int, int], Handle]
-"""A function of a first column and a number of columns that returns these columns of some rows, in f32"""
+@value
+class Columns:
+    """Columns of some rows, in pieces: ``columns(first, count)`` returns ``count`` columns as a handle.
+
+    A single piece is loaded or computed once and stays in scratch. Several pieces are loaded and computed again in each
+    pass over the rows.
+    """
+
+    pieces: Sequence[tuple[int, int]]
+    compute: Callable[[int, int], Handle]
+
+    @staticmethod
+    def of(pieces: Sequence[tuple[int, int]], compute: Callable[[int, int], Handle]) -> Columns:
+        """Return the columns that ``compute(first, count)`` returns; a single piece is computed here."""
+        if len(pieces) > 1:
+            return Columns(pieces, compute)
+        values = compute(*pieces[0])
+        return Columns(pieces, lambda _first, _count: values)
+
+    def __call__(self, first: int, count: int) -> Handle:
+        """Return the columns of a piece."""
+        return self.compute(first, count)
+
+    def map(self, body: Callable[..., Handle], *operands: Columns | Handle) -> Columns:
+        """Return ``body(piece, *operands)`` of each piece. Operands are columns, or handles that all pieces share."""
+
+        def compute(first: int, count: int) -> Handle:
+            pieces = [operand(first, count) if isinstance(operand, Columns) else operand for operand in operands]
+            return body(self(first, count), *pieces)
+
+        return Columns.of(self.pieces, compute)
+
+    def sum(self, tl: TLContext) -> Handle:
+        """Return the sum of each row, shape (rows, 1)."""
+        total, *more_sums = [tl.sum(self(*piece), 1, keepdims=True) for piece in self.pieces]
+        return sum(more_sums, total)
+
+    def store(self, matrix: View, row: int, tl: TLContext) -> None:
+        """Store all columns to the rows of ``matrix`` from ``row`` on, rounded to its dtype."""
+        for first, count in self.pieces:
+            values = self(first, count)
+            matrix.tile((row, first), values.shape).store(values, tl)
+
+
+def row_ranges(matrix: View, block: int, split: bool, tl: TLContext) -> Iterator[tuple[int, int]]:
+    """Yield the first row and the number of rows of each block of this program's share.
+
+    A block has at most ``block`` elements, and at least one row. A large share has four blocks or more: the next one is
+    loaded while one is computed.
+    """
+    rows, columns = matrix.extents
+    first, size = share(rows, tl, split)
+    if size:
+        least = max(size, _BLOCKS * (_SMALLEST // columns))
+        yield from blocks(size, max(1, min(-(-least // _BLOCKS), block // columns)), first)
 
 
 def row_blocks(matrix: View, block: int, split: bool, tl: TLContext) -> Iterator[tuple[int, Columns]]:
-    """Yield this program's share of the rows, in blocks of at most ``block`` elements and at least one row."""
-    rows, columns = matrix.extents
-    first, size = share(rows, tl, split)
-    for row, count in blocks(size, max(1, block // columns), first):
-        yield row, columns_of(matrix.tile((row, 0), (count, columns)), block, tl)
+    """Yield the first row and the columns of each block of `row_ranges`."""
+    for row, count in row_ranges(matrix, block, split, tl):
+        yield row, columns_of(matrix.tile((row, 0), (count, matrix.extents[1])), block, tl)
 
 
 def columns_of(rows: View, width: int, tl: TLContext) -> Columns:
-    """Return the columns of ``rows``, for several passes in pieces of at most ``width`` columns.
+    """Return the columns of ``rows`` in f32, in pieces of at most ``width`` columns. A single piece is loaded here."""
 
-    Rows that fit in one piece are loaded here, once, and stay in scratch. Longer rows are loaded again in each pass.
-    """
-    if rows.extents[1] > width:
-        return lambda first, count: tl.cast(rows.tile((0, first), (rows.extents[0], count)).load(tl), F32)
-    values = tl.cast(rows.load(tl), F32)
-    return lambda first, count: values  # noqa: ARG005 - the only piece
+    def load(first: int, count: int) -> Handle:
+        return tl.cast(rows.tile((0, first), (rows.extents[0], count)).load(tl), F32)
+
+    return Columns.of(tuple(blocks(rows.extents[1], width)), load)
 
 
 def load_rows(rows: View, tl: TLContext) -> Handle:

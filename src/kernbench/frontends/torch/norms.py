@@ -1,8 +1,9 @@
-"""Normalisation of rows, forward and backward: one launch for each direction, and one to add partial sums."""
+"""Normalisation of rows, forward and backward: one launch for each direction, and one for each parameter's gradient."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -10,199 +11,187 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernbench.common.dtypes import F32
 from kernbench.frontends.placed import pes_for
-from kernbench.frontends.torch.launches import dtype_of, launch_on, measure, refuse_graph
-from kernbench.frontends.torch.reductions import map_rows
-from kernbench.frontends.torch.storage import current
+from kernbench.frontends.torch.launches import measure, refuse_graph
+from kernbench.frontends.torch.reductions import Rows, contiguous_rows, launch_rows
+from kernbench.frontends.torch.storage import TorchOperator, current
 from kernbench.frontends.torch.tensor import new, sip_of, without_elements
-from kernbench.kernels.shares import blocks, load_rows, share
-from kernbench.kernels.tiling import most_elements
-from kernbench.kernels.view import View
+from kernbench.kernels.norms import backpropagate_norm, normalize_rows
 
 aten = torch.ops.aten
 _RENORM_EPS = 1e-7
 """Number that PyTorch adds to a norm before it divides by the norm."""
 
 
-def _flat(x: Tensor, shape: Sequence[int]) -> tuple[Any, int]:
-    """Return ``x`` as contiguous rows, and their length. Each row is normalised separately."""
-    n = prod(shape)
-    return x.contiguous().reshape(-1, n), n
-
-
-def _vector(v: Any) -> Any:
-    return None if v is None else v.contiguous().reshape(-1)
-
-
-def _per_row(x: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the shape of a tensor with one element for each row."""
-    return (*x.shape[: x.dim() - len(shape)], *[1 for _ in shape])
-
-
-def _layer_norm(x: Tensor, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> tuple[Tensor, Any, Any]:
-    """Compute the normalised rows, and the mean and 1 / standard deviation of each row, in f32."""
-    rows, n = _flat(x, shape)
-    sip = sip_of(x)
-    y, mean, rstd = (new(s, t, sip) for s, t in ((x.shape, x.dtype), *[((rows.shape[0],), torch.float32)] * 2))
-
-    def body(tl: Any, v: Any, w: Any, b: Any) -> tuple[Any, Any, Any]:
-        mu = tl.sum(v, 1, keepdims=True) / n
-        v = v - mu
-        r = tl.rsqrt(tl.sum(v * v, 1, keepdims=True) / n + eps)
-        v = v * r
-        v = v if w is None else v * w
-        return v if b is None else v + b, mu, r
-
-    map_rows("layer_norm", body, rows, (y, mean, rstd), _vector(weight), _vector(bias))
-    return y, mean.reshape(_per_row(x, shape)), rstd.reshape(_per_row(x, shape))
-
-
-def _rms_norm(x: Tensor, shape: Sequence[int], weight: Any, eps: float | None) -> tuple[Tensor, Any]:
-    """Compute the normalised rows, and 1 / root mean square of each row, in f32."""
-    rows, n = _flat(x, shape)
-    sip = sip_of(x)
-    y, rstd = new(tuple(x.shape), x.dtype, sip), new((rows.shape[0],), torch.float32, sip)
-    least = torch.finfo(torch.float32).eps if eps is None else eps  # f32, in which PyTorch's kernels compute
-
-    def body(tl: Any, v: Any, w: Any) -> tuple[Any, Any]:
-        r = tl.rsqrt(tl.sum(v * v, 1, keepdims=True) / n + least)
-        return (v * r if w is None else v * r * w), r
-
-    map_rows("rms_norm", body, rows, (y, rstd), _vector(weight))
-    return y, rstd.reshape(_per_row(x, shape))
-
-
-def _backward(
-    name: str, grad: Tensor, x: Tensor, shape: Sequence[int], mean: Any, rstd: Tensor, weight: Any
+def native_layer_norm(
+    x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the gradients of ``x``, weight and bias, in f32; without ``mean``, those of an RMS norm.
+    """Compute the normalised rows, and the mean and 1 / standard deviation of each row, in f32."""
+    rows, y = x.contiguous(), new(tuple(x.shape), x.dtype, sip_of(x))
+    mean, rstd = _new_per_row(x, shape), _new_per_row(x, shape)
+    _normalize("layer_norm", prod(shape), (y, mean, rstd), (rows, weight, bias), eps)
+    return y, mean, rstd
 
-    Each program sums the gradients of weight and bias over its own rows. A second launch adds these partial sums.
+
+def fused_rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float | None) -> tuple[Tensor, Tensor]:
+    """Compute the normalised rows, and 1 / root mean square of each row, in f32."""
+    rows, y, rstd = x.contiguous(), new(tuple(x.shape), x.dtype, sip_of(x)), _new_per_row(x, shape)
+    least = torch.finfo(torch.float32).eps if eps is None else eps  # f32, in which PyTorch's kernels compute
+    _normalize("rms_norm", prod(shape), (y, None, rstd), (rows, weight, None), least)
+    return y, rstd
+
+
+def _new_per_row(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return an uninitialised tensor with one f32 element for each row of ``x``, which has the last axes ``shape``."""
+    return new((*x.shape[: x.dim() - len(shape)], *[1 for _ in shape]), torch.float32, sip_of(x))
+
+
+def _normalize(
+    operator: str,
+    n: int,
+    outs: tuple[Tensor, Tensor | None, Tensor],
+    inputs: tuple[Tensor, Tensor | None, Tensor | None],
+    eps: float,
+) -> None:
+    """Launch the norm of rows of ``n``: ``outs`` are y, mean and rstd, ``inputs`` x, weight and bias."""
+    y, mean, rstd = outs
+    if y.numel():
+        kernel = partial(normalize_rows, eps=eps, centred=mean is not None)
+        results = _rows_of(y, n), _rows_of(mean, 1), _rows_of(rstd, 1)
+        launch_rows(operator, kernel, results, [_rows_of(operand, n) for operand in inputs])
+
+
+def _rows_of(x: Tensor | None, n: int) -> Rows | None:
+    return None if x is None else contiguous_rows(x.contiguous(), n)
+
+
+def _backpropagate(
+    operator: str,
+    grad: Tensor,
+    x: Tensor,
+    statistics: tuple[Tensor | None, Tensor],
+    weight: Tensor | None,
+    n: int,
+    parameters: Sequence[Tensor | None],
+) -> tuple[Tensor, list[Tensor | None]]:
+    """Compute the gradients of ``x`` and of ``parameters``, weight and bias; None stands for one that is not needed.
+
+    ``statistics`` are mean and rstd of each row of ``n`` elements; an RMS norm has no mean. Each program sums the
+    gradients of the parameters over its rows. A launch for each parameter adds these partial sums.
     """
-    sip, (g_rows, n), (x_rows, _) = sip_of(x), _flat(grad, shape), _flat(x, shape)
-    count = x_rows.shape[0]
-    pes = pes_for(current(), sip, x.numel() * x.element_size())
-    dx = new(tuple(x.shape), x.dtype, sip)
-    by_weight, by_bias = (new((len(pes), n), torch.float32, sip) for _ in range(2))
-    given = [None if v is None else v.contiguous() for v in (mean, rstd, weight)]
-    layouts = [View.row_major(0, (count, n), dtype_of(t)) for t in (dx, g_rows, x_rows)]
-
-    def program(dx_at: int, dw_at: int, db_at: int, g_at: int, x_at: int, *rest: int, tl: Any) -> None:
-        me = tl.site.cube * tl.site.num_pes + tl.site.pe
-        views = [layout.on(address) for layout, address in zip(layouts, (dx_at, g_at, x_at), strict=True)]
-        at = iter(rest)
-        mean_at, rstd_at, weight_at = (None if v is None else next(at) for v in given)
-        w = None if weight_at is None else tl.cast(tl.load(weight_at, (1, n), dtype_of(weight)), F32)
-        assert rstd_at is not None
-        sums = [tl.zeros((1, n), F32), tl.zeros((1, n), F32)]
-        first, mine = share(count, tl)
-        for row, some in blocks(mine, max(1, min(-(-mine // 4), most_elements(tl) // n)), first):
-            dx_tile, *operands = [view.tile((row, 0), (some, n)) for view in views]
-            g, v = (load_rows(operand, tl) for operand in operands)
-            r = tl.load(rstd_at + row * F32.itemsize, (some, 1), F32)
-            v = v if mean_at is None else v - tl.load(mean_at + row * F32.itemsize, (some, 1), F32)
-            v = v * r
-            sums = [sums[0] + tl.sum(g * v, 0, keepdims=True), sums[1] + tl.sum(g, 0, keepdims=True)]
-            g = g if w is None else g * w
-            inner = g - v * (tl.sum(g * v, 1, keepdims=True) / n)
-            inner = inner if mean_at is None else inner - tl.sum(g, 1, keepdims=True) / n
-            dx_tile.store(inner * r, tl)
-        for address, total in zip((dw_at, db_at), sums, strict=True):
-            tl.store(address + me * n * F32.itemsize, total)
-
-    read = (g_rows, x_rows, *[v for v in given if v is not None])
-    launch_on(name, pes, program, (dx, by_weight, by_bias), read)
-    return dx, by_weight, by_bias
+    operands = _rows_of(grad, n), _rows_of(x, n)
+    sip, nbytes = sip_of(x), x.numel() * x.element_size()
+    by_x, programs = new(tuple(x.shape), x.dtype, sip), len(pes_for(current(), sip, nbytes))
+    sums = [None if parameter is None else new((programs, n), torch.float32, sip) for parameter in parameters]
+    outs = [_rows_of(result, n) for result in (by_x, *sums)]
+    inputs = [*operands, *[_rows_of(statistic, 1) for statistic in statistics], _rows_of(weight, n)]
+    launch_rows(operator, backpropagate_norm, outs, inputs, nbytes)
+    gradients = [
+        None if parameter is None or by_program is None else _add_rows(by_program, parameter)
+        for parameter, by_program in zip(parameters, sums, strict=True)
+    ]
+    return by_x, gradients
 
 
-def _parameter(partial: Tensor, like: Tensor) -> Any:
-    """Add the partial sums of all programs."""
-    return partial.sum(0, dtype=torch.float32).to(like.dtype).reshape(like.shape)
+def _add_rows(sums: Tensor, parameter: Tensor) -> Tensor:
+    """Add the sums of all programs, in the type and shape of ``parameter``."""
+    return sums.sum(0, dtype=parameter.dtype).reshape(parameter.shape)
 
 
-def _layer_norm_backward(
+def native_layer_norm_backward(
     grad: Tensor,
     x: Tensor,
     shape: Sequence[int],
     mean: Tensor,
     rstd: Tensor,
-    weight: Any,
-    bias: Any,
+    weight: Tensor | None,
+    bias: Tensor | None,
     output_mask: Sequence[bool],
-) -> tuple[Any, Any, Any]:
-    dx, by_weight, by_bias = _backward("layer_norm_backward", grad, x, shape, mean, rstd, weight)
-    dw = _parameter(by_weight, weight) if output_mask[1] and weight is not None else None
-    db = _parameter(by_bias, bias) if output_mask[2] and bias is not None else None
-    return dx, dw, db
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Compute the gradients of ``x``, weight and bias, as far as ``output_mask`` selects them."""
+    needed = weight if output_mask[1] else None, bias if output_mask[2] else None
+    by_x, (by_weight, by_bias) = _backpropagate(
+        "layer_norm_backward", grad, x, (mean, rstd), weight, prod(shape), needed
+    )
+    return by_x, by_weight, by_bias
 
 
-def _rms_norm_backward(
-    grad: Tensor, x: Tensor, shape: Sequence[int], rstd: Tensor, weight: Any, output_mask: Sequence[bool]
-) -> tuple[Any, Any]:
-    dx, by_weight, _ = _backward("rms_norm_backward", grad, x, shape, None, rstd, weight)
-    return dx, _parameter(by_weight, weight) if output_mask[1] and weight is not None else None
+def fused_rms_norm_backward(
+    grad: Tensor, x: Tensor, shape: Sequence[int], rstd: Tensor, weight: Tensor | None, output_mask: Sequence[bool]
+) -> tuple[Tensor, Tensor | None]:
+    """Compute the gradients of ``x`` and weight, as far as ``output_mask`` selects them."""
+    needed = weight if output_mask[1] else None, None
+    by_x, (by_weight, _) = _backpropagate("rms_norm_backward", grad, x, (None, rstd), weight, prod(shape), needed)
+    return by_x, by_weight
 
 
 class _RmsNorm(torch.autograd.Function):
     """The RMS norm as one operator: PyTorch would decompose it before the kernels of this module are called."""
 
     @staticmethod
-    def forward(ctx: Any, x: Any, weight: Any, shape: Sequence[int], eps: float | None) -> Any:
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, shape: Sequence[int], eps: float | None) -> Tensor:
+        """Compute the normalised rows, and save the operands of the gradient."""
         with measure("rms_norm"):
-            y, rstd = _rms_norm(x, shape, weight, eps)
+            y, rstd = fused_rms_norm(x, shape, weight, eps)
         ctx.save_for_backward(x, weight, rstd)
         ctx.shape = shape
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+        """Compute the gradients of input and weight."""
         refuse_graph("rms_norm")
         x, weight, rstd = ctx.saved_tensors
         with measure("rms_norm_backward"):
-            by_x, by_weight = _rms_norm_backward(grad, x, ctx.shape, rstd, weight, (True, ctx.needs_input_grad[1]))
+            by_x, by_weight = fused_rms_norm_backward(grad, x, ctx.shape, rstd, weight, (True, ctx.needs_input_grad[1]))
         return by_x, by_weight, None, None
 
 
-def rms_norm(x: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+def rms_norm(
+    x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
     """Normalise by the root mean square. Arguments are those of ``torch.nn.functional.rms_norm``."""
     return _RmsNorm.apply(x, weight, list(normalized_shape), eps)
 
 
-def renorm(x: Any, p: float, dim: int, maxnorm: float) -> Any:
+def renorm(x: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     """Scale slices along ``dim`` whose ``p``-norm exceeds ``maxnorm`` down to it, by differentiable operators.
 
     PyTorch's own gradient computes f32 tensors in f64 unless the device is CUDA. Here all is computed in f32, except
     that the scale is rounded to the dtype of ``x``, as in PyTorch.
     """
     aten.renorm.default(without_elements(x), p, dim, maxnorm)  # raises PyTorch's errors for the arguments
-    others = [axis for axis in range(x.dim()) if axis != dim % x.dim()]
-    wide = x.to(torch.float32)
-    norms = torch.linalg.vector_norm(wide, p, others, keepdim=True)
+    elements = x.to(torch.float32)
+    norms = torch.linalg.vector_norm(elements, p, _axes_but(x, dim), keepdim=True)
     scale = torch.where(norms > maxnorm, maxnorm / (norms + _RENORM_EPS), 1.0)
-    return (wide * scale.to(x.dtype)).to(x.dtype)
+    return (elements * scale.to(x.dtype)).to(x.dtype)
 
 
-def renorm_in_place(x: Any, p: float, dim: int, maxnorm: float) -> Any:
+def _axes_but(x: Tensor, dim: int) -> list[int]:
+    return [axis for axis in range(x.dim()) if axis != dim % x.dim()]
+
+
+def renorm_in_place(x: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     """Apply `renorm` in place."""
     return x.copy_(renorm(x, p, dim, maxnorm))
 
 
-def _weight_norm_backward(grad: Tensor, v: Tensor, g: Tensor, norms: Tensor, dim: int) -> tuple[Any, Any]:
+def weight_norm_interface_backward(
+    grad: Tensor, v: Tensor, g: Tensor, norms: Tensor, dim: int
+) -> tuple[Tensor, Tensor]:
     """Compute the gradients of direction ``v`` and length ``g`` of weights. Each slice along ``dim`` has one length."""
-    others = [each for each in range(v.dim()) if each != dim % v.dim()]
-    wide: Any = grad.to(norms.dtype)
-    along: Any = (wide * v).sum(others, keepdim=True)
-    by_v = (wide - v * (along / (norms * norms))) * (g / norms)
+    grad = grad.to(norms.dtype)
+    along = (grad * v).sum(_axes_but(v, dim), keepdim=True)
+    by_v = (grad - v * (along / (norms * norms))) * (g / norms)
     return by_v.to(v.dtype), (along / norms).to(g.dtype)
 
 
-LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
+LOWERINGS: Mapping[TorchOperator, Callable[..., Any]] = MappingProxyType(
     {
-        aten.native_layer_norm.default: _layer_norm,
-        aten.native_layer_norm_backward.default: _layer_norm_backward,
-        aten._fused_rms_norm.default: _rms_norm,  # noqa: SLF001 - operators' names
-        aten._fused_rms_norm_backward.default: _rms_norm_backward,  # noqa: SLF001
-        aten._weight_norm_interface_backward.default: _weight_norm_backward,  # noqa: SLF001
+        aten.native_layer_norm.default: native_layer_norm,
+        aten.native_layer_norm_backward.default: native_layer_norm_backward,
+        aten._fused_rms_norm.default: fused_rms_norm,  # noqa: SLF001 - operators' names
+        aten._fused_rms_norm_backward.default: fused_rms_norm_backward,  # noqa: SLF001
+        aten._weight_norm_interface_backward.default: weight_norm_interface_backward,  # noqa: SLF001
     }
 )
