@@ -87,3 +87,28 @@ def boxes(shape: Shape, block: int) -> Iterator[Box]:
     for row in range(shape[0]):
         for corner, extents in boxes(shape[1:], block):
             yield (row, *corner), (1, *extents)
+
+
+def attention_blocks(queries: int, keys: int) -> tuple[int, int]:
+    """Return the number of queries and of keys of a block of attention.
+
+    128 queries use each block of keys that is loaded, and the scores of 256 keys in f32 then take 128 KiB of scratch.
+    """
+    return min(128, queries), min(256, keys)
+
+
+def key_parts(queries: int, keys: int, heads: int, pes: int) -> int:
+    """Return into how many parts attention splits the keys of each of ``heads`` heads over ``pes`` PEs.
+
+    Up to 32 queries leave PEs idle without a split. A part of fewer than 64 keys costs more to merge than it saves.
+    """
+    return max(1, min(pes // heads, keys // 64)) if queries <= 32 else 1
+
+
+def gradient_block(keys: int, heads: int, pes: int) -> int:
+    """Return the number of keys of a block of attention's gradients, which PEs compute for ``heads`` heads.
+
+    Blocks are multiples of 64 keys, to fill the matrix unit. They are as small as gives each PE one, to use all PEs.
+    """
+    per_pe = -(-keys * heads // pes)
+    return min(256, max(64, -(-per_pe // 64) * 64))

@@ -3,143 +3,151 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from math import prod
-from types import MappingProxyType
+from types import EllipsisType, MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from kernbench.common.values import value
+from kernbench.frontends.torch.storage import TorchOperator
+
 aten = torch.ops.aten
 Ints = Sequence[int]
 
 
-def _windows(x: Tensor, kernel: Ints, stride: Ints, dilation: Ints) -> Any:
-    """Return a view of padded ``x``, (n, c, …), as windows, (n, places…, c, kernel…), and the numbers of places."""
+@value
+class _Rule:
+    """Stride, padding and dilation along each axis of an image, and the number of groups of channels."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int = 1
+
+    @staticmethod
+    def of(axes: int, stride: Ints, padding: Ints, dilation: Ints = (1,), groups: int = 1) -> _Rule:
+        """Return the rule for ``axes`` axes."""
+        return _Rule(_per_axis(stride, axes), _per_axis(padding, axes), _per_axis(dilation, axes), groups)
+
+
+def _per_axis(numbers: Ints, axes: int) -> tuple[int, ...]:
+    """Return a number for each axis: a single number counts for all."""
+    return tuple(numbers) * axes if len(numbers) == 1 else tuple(numbers)
+
+
+def _windows(x: Tensor, kernel: Ints, rule: _Rule) -> tuple[Tensor, list[int]]:
+    """Pad ``x`` (n, c, …). Return a view as windows, (n, places…, c, kernel…), and the numbers of places."""
+    if any(rule.padding):
+        x = aten.constant_pad_nd.default(x, [p for p in reversed(rule.padding) for _ in range(2)], 0.0)
     places = [
-        (size - d * (k - 1) - 1) // s + 1 for size, k, s, d in zip(x.shape[2:], kernel, stride, dilation, strict=True)
+        (size - d * (k - 1) - 1) // s + 1
+        for size, k, s, d in zip(x.shape[2:], kernel, rule.stride, rule.dilation, strict=True)
     ]
-    steps = x.stride()
-    shape = (x.shape[0], *places, x.shape[1], *kernel)
+    image, channel, *steps = x.stride()
     strides = (
-        steps[0],
-        *[t * s for t, s in zip(steps[2:], stride, strict=True)],
-        steps[1],
-        *[t * d for t, d in zip(steps[2:], dilation, strict=True)],
+        image,
+        *[step * s for step, s in zip(steps, rule.stride, strict=True)],
+        channel,
+        *[step * d for step, d in zip(steps, rule.dilation, strict=True)],
     )
+    shape = (x.shape[0], *places, x.shape[1], *kernel)
     return x.as_strided(shape, strides, x.storage_offset()), places
 
 
-def _pad_around(x: Tensor, padding: Ints) -> Any:
-    if not any(padding):
-        return x
-    return aten.constant_pad_nd.default(x, [each for p in reversed(padding) for each in (p, p)], 0.0)
-
-
-def _columns(x: Tensor, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, groups: int) -> Any:
+def _columns(x: Tensor, kernel: Ints, rule: _Rule) -> tuple[Tensor, list[int]]:
     """Return one matrix per group, (groups, n · places, c · kernel), and the number of places along each axis."""
-    seen, places = _windows(_pad_around(x, padding), kernel, stride, dilation)
-    rows, depth = x.shape[0] * prod(places), x.shape[1] // groups * prod(kernel)
-    flat = seen.reshape(rows, groups, depth)
-    return flat.transpose(0, 1), places
+    windows, places = _windows(x, kernel, rule)
+    rows, depth = x.shape[0] * prod(places), x.shape[1] // rule.groups * prod(kernel)
+    return windows.reshape(rows, rule.groups, depth).transpose(0, 1), places
 
 
-def _convolution(
+def convolution(
     x: Tensor,
     weight: Tensor,
-    bias: Any,
+    bias: Tensor | None,
     stride: Ints,
     padding: Ints,
     dilation: Ints,
     transposed: bool,
     output_padding: Ints,
     groups: int,
-) -> Any:
-    if transposed:
-        return _convolve_transposed(x, weight, bias, stride, padding, dilation, output_padding, groups)
+) -> Tensor:
+    """Compute a convolution: the product of windows and weights, or for a transposed one its gradient."""
     axes = x.dim() - 2
-    stride, padding, dilation = (_each(v, axes) for v in (stride, padding, dilation))
-    kernel = tuple(weight.shape[2:])
-    columns, places = _columns(x, kernel, stride, padding, dilation, groups)
-    out_channels = weight.shape[0] // groups
-    by_group = weight.reshape(groups, out_channels, -1).transpose(1, 2)
-    if groups == 1 and bias is not None:
-        found = torch.addmm(bias, columns[0], by_group[0]).unsqueeze(0)
-    else:
-        found = torch.bmm(columns, by_group)
-    shaped = found.reshape(groups, x.shape[0], prod(places), out_channels).permute(1, 0, 3, 2)
-    out = shaped.reshape(x.shape[0], weight.shape[0], *places)
-    if groups > 1 and bias is not None:
-        out = out + bias.reshape(1, -1, *[1] * axes)
-    return out
-
-
-def _each(v: Ints, axes: int) -> list[int]:
-    return list(v) * axes if len(v) == 1 else list(v)
-
-
-def _convolve_transposed(
-    x: Tensor, weight: Tensor, bias: Any, stride: Ints, padding: Ints, dilation: Ints, more: Ints, groups: int
-) -> Any:
-    """Compute a transposed convolution, which is the gradient of a convolution with respect to its input."""
-    axes = x.dim() - 2
-    stride, padding, dilation, more = (_each(v, axes) for v in (stride, padding, dilation, more))
-    sizes = [
-        (n - 1) * s - 2 * p + d * (k - 1) + 1 + extra
-        for n, s, p, d, k, extra in zip(x.shape[2:], stride, padding, dilation, weight.shape[2:], more, strict=True)
-    ]
-    shape = (x.shape[0], weight.shape[1] * groups, *sizes)
-    out = _by_input(x, shape, weight, stride, padding, dilation, groups)
+    rule = _Rule.of(axes, stride, padding, dilation, groups)
+    if not transposed:
+        return _convolve(x, weight, bias, rule)
+    lines = zip(
+        x.shape[2:],
+        rule.stride,
+        rule.padding,
+        rule.dilation,
+        weight.shape[2:],
+        _per_axis(output_padding, axes),
+        strict=True,
+    )
+    sizes = [(n - 1) * s - 2 * p + d * (k - 1) + 1 + extra for n, s, p, d, k, extra in lines]
+    out = _differentiate_input(x, (x.shape[0], weight.shape[1] * groups, *sizes), weight, rule)
     return out if bias is None else out + bias.reshape(1, -1, *[1] * axes)
 
 
-def _by_input(
-    grad: Tensor, shape: Ints, weight: Tensor, stride: Ints, padding: Ints, dilation: Ints, groups: int
-) -> Any:
+def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None, rule: _Rule) -> Tensor:
+    groups = rule.groups
+    columns, places = _columns(x, weight.shape[2:], rule)
+    out_channels = weight.shape[0] // groups
+    by_group = weight.reshape(groups, out_channels, -1).transpose(1, 2)
+    if groups == 1 and bias is not None:
+        rows = torch.addmm(bias, columns[0], by_group[0]).unsqueeze(0)
+    else:
+        rows = torch.bmm(columns, by_group)
+    shaped = rows.reshape(groups, x.shape[0], prod(places), out_channels).permute(1, 0, 3, 2)
+    out = shaped.reshape(x.shape[0], weight.shape[0], *places)
+    if groups > 1 and bias is not None:
+        out = out + bias.reshape(1, -1, *[1] * len(places))
+    return out
+
+
+def _differentiate_input(grad: Tensor, shape: Ints, weight: Tensor, rule: _Rule) -> Tensor:
     """Compute the gradient of the input: multiply each place's gradient by the weights, and add up the windows."""
-    kernel = tuple(weight.shape[2:])
-    n, places = grad.shape[0], tuple(grad.shape[2:])
-    rows = grad.reshape(n, groups, weight.shape[0] // groups, prod(places)).permute(1, 0, 3, 2)
-    rows = rows.reshape(groups, n * prod(places), weight.shape[0] // groups)
-    columns = torch.bmm(rows, weight.reshape(groups, weight.shape[0] // groups, -1))
-    windows = columns.reshape(groups, n, *places, shape[1] // groups, *kernel)
-    return _put_back(windows, shape, stride, padding, dilation)
+    n, places, groups = grad.shape[0], grad.shape[2:], rule.groups
+    channels = weight.shape[0] // groups
+    rows = grad.reshape(n, groups, channels, prod(places)).permute(1, 0, 3, 2)
+    rows = rows.reshape(groups, n * prod(places), channels)
+    columns = torch.bmm(rows, weight.reshape(groups, channels, -1))
+    windows = columns.reshape(groups, n, *places, shape[1] // groups, *weight.shape[2:])
+    return _add_windows(windows, shape, rule)
 
 
-def _put_back(windows: Any, shape: Ints, stride: Ints, padding: Ints, dilation: Ints) -> Any:
+def _add_windows(windows: Tensor, shape: Ints, rule: _Rule) -> Tensor:
     """Return a tensor of ``shape``, the sum of windows (groups, n, places…, channels, kernel…) at their places.
 
     Each step adds the elements at one kernel offset, for all windows.
     """
     axes = len(shape) - 2
-    groups, n, places = windows.shape[0], windows.shape[1], windows.shape[2 : 2 + axes]
-    channels, kernel = windows.shape[2 + axes], tuple(windows.shape[3 + axes :])
-    wide = [size + 2 * p for size, p in zip(shape[2:], padding, strict=True)]
-    out = torch.zeros((n, groups, channels, *wide), dtype=windows.dtype, device=windows.device)
-    for at in _offsets(kernel):
-        window = windows[(..., *at)]
-        part = window.permute(1, 0, 2 + axes, *range(2, 2 + axes))
-        where = tuple(
+    groups, n, *places = windows.shape[: 2 + axes]
+    channels, *kernel = windows.shape[2 + axes :]
+    padded = [size + 2 * p for size, p in zip(shape[2:], rule.padding, strict=True)]
+    out = torch.zeros((n, groups, channels, *padded), dtype=windows.dtype, device=windows.device)
+    for offset in product(*map(range, kernel)):
+        at_offset: tuple[EllipsisType | int, ...] = (..., *offset)
+        addend = windows[at_offset].permute(1, 0, 2 + axes, *range(2, 2 + axes))
+        target = tuple(
             slice(i * d, i * d + (count - 1) * s + 1, s)
-            for i, d, s, count in zip(at, dilation, stride, places, strict=True)
+            for i, d, s, count in zip(offset, rule.dilation, rule.stride, places, strict=True)
         )
-        out[(slice(None), slice(None), slice(None), *where)].add_(part)
-    inside = tuple(slice(p, p + size) for p, size in zip(padding, shape[2:], strict=True))
+        out[(slice(None), slice(None), slice(None), *target)].add_(addend)
+    inside = tuple(slice(p, p + size) for p, size in zip(rule.padding, shape[2:], strict=True))
     return out[(slice(None), slice(None), slice(None), *inside)].reshape(tuple(shape))
 
 
-def _offsets(kernel: Ints) -> list[tuple[int, ...]]:
-    found: list[tuple[int, ...]] = [()]
-    for n in kernel:
-        found = [(*each, i) for each in found for i in range(n)]
-    return found
-
-
-def _convolution_backward(
+def convolution_backward(
     grad: Tensor,
     x: Tensor,
     weight: Tensor,
-    bias_sizes: Any,  # noqa: ARG001 - the mask has it
+    bias_sizes: Ints | None,  # noqa: ARG001 - the mask has it
     stride: Ints,
     padding: Ints,
     dilation: Ints,
@@ -147,32 +155,44 @@ def _convolution_backward(
     output_padding: Ints,  # noqa: ARG001 - the shape of grad has it
     groups: int,
     output_mask: Sequence[bool],
-) -> Any:
-    axes = x.dim() - 2
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Compute the gradients of input, weights and bias that ``output_mask`` requests."""
+    rule = _Rule.of(x.dim() - 2, stride, padding, dilation, groups)
+    by_x = by_weight = None
     by_bias = grad.sum([0, *range(2, grad.dim())]) if output_mask[2] else None
-    stride, padding, dilation = (_each(v, axes) for v in (stride, padding, dilation))
-    if transposed:  # computed as for a convolution, with gradient and input exchanged
-        by_x = None
-        if output_mask[0]:
-            by_x = _convolution(grad, weight, None, stride, padding, dilation, False, [0] * axes, groups)
-        by_weight = _by_weight(x, grad, weight, stride, padding, dilation, groups) if output_mask[1] else None
-        return by_x, by_weight, by_bias
-    by_x = _by_input(grad, x.shape, weight, stride, padding, dilation, groups) if output_mask[0] else None
-    by_weight = _by_weight(grad, x, weight, stride, padding, dilation, groups) if output_mask[1] else None
+    if output_mask[0]:
+        by_x = _convolve(grad, weight, None, rule) if transposed else _differentiate_input(grad, x.shape, weight, rule)
+    if output_mask[1]:  # a transposed convolution exchanges gradient and input
+        image, by_place = (grad, x) if transposed else (x, grad)
+        by_weight = _differentiate_weight(by_place, image, weight, rule)
     return by_x, by_weight, by_bias
 
 
-def _by_weight(
-    grad: Tensor, x: Tensor, weight: Tensor, stride: Ints, padding: Ints, dilation: Ints, groups: int
-) -> Any:
+def _differentiate_weight(grad: Tensor, x: Tensor, weight: Tensor, rule: _Rule) -> Tensor:
     """Compute the gradient of the weights: multiply the gradients of all places by their windows."""
-    columns, places = _columns(x, tuple(weight.shape[2:]), stride, padding, dilation, groups)
-    channels = weight.shape[0] // groups
-    rows = grad.reshape(grad.shape[0], groups, channels, prod(places)).permute(1, 2, 0, 3)
-    return torch.bmm(rows.reshape(groups, channels, -1), columns).reshape(weight.shape)
+    columns, places = _columns(x, weight.shape[2:], rule)
+    channels = weight.shape[0] // rule.groups
+    rows = grad.reshape(grad.shape[0], rule.groups, channels, prod(places)).permute(1, 2, 0, 3)
+    return torch.bmm(rows.reshape(rule.groups, channels, -1), columns).reshape(weight.shape)
 
 
-def _avg_pool(
+def _pooling(
+    x: Tensor,
+    kernel: Ints,
+    stride: Ints,
+    padding: Ints,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> tuple[tuple[int, ...], _Rule] | None:
+    """Return kernel and rule of average pooling whose windows all have as many elements; None for any other."""
+    axes = len(kernel) if len(kernel) > 1 else x.dim() - 2
+    if ceil_mode or divisor_override or (any(padding) and not count_include_pad) or x.dim() != axes + 2:
+        return None
+    return _per_axis(kernel, axes), _Rule.of(axes, stride or kernel, padding)
+
+
+def avg_pool2d(
     x: Tensor,
     kernel: Ints,
     stride: Ints = (),
@@ -180,17 +200,18 @@ def _avg_pool(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
-) -> Any:
-    axes = len(kernel) if len(kernel) > 1 else x.dim() - 2
-    kernel, padding = _each(kernel, axes), _each(padding, axes)
-    if ceil_mode or divisor_override or (any(padding) and not count_include_pad) or x.dim() != axes + 2:
+) -> Tensor:
+    """Average the elements of each window."""
+    pooling = _pooling(x, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override)
+    if pooling is None:
         return NotImplemented
-    seen, places = _windows(_pad_around(x, padding), kernel, _each(stride or kernel, axes), [1] * axes)
-    mean = seen.mean([*range(2 + len(places), 2 + 2 * axes)])
+    sizes, rule = pooling
+    windows, places = _windows(x, sizes, rule)
+    mean = windows.mean([*range(2 + len(places), 2 + 2 * len(places))])
     return mean.movedim(-1, 1).contiguous()
 
 
-def _avg_pool_backward(
+def avg_pool2d_backward(
     grad: Tensor,
     x: Tensor,
     kernel: Ints,
@@ -199,25 +220,25 @@ def _avg_pool_backward(
     ceil_mode: bool,
     count_include_pad: bool,
     divisor_override: int | None,
-) -> Any:
-    axes = len(kernel) if len(kernel) > 1 else x.dim() - 2
-    kernel, padding = _each(kernel, axes), _each(padding, axes)
-    if ceil_mode or divisor_override or (any(padding) and not count_include_pad) or x.dim() != axes + 2:
+) -> Tensor:
+    """Give each element of a window its part of the window's gradient."""
+    pooling = _pooling(x, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override)
+    if pooling is None:
         return NotImplemented
-    n, channels, places = x.shape[0], x.shape[1], tuple(grad.shape[2:])
-    each: Any = grad * (1.0 / prod(kernel))
-    share = each.movedim(1, 1 + axes)
-    windows = share.reshape(1, n, *places, channels, *[1] * axes).expand(1, n, *places, channels, *kernel)
-    return _put_back(windows, x.shape, _each(stride or kernel, axes), padding, [1] * axes)
+    sizes, rule = pooling
+    (n, channels), places, axes = x.shape[:2], grad.shape[2:], len(sizes)
+    part = (grad * (1.0 / prod(sizes))).movedim(1, 1 + axes)
+    windows = part.reshape(1, n, *places, channels, *[1] * axes).expand(1, n, *places, channels, *sizes)
+    return _add_windows(windows, x.shape, rule)
 
 
-LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
+LOWERINGS: Mapping[TorchOperator, Callable[..., Any]] = MappingProxyType(
     {
-        aten.convolution.default: _convolution,
-        aten.convolution_overrideable.default: _convolution,
-        aten.avg_pool2d.default: _avg_pool,
-        aten.avg_pool2d_backward.default: _avg_pool_backward,
-        aten.convolution_backward.default: _convolution_backward,
-        aten.convolution_backward_overrideable.default: _convolution_backward,
+        aten.convolution.default: convolution,
+        aten.convolution_overrideable.default: convolution,
+        aten.avg_pool2d.default: avg_pool2d,
+        aten.avg_pool2d_backward.default: avg_pool2d_backward,
+        aten.convolution_backward.default: convolution_backward,
+        aten.convolution_backward_overrideable.default: convolution_backward,
     }
 )

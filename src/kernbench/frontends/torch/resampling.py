@@ -9,59 +9,58 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from kernbench.frontends.torch.storage import TorchOperator
 from kernbench.frontends.torch.tensor import from_host, sip_of
 
 aten = torch.ops.aten
+Scaling: TypeAlias = Callable[[Tensor], Tensor]
+"""A function that scales one axis of an image."""
 
 
-def _weights(scaling: Callable[..., Any], axis: int, axes: int, n: int) -> Any:
+def _weights(scale: Scaling, axis: int, axes: int, n: int) -> Tensor:
     """Return the weights along an axis of ``n`` elements: row i is the scaling of the i-th unit vector."""
-    sizes = [n if each == axis else 1 for each in range(axes)]
-    return scaling(torch.eye(n).reshape(1, n, *sizes)).reshape(n, -1)
+    sizes = [n if other_axis == axis else 1 for other_axis in range(axes)]
+    return scale(torch.eye(n).reshape(1, n, *sizes)).reshape(n, -1)
 
 
-def _scale_back(grad: Tensor, sizes: Sequence[int], scalings: Sequence[Callable[..., Any]]) -> Any:
+def _scale_back(grad: Tensor, sizes: Sequence[int], scalings: Sequence[Scaling]) -> Tensor:
     """Return the gradient of the operand, whose last axes have ``sizes``. Each of ``scalings`` scales one of them."""
-    found: Any = grad
-    for axis, (n, scaling) in enumerate(zip(sizes, scalings, strict=True)):
-        weights = _weights(scaling, axis, len(sizes), n).to(grad.dtype)
-        there = from_host(weights, sip_of(grad))
-        at = axis - len(sizes)
-        found = (found.movedim(at, -1) @ there.T).movedim(-1, at)
-    return found.contiguous()
+    for axis, (n, scale) in enumerate(zip(sizes, scalings, strict=True)):
+        weights = from_host(_weights(scale, axis, len(sizes), n).to(grad.dtype), sip_of(grad))
+        from_end = axis - len(sizes)
+        grad = (grad.movedim(from_end, -1) @ weights.T).movedim(-1, from_end)
+    return grad.contiguous()
 
 
-def _gradient_of(forward: Any) -> Callable[..., Any]:
+def upsample_backward(forward: TorchOperator) -> Callable[..., Tensor]:
     """Return the lowering of the gradient of ``forward``, an ``upsample`` operator."""
 
-    def lowering(grad: Tensor, output_size: Sequence[int], input_size: Sequence[int], *rule: Any) -> Any:
+    def lowering(grad: Tensor, output_size: Sequence[int], input_size: Sequence[int], *rule: Any) -> Tensor:
         axes = len(output_size)
-        given = len(forward._schema.arguments) - 2 - axes  # noqa: SLF001 - 1 if it has align_corners
-        options, scales = rule[:given], (*rule[given:], *[None] * axes)[:axes]
+        n_options = len(forward._schema.arguments) - 2 - axes  # noqa: SLF001 - 1 if it has align_corners
+        options, factors = rule[:n_options], (*rule[n_options:], *[None] * axes)[:axes]
 
-        def along(axis: int) -> Callable[..., Any]:
-            size = [n if each == axis else 1 for each, n in enumerate(output_size)]
-            factors = [scale if each == axis else None for each, scale in enumerate(scales)]
-            return lambda x: forward(x, size, *options, *factors)
+        def along(axis: int) -> Scaling:
+            sizes = [n if i == axis else 1 for i, n in enumerate(output_size)]
+            factor = [factors[i] if i == axis else None for i in range(axes)]
+            return lambda x: forward(x, sizes, *options, *factor)
 
         return _scale_back(grad, list(input_size)[2:], [along(axis) for axis in range(axes)])
 
     return lowering
 
 
-def _pool_back(grad: Tensor, x: Tensor) -> Any:
+def adaptive_avg_pool2d_backward(grad: Tensor, x: Tensor) -> Tensor:
     """Compute the gradient of adaptive average pooling."""
-
-    def along(axis: int) -> Callable[..., Any]:
-        size = [grad.shape[-2] if axis == 0 else 1, grad.shape[-1] if axis == 1 else 1]
-        return lambda identity: aten._adaptive_avg_pool2d.default(identity, size)  # noqa: SLF001 - an operator's name
-
-    return _scale_back(grad, x.shape[-2:], [along(0), along(1)])
+    rows, columns = grad.shape[-2:]
+    pool = aten._adaptive_avg_pool2d.default  # noqa: SLF001 - an operator's name
+    scalings: list[Scaling] = [lambda image: pool(image, [rows, 1]), lambda image: pool(image, [1, columns])]
+    return _scale_back(grad, x.shape[-2:], scalings)
 
 
 _SCALINGS = (
@@ -76,7 +75,7 @@ _SCALINGS = (
     "upsample_trilinear3d",
     "upsample_bicubic2d",
 )
-LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
-    {getattr(aten, f"{name}_backward").default: _gradient_of(getattr(aten, name).default) for name in _SCALINGS}
-    | {aten._adaptive_avg_pool2d_backward.default: _pool_back}  # noqa: SLF001 - an operator's name
+LOWERINGS: Mapping[TorchOperator, Callable[..., Any]] = MappingProxyType(
+    {getattr(aten, f"{name}_backward").default: upsample_backward(getattr(aten, name).default) for name in _SCALINGS}
+    | {aten._adaptive_avg_pool2d_backward.default: adaptive_avg_pool2d_backward}  # noqa: SLF001 - an operator's name
 )
