@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import product
 from math import prod
-from types import EllipsisType, MappingProxyType
-from typing import Any
+from types import EllipsisType
 
 import torch
 from torch import Tensor
 
 from kernbench.common.values import value
-from kernbench.frontends.torch.storage import TorchOperator
 
 aten = torch.ops.aten
 Ints = Sequence[int]
@@ -230,15 +228,3 @@ def avg_pool2d_backward(
     part = (grad * (1.0 / prod(sizes))).movedim(1, 1 + axes)
     windows = part.reshape(1, n, *places, channels, *[1] * axes).expand(1, n, *places, channels, *sizes)
     return _add_windows(windows, x.shape, rule)
-
-
-LOWERINGS: Mapping[TorchOperator, Callable[..., Any]] = MappingProxyType(
-    {
-        aten.convolution.default: convolution,
-        aten.convolution_overrideable.default: convolution,
-        aten.avg_pool2d.default: avg_pool2d,
-        aten.avg_pool2d_backward.default: avg_pool2d_backward,
-        aten.convolution_backward.default: convolution_backward,
-        aten.convolution_backward_overrideable.default: convolution_backward,
-    }
-)

@@ -36,13 +36,12 @@ from kernbench.frontends.torch import (
     reductions,
     resampling,
 )
-from kernbench.frontends.torch.pointwise import RULES
+from kernbench.frontends.torch.pointwise import Rule
 from kernbench.frontends.torch.storage import TorchOperator
 from kernbench.frontends.torch.tensor import resize
 from kernbench.frontends.torch.ways import (
     COMPOSITE,
     HOST,
-    LIST,
     MEMORY,
     REFUSED_LAYOUT,
     VIEW,
@@ -55,8 +54,11 @@ from kernbench.frontends.torch.ways import (
     is_composite,
     is_view,
     kernel,
+    on_list,
     with_out,
 )
+from kernbench.kernels import functions
+from kernbench.kernels.functions import call
 
 aten = torch.ops.aten
 
@@ -241,20 +243,220 @@ _HOST = """
 _NO_STRIDES = ("nested_", "sparse_", "jagged_")
 """Prefixes of operators on tensors that are not strided, which are refused."""
 
-_KERNELS: Mapping[TorchOperator, Callable[..., Any]] = {
-    **products.LOWERINGS,
-    **reductions.LOWERINGS,
-    **order.LOWERINGS,
-    **norms.LOWERINGS,
-    **recurrent.LOWERINGS,
-    **resampling.LOWERINGS,
-    **indexing.LOWERINGS,
-    **making.LOWERINGS,
-    **randoms.LOWERINGS,
-    **optimizers.LOWERINGS,
-    **convolution.LOWERINGS,
-    aten.resize_.default: lambda x, size, **_: resize(x, tuple(size)),
+_KERNELS: Mapping[str, Callable[..., Any]] = {
+    # reductions and normalisation
+    "sum.default sum.dim_IntList": reductions.sum_elements,
+    "mean.default mean.dim": reductions.mean,
+    "amax.default": reductions.amax,
+    "amin.default": reductions.amin,
+    "max.default": reductions.max_elements,
+    "min.default": reductions.min_elements,
+    "any.default any.dim any.dims _is_any_true.default": reductions.any_elements,
+    "all.default all.dim all.dims _is_all_true.default": reductions.all_elements,
+    "linalg_vector_norm.default": reductions.linalg_vector_norm,
+    "var_mean.correction": reductions.var_mean,
+    "var.correction": reductions.var,
+    "std.correction": reductions.std,
+    "prod.default prod.dim_int": reductions.prod_elements,
+    "equal.default": reductions.equal,
+    "allclose.default": reductions.allclose,
+    "histc.default": reductions.histc,
+    "bincount.default": reductions.bincount,
+    "smooth_l1_loss_backward.default": reductions.smooth_l1_loss_backward,
+    "_softmax.default": reductions.softmax,
+    "_log_softmax.default": reductions.log_softmax,
+    "_softmax_backward_data.default": reductions.softmax_backward_data,
+    "_log_softmax_backward_data.default": reductions.log_softmax_backward_data,
+    "native_layer_norm.default": norms.native_layer_norm,
+    "native_layer_norm_backward.default": norms.native_layer_norm_backward,
+    "_fused_rms_norm.default": norms.fused_rms_norm,
+    "_fused_rms_norm_backward.default": norms.fused_rms_norm_backward,
+    "_weight_norm_interface_backward.default": norms.weight_norm_interface_backward,
+    # order
+    "max.dim": order.max_dim,
+    "min.dim": order.min_dim,
+    "argmax.default": order.argmax,
+    "argmin.default": order.argmin,
+    "cumsum.default": order.cumsum,
+    "cummax.default": order.cummax,
+    "cummin.default": order.cummin,
+    "sort.default sort.stable": order.sort,
+    "topk.default": order.topk,
+    "median.default": order.median,
+    "median.dim": order.median_dim,
+    "nanmedian.default": order.nanmedian,
+    "nanmedian.dim": order.nanmedian_dim,
+    "kthvalue.default": order.kthvalue,
+    "_unique2.default": order.unique2,
+    "unique_dim.default": order.unique_dim,
+    "unique_consecutive.default": order.unique_consecutive,
+    # indices
+    "index_select.default": indexing.index_select,
+    "embedding.default": indexing.embedding,
+    "embedding_dense_backward.default": indexing.embedding_dense_backward,
+    "gather.default": indexing.gather,
+    "scatter.src scatter.value": indexing.scatter,
+    "scatter_.src scatter_.value": indexing.scatter_,
+    "scatter_add.default": indexing.scatter_add,
+    "scatter_add_.default": indexing.scatter_add_,
+    "scatter_reduce.two": indexing.scatter_reduce,
+    "scatter_reduce_.two": indexing.scatter_reduce_,
+    "index_add.default": indexing.index_add,
+    "index_add_.default": indexing.index_add_,
+    "index_copy.default": indexing.index_copy,
+    "index_copy_.default": indexing.index_copy_,
+    "index.Tensor _unsafe_index.Tensor": indexing.index_tensor,
+    "index_put.default _unsafe_index_put.default": indexing.index_put,
+    "index_put_.default _index_put_impl_.default": indexing.index_put_,
+    "nonzero.default": indexing.nonzero,
+    "masked_select.default": indexing.masked_select,
+    "masked_scatter.default": indexing.masked_scatter,
+    # convolution, recurrent cells, resampling
+    "convolution.default convolution_overrideable.default": convolution.convolution,
+    "convolution_backward.default convolution_backward_overrideable.default": convolution.convolution_backward,
+    "avg_pool2d.default": convolution.avg_pool2d,
+    "avg_pool2d_backward.default": convolution.avg_pool2d_backward,
+    "_thnn_fused_lstm_cell.default": recurrent.lstm_cell,
+    "_thnn_fused_lstm_cell_backward_impl.default": recurrent.lstm_cell_backward,
+    "_thnn_fused_gru_cell.default": recurrent.gru_cell,
+    "_thnn_fused_gru_cell_backward.default": recurrent.gru_cell_backward,
+    "_pack_padded_sequence.default": recurrent.pack_padded_sequence,
+    "_adaptive_avg_pool2d_backward.default": resampling.adaptive_avg_pool2d_backward,
+    "upsample_nearest1d_backward.default": resampling.upsample_backward(aten.upsample_nearest1d.default),
+    "upsample_nearest2d_backward.default": resampling.upsample_backward(aten.upsample_nearest2d.default),
+    "upsample_nearest3d_backward.default": resampling.upsample_backward(aten.upsample_nearest3d.default),
+    "_upsample_nearest_exact1d_backward.default": resampling.upsample_backward(aten._upsample_nearest_exact1d.default),  # noqa: SLF001
+    "_upsample_nearest_exact2d_backward.default": resampling.upsample_backward(aten._upsample_nearest_exact2d.default),  # noqa: SLF001
+    "_upsample_nearest_exact3d_backward.default": resampling.upsample_backward(aten._upsample_nearest_exact3d.default),  # noqa: SLF001
+    "upsample_linear1d_backward.default": resampling.upsample_backward(aten.upsample_linear1d.default),
+    "upsample_bilinear2d_backward.default": resampling.upsample_backward(aten.upsample_bilinear2d.default),
+    "upsample_trilinear3d_backward.default": resampling.upsample_backward(aten.upsample_trilinear3d.default),
+    "upsample_bicubic2d_backward.default": resampling.upsample_backward(aten.upsample_bicubic2d.default),
+    # optimizers
+    "_foreach_norm.Scalar": optimizers.foreach_norm,
+    "_amp_foreach_non_finite_check_and_unscale_.default": optimizers.unscale_,
+    "_amp_update_scale_.default": optimizers.update_scale_,
+    "_fused_sgd_.default _fused_sgd_.tensor_lr": optimizers.fused_sgd_,
+    "_fused_adamw_.default _fused_adamw_.tensor_lr": optimizers.fused_adamw_,
+    "_fused_adam_.default _fused_adam_.tensor_lr": optimizers.fused_adam_,
+    # random numbers
+    "multinomial.default": randoms.multinomial,
+    "bernoulli.default bernoulli.out": randoms.bernoulli,
+    "native_dropout.default": randoms.native_dropout,
+    "normal.Tensor_float normal.Tensor_float_out": randoms.normal,
+    "normal.float_Tensor normal.float_Tensor_out": randoms.normal,
+    "normal.Tensor_Tensor normal.Tensor_Tensor_out": randoms.normal,
+    "rand.out rand.generator_out": randoms.rand_out,
+    "randn.out randn.generator_out": randoms.randn_out,
+    "randint.out randint.generator_out randint.low_out randint.low_generator_out": randoms.randint_out,
+    # other
+    "resize_.default": lambda x, size, **_: resize(x, tuple(size)),
+    "_has_same_storage_numel.default": making.has_same_storage_numel,
 }
+_COPIES: Mapping[str, Callable[..., Any]] = {
+    "fill_.Scalar fill_.Tensor": making.fill,
+    "zero_.default": making.zero_,
+    "copy_.default": making.copy,
+    "_copy_from.default": making.copy_from,
+    "_local_scalar_dense.default": making.local_scalar_dense,
+    "cat.default": making.cat,
+    "repeat.default": making.repeat,
+    "flip.default": making.flip,
+    "roll.default": making.roll,
+    "eye.out eye.m_out": making.eye,
+    "linspace.out": making.linspace,
+    "logspace.out": making.logspace,
+    "constant_pad_nd.default": making.constant_pad,
+    "slice_backward.default": making.slice_backward,
+    "select_backward.default": making.select_backward,
+}
+_FACTORIES: Mapping[str, Callable[..., Any]] = {
+    "zeros zeros_like new_zeros _efficientzerotensor": making.filled_with(lambda *_, **__: 0),
+    "ones ones_like new_ones": making.filled_with(lambda *_, **__: 1),
+    "full full_like": making.filled_with(lambda _, number, **__: number),
+    "new_full": making.filled_with(lambda _, __, number, **___: number),
+    "scalar_tensor": making.filled_with(lambda number, **_: number),
+    "arange": making.arange,
+    "clone lift_fresh_copy": making.clone,
+    "_to_copy": making.to_copy,
+}
+_DRAWS: Mapping[str, Callable[..., Any]] = {
+    "bernoulli_ cauchy_ exponential_ geometric_ log_normal_ normal_ uniform_ random_": randoms.draw,
+    "rand_like": randoms.drawn_like(aten.uniform_.default),
+    "randn_like": randoms.drawn_like(aten.normal_.default),
+    "cauchy": randoms.drawn_anew(aten.cauchy_.default),
+    "exponential": randoms.drawn_anew(aten.exponential_.default),
+    "geometric": randoms.drawn_anew(aten.geometric_.default),
+    "log_normal": randoms.drawn_anew(aten.log_normal_.default),
+    "uniform": randoms.drawn_anew(aten.uniform_.default),
+}
+
+_SINGLE = """
+    exp exp2 log log2 log10 log1p expm1 sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid
+    silu erf erfc erfinv lgamma neg abs relu floor ceil trunc mul maximum minimum fmax fmin atan2 hypot copysign
+"""
+"""Operators that are one operation of ``tl``, with the same name."""
+_COMPARISONS = "eq ne lt le gt ge signbit isnan isinf isfinite"
+EXPRESSIONS: Mapping[str, Rule] = MappingProxyType(
+    {name: Rule(call(name), "result") for name in _SINGLE.split()}
+    | {name: Rule(call(name), "operands") for name in _COMPARISONS.split()}
+    | {
+        "add": Rule(functions.scaled("add"), "result"),
+        "sub": Rule(functions.scaled("sub"), "result"),
+        "rsub": Rule(functions.flipped_sub, "result"),
+        "div": Rule(functions.divide, "result"),
+        "floor_divide": Rule(functions.floor_divide),
+        "remainder": Rule(functions.remainder),
+        "fmod": Rule(call("rem"), "result"),
+        "pow": Rule(functions.power),
+        "square": Rule(functions.square, "result"),
+        "reciprocal": Rule(call("recip"), "result"),
+        "round": Rule(functions.round_even, "result"),
+        "sign": Rule(functions.sign),
+        "clamp": Rule(functions.clamp, "result"),
+        "clamp_min": Rule(call("maximum"), "result"),
+        "clamp_max": Rule(call("minimum"), "result"),
+        "hardtanh": Rule(functions.hardtanh, "result"),
+        "gelu": Rule(functions.gelu),
+        "gelu_backward": Rule(functions.gelu_backward),
+        "silu_backward": Rule(functions.silu_backward),
+        "sigmoid_backward": Rule(functions.sigmoid_backward),
+        "tanh_backward": Rule(functions.tanh_backward),
+        "threshold_backward": Rule(functions.threshold_backward),
+        "hardsigmoid": Rule(functions.hardsigmoid),
+        "hardswish": Rule(functions.hardswish),
+        "leaky_relu": Rule(functions.leaky_relu),
+        "leaky_relu_backward": Rule(functions.leaky_relu_backward),
+        "elu": Rule(functions.elu),
+        "softplus": Rule(functions.softplus),
+        "softplus_backward": Rule(functions.softplus_backward),
+        "mish": Rule(functions.mish),
+        "lerp": Rule(functions.lerp),
+        "addcmul": Rule(functions.addcmul),
+        "addcdiv": Rule(functions.addcdiv),
+        "where": Rule(functions.where, "result", (0,)),
+        "masked_fill": Rule(functions.masked_fill, "result", (1,)),
+        "hardshrink": Rule(functions.hardshrink),
+        "hardshrink_backward": Rule(functions.shrink_backward),
+        "softshrink_backward": Rule(functions.shrink_backward),
+        "logical_not": Rule(functions.logical_not, "operands"),
+        "logical_and": Rule(functions.logical("and"), "operands"),
+        "logical_or": Rule(functions.logical("or"), "operands"),
+        "logical_xor": Rule(functions.logical("xor"), "operands"),
+        "bitwise_and": Rule(call("and"), "result"),
+        "bitwise_or": Rule(call("or"), "result"),
+        "bitwise_xor": Rule(call("xor"), "result"),
+        "bitwise_left_shift": Rule(call("shl"), "result"),
+        "bitwise_right_shift": Rule(call("shr"), "result"),
+        "__lshift__": Rule(call("shl"), "result"),
+        "__rshift__": Rule(call("shr"), "result"),
+        "__and__": Rule(call("and"), "result"),
+        "__or__": Rule(call("or"), "result"),
+        "__xor__": Rule(call("xor"), "result"),
+        "bitwise_not": Rule(call("not"), "result"),
+    }
+)
+"""Rules of elementwise operators: the function of elements, and the type in which it computes."""
 
 _DECOMPOSITIONS: Mapping[torch._ops.OperatorBase, Callable[..., Any]] = MappingProxyType(
     {**decomposition_table, **core_aten_decompositions()}
@@ -272,11 +474,16 @@ DECOMPOSED = Way("decomposition", lambda operator, args, kwargs: _decomposed(ope
 
 def _rows() -> Iterator[tuple[str, Way]]:
     """Yield the rows of the table."""
-    for operator, function in _KERNELS.items():
-        yield operator.name().removeprefix("aten::") + ("" if "." in operator.name() else ".default"), kernel(function)
-    for name, function in {**making.BY_NAME, **randoms.BY_NAME}.items():
-        yield name, factory(function)
-    for name, rule in RULES.items():
+    for names, function in (*_KERNELS.items(), *_COPIES.items()):
+        for name in names.split():
+            yield name, kernel(function)
+    for operator, function in products.LOWERINGS.items():
+        name = operator.name().removeprefix("aten::")
+        yield name if "." in name else f"{name}.default", kernel(function)
+    for names, function in (*_FACTORIES.items(), *_DRAWS.items()):
+        for name in names.split():
+            yield name, factory(function)
+    for name, rule in EXPRESSIONS.items():
         yield name, expression(rule)
     for names, way in ((_VIEWS, VIEW), (_MEMORY, MEMORY), (_DECOMPOSED, DECOMPOSED), (_HOST, HOST)):
         for name in names.split():
@@ -292,6 +499,10 @@ def _table() -> Mapping[str, Way]:
 
 
 TABLE = _table()
+CREATES = frozenset(
+    [name.partition(".")[0] for names in (*_COPIES, *_FACTORIES, *_DRAWS) for name in names.split()]
+) | frozenset(["stack", "_foreach_copy_", "_foreach_zero_", "rand", "randn", "randint"])
+"""Names of operators that fill, copy or draw tensors and read no elements otherwise, as initialisation does."""
 
 
 @cache
@@ -330,7 +541,7 @@ def _way_of_form(operator: TorchOperator) -> Way | None:
     if operator.namespace != "aten":
         return VIEW if is_view(operator) else None
     if name.startswith("_foreach_"):
-        return LIST
+        return on_list(EXPRESSIONS.get(name.removeprefix("_foreach_").rstrip("_")))
     return _way_in_place(operator, name) if name.endswith("_") and not name.endswith("__") else None
 
 

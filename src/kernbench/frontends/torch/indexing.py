@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
-from types import MappingProxyType, NotImplementedType
+from types import NotImplementedType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,7 +21,7 @@ from kernbench.common.dtypes import I32
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.frontends.torch.launches import Program, dtype_of, launch
-from kernbench.frontends.torch.storage import TorchOperator, current
+from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import AhbmTensor, from_host, known_elements, new, sip_of
 from kernbench.kernels.indexing import (
     IndexedAxis,
@@ -379,34 +379,3 @@ def nonzero(x: Tensor) -> Tensor:
         program = partial(list_nonzero, tuple(x.shape), dtype_of(flags), _known_values(flags, 2))
         launch("nonzero", program, (out,), (flags,), 1)
     return out
-
-
-LOWERINGS: Mapping[TorchOperator, Callable[..., Any]] = MappingProxyType(
-    {
-        aten.index_select.default: index_select,
-        aten.embedding.default: embedding,
-        aten.embedding_dense_backward.default: embedding_dense_backward,
-        aten.gather.default: gather,
-        aten.scatter.src: scatter,
-        aten.scatter.value: scatter,
-        aten.scatter_.src: scatter_,
-        aten.scatter_.value: scatter_,
-        aten.scatter_add.default: scatter_add,
-        aten.scatter_add_.default: scatter_add_,
-        aten.scatter_reduce.two: scatter_reduce,
-        aten.scatter_reduce_.two: scatter_reduce_,
-        aten.index_add.default: index_add,
-        aten.index_add_.default: index_add_,
-        aten.index_copy.default: index_copy,
-        aten.index_copy_.default: index_copy_,
-        aten.index.Tensor: index_tensor,
-        aten._unsafe_index.Tensor: index_tensor,  # noqa: SLF001 - an operator's name
-        aten.index_put.default: index_put,
-        aten.index_put_.default: index_put_,
-        aten._unsafe_index_put.default: index_put,  # noqa: SLF001
-        aten._index_put_impl_.default: index_put_,
-        aten.nonzero.default: nonzero,
-        aten.masked_select.default: masked_select,
-        aten.masked_scatter.default: masked_scatter,
-    }
-)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -72,7 +71,7 @@ def zero_(x: Tensor) -> Tensor:
     return fill(x, 0)
 
 
-def _filling(number_of: Callable[..., Number | Tensor]) -> Callable[..., Tensor]:
+def filled_with(number_of: Callable[..., Number | Tensor]) -> Callable[..., Tensor]:
     """Return the lowering of a factory. It fills the result with the number ``number_of(*arguments)``."""
 
     def lowering(operator: TorchOperator, *args: Any, **options: Any) -> Tensor:
@@ -290,62 +289,5 @@ def local_scalar_dense(x: Tensor) -> Number:
     return read(x).item()
 
 
-def _has_as_many_elements(x: Tensor, y: Tensor) -> bool:
+def has_same_storage_numel(x: Tensor, y: Tensor) -> bool:
     return storage_of(x).n == storage_of(y).n
-
-
-def _full(size: Sequence[int], number: Number, **_: object) -> Number:  # noqa: ARG001 - PyTorch's names
-    return number
-
-
-LOWERINGS: Mapping[TorchOperator, Callable[..., Any]] = MappingProxyType(
-    {
-        aten.fill_.Scalar: fill,
-        aten.fill_.Tensor: fill,
-        aten.zero_.default: zero_,
-        aten.copy_.default: copy,
-        aten._copy_from.default: copy_from,  # noqa: SLF001 - operators' names
-        aten._local_scalar_dense.default: local_scalar_dense,  # noqa: SLF001
-        aten.cat.default: cat,
-        aten.repeat.default: repeat,
-        aten.flip.default: flip,
-        aten.eye.out: eye,
-        aten.eye.m_out: eye,
-        aten.linspace.out: linspace,
-        aten.logspace.out: logspace,
-        aten.constant_pad_nd.default: constant_pad,
-        aten.slice_backward.default: slice_backward,
-        aten.select_backward.default: select_backward,
-        aten.roll.default: roll,
-        aten._has_same_storage_numel.default: _has_as_many_elements,  # noqa: SLF001
-    }
-)
-_FILLED: Mapping[str, Callable[..., Number]] = MappingProxyType(
-    {
-        "zeros": lambda *_, **__: 0,
-        "zeros_like": lambda *_, **__: 0,
-        "_efficientzerotensor": lambda *_, **__: 0,
-        "new_zeros": lambda *_, **__: 0,
-        "ones": lambda *_, **__: 1,
-        "ones_like": lambda *_, **__: 1,
-        "new_ones": lambda *_, **__: 1,
-        "full": _full,
-        "full_like": lambda _, number, **__: number,
-        "new_full": lambda _, __, number, **___: number,
-        "scalar_tensor": lambda number, **_: number,
-    }
-)
-BY_NAME: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
-    {name: _filling(number) for name, number in _FILLED.items()}
-    | {
-        "arange": arange,
-        "clone": clone,
-        "lift_fresh_copy": clone,
-        "_to_copy": to_copy,
-    }
-)
-"""Lowerings by operator name, for all overloads. A lowering gets the operator as its first argument."""
-MAKING = frozenset([*BY_NAME, *[operator.overloadpacket.__name__ for operator in LOWERINGS]]) | frozenset(
-    ["stack", "_foreach_copy_", "_foreach_zero_"]
-)
-"""Names of operators that create tensors from nothing, or from copies of others."""

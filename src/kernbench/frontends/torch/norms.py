@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import prod
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor
 from kernbench.frontends.placed import pes_for
 from kernbench.frontends.torch.launches import measure, refuse_graph
 from kernbench.frontends.torch.reductions import Rows, contiguous_rows, launch_rows
-from kernbench.frontends.torch.storage import TorchOperator, current
+from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import new, sip_of, without_elements
 from kernbench.kernels.norms import backpropagate_norm, normalize_rows
 
@@ -184,14 +183,3 @@ def weight_norm_interface_backward(
     along = (grad * v).sum(_axes_but(v, dim), keepdim=True)
     by_v = (grad - v * (along / (norms * norms))) * (g / norms)
     return by_v.to(v.dtype), (along / norms).to(g.dtype)
-
-
-LOWERINGS: Mapping[TorchOperator, Callable[..., Any]] = MappingProxyType(
-    {
-        aten.native_layer_norm.default: native_layer_norm,
-        aten.native_layer_norm_backward.default: native_layer_norm_backward,
-        aten._fused_rms_norm.default: fused_rms_norm,  # noqa: SLF001 - operators' names
-        aten._fused_rms_norm_backward.default: fused_rms_norm_backward,  # noqa: SLF001
-        aten._weight_norm_interface_backward.default: weight_norm_interface_backward,  # noqa: SLF001
-    }
-)

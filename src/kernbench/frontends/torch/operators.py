@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_map
 from kernbench.common.errors import InputError, KernelError
 from kernbench.common.values import value
 from kernbench.frontends.gpu import DEVICE
-from kernbench.frontends.torch import collectives, making, randoms
-from kernbench.frontends.torch.dispatch import way_of
+from kernbench.frontends.torch import collectives
+from kernbench.frontends.torch.dispatch import CREATES, way_of
 from kernbench.frontends.torch.hosted import SOURCES, WINDOWS, leaves, on_host, writes_in_order, written_by
 from kernbench.frontends.torch.launches import measure
 from kernbench.frontends.torch.modules import program_place
@@ -28,7 +28,6 @@ from kernbench.frontends.torch.ways import WayKind
 
 aten = torch.ops.aten
 _OVERWRITING = (aten.zero_.default, aten.fill_.Scalar, aten.copy_.default)
-_LOADING = SOURCES | making.MAKING | randoms.DRAWING
 _COMPILER = "torch._dynamo"
 """The module of PyTorch's compiler, imported on first need. The import leaves a reference cycle of all running frames.
 The cycle keeps the tensors of these frames alive until a garbage collection."""
@@ -53,7 +52,8 @@ def run(operator: TorchOperator, args: Sequence[Any], kwargs: Mapping[str, Any])
 @cache
 def _is_loading(operator: TorchOperator) -> bool:
     """Return whether an operator only creates, fills, draws, copies or views tensors, as initialisation does."""
-    return operator.overloadpacket.__name__ in _LOADING or way_of(operator).kind in ("view", "memory")
+    name = operator.overloadpacket.__name__
+    return name in SOURCES | CREATES or way_of(operator).kind in ("view", "memory")
 
 
 def _run(operator: TorchOperator, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_part: bool) -> Any:

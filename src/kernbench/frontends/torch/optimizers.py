@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from kernbench.frontends.placed import pes_for
 from kernbench.frontends.torch.launches import dtype_of, launch, launch_on, merged_views, view_of
-from kernbench.frontends.torch.pointwise import RULES, Work, apply_all, plain, work_of
+from kernbench.frontends.torch.pointwise import Rule, Work, apply_all, plain, work_of
 from kernbench.frontends.torch.storage import TorchOperator, current
 from kernbench.frontends.torch.tensor import AhbmTensor, new, sip_of
 from kernbench.kernels.elementwise import COPY, Expression
@@ -26,8 +25,8 @@ aten = torch.ops.aten
 _PREFIX = "_foreach_"
 
 
-def foreach(operator: TorchOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Run ``_foreach_name`` by the rule of ``name``, on every tensor of the lists; NotImplemented without a rule."""
+def foreach(operator: TorchOperator, rule: Rule | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Run ``_foreach_name`` by the ``rule`` of ``name`` on every tensor of the lists; NotImplemented without a rule."""
     name = operator.overloadpacket.__name__
     in_place = name.endswith("_")
     single = name.removeprefix(_PREFIX).rstrip("_")
@@ -38,7 +37,6 @@ def foreach(operator: TorchOperator, args: Sequence[Any], kwargs: Mapping[str, A
     if single == "zero":
         apply_all(name, [(Expression.of(fill, 0, dtype_of(x)), x, (), ()) for (x, *_) in calls])
         return None
-    rule = RULES.get(single)
     if rule is None or any(map(_is_mixed, calls)):
         return NotImplemented
     options = {key: x for key, x in kwargs.items() if not isinstance(x, list | tuple)}
@@ -205,18 +203,3 @@ def update_scale_(
     ]
     apply_all("amp_update_scale", work)
     return scale
-
-
-LOWERINGS: Mapping[TorchOperator, Callable[..., Any]] = MappingProxyType(
-    {
-        aten._foreach_norm.Scalar: foreach_norm,  # noqa: SLF001 - an operator's name
-        aten._amp_foreach_non_finite_check_and_unscale_.default: unscale_,
-        aten._amp_update_scale_.default: update_scale_,
-        aten._fused_sgd_.default: fused_sgd_,
-        aten._fused_sgd_.tensor_lr: fused_sgd_,
-        aten._fused_adamw_.default: fused_adamw_,
-        aten._fused_adamw_.tensor_lr: fused_adamw_,
-        aten._fused_adam_.default: fused_adam_,
-        aten._fused_adam_.tensor_lr: fused_adam_,
-    }
-)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import partial
-from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,7 +13,6 @@ from kernbench.common.errors import InputError
 from kernbench.frontends.torch.launches import dtype_of, launch
 from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.reductions import map_rows
-from kernbench.frontends.torch.storage import TorchOperator
 from kernbench.frontends.torch.tensor import device_of, new, sip_of
 from kernbench.kernels.sort import (
     ExtremeKind,
@@ -233,27 +230,3 @@ def _mark_first(x: Tensor) -> Tensor:
         differ = x[1:] != x[:-1]
         marks[1:] = differ if x.dim() == 1 else differ.flatten(1).any(1)
     return marks
-
-
-LOWERINGS: Mapping[TorchOperator, Callable[..., Any]] = MappingProxyType(
-    {
-        aten.max.dim: max_dim,
-        aten.min.dim: min_dim,
-        aten.argmax.default: argmax,
-        aten.argmin.default: argmin,
-        aten.cumsum.default: cumsum,
-        aten.cummax.default: cummax,
-        aten.cummin.default: cummin,
-        aten.sort.default: sort,
-        aten.sort.stable: sort,
-        aten.topk.default: topk,
-        aten.median.default: median,
-        aten.median.dim: median_dim,
-        aten.nanmedian.default: nanmedian,
-        aten.nanmedian.dim: nanmedian_dim,
-        aten.kthvalue.default: kthvalue,
-        aten._unique2.default: unique2,  # noqa: SLF001 - an operator's name
-        aten.unique_dim.default: unique_dim,
-        aten.unique_consecutive.default: unique_consecutive,
-    }
-)

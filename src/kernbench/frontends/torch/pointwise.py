@@ -227,89 +227,6 @@ def as_element(x: Constant, item: DType) -> Constant:
     return wrapped(x, item) if limits.min == 0 and abs(x) <= limits.max else x
 
 
-def _one(name: str) -> Rule:
-    return Rule(call(name), "result")
-
-
-_SINGLE = (  # noqa: SIM905 - a list of words
-    "exp exp2 log log2 log10 log1p expm1 sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
-    "sigmoid silu erf erfc erfinv lgamma neg abs relu floor ceil trunc"
-).split()
-"""Operators that are one operation of ``tl``, with the same name"""
-
-RULES: MappingProxyType[str, Rule] = MappingProxyType(
-    {name: _one(name) for name in _SINGLE}
-    | {
-        "add": Rule(functions.scaled("add"), "result"),
-        "sub": Rule(functions.scaled("sub"), "result"),
-        "rsub": Rule(functions.flipped_sub, "result"),
-        "mul": _one("mul"),
-        "div": Rule(functions.divide, "result"),
-        "floor_divide": Rule(functions.floor_divide),
-        "remainder": Rule(functions.remainder),
-        "fmod": _one("rem"),
-        "pow": Rule(functions.power),
-        "square": Rule(functions.square, "result"),
-        "reciprocal": _one("recip"),
-        "round": Rule(functions.round_even, "result"),
-        "sign": Rule(functions.sign),
-        "maximum": _one("maximum"),
-        "minimum": _one("minimum"),
-        "fmax": _one("fmax"),
-        "fmin": _one("fmin"),
-        "atan2": _one("atan2"),
-        "hypot": _one("hypot"),
-        "copysign": _one("copysign"),
-        "clamp": Rule(functions.clamp, "result"),
-        "clamp_min": _one("maximum"),
-        "clamp_max": _one("minimum"),
-        "hardtanh": Rule(functions.hardtanh, "result"),
-        "gelu": Rule(functions.gelu),
-        "gelu_backward": Rule(functions.gelu_backward),
-        "silu_backward": Rule(functions.silu_backward),
-        "sigmoid_backward": Rule(functions.sigmoid_backward),
-        "tanh_backward": Rule(functions.tanh_backward),
-        "threshold_backward": Rule(functions.threshold_backward),
-        "hardsigmoid": Rule(functions.hardsigmoid),
-        "hardswish": Rule(functions.hardswish),
-        "leaky_relu": Rule(functions.leaky_relu),
-        "leaky_relu_backward": Rule(functions.leaky_relu_backward),
-        "elu": Rule(functions.elu),
-        "softplus": Rule(functions.softplus),
-        "softplus_backward": Rule(functions.softplus_backward),
-        "mish": Rule(functions.mish),
-        "lerp": Rule(functions.lerp),
-        "addcmul": Rule(functions.addcmul),
-        "addcdiv": Rule(functions.addcdiv),
-        "where": Rule(functions.where, "result", (0,)),
-        "masked_fill": Rule(functions.masked_fill, "result", (1,)),
-        "hardshrink": Rule(functions.hardshrink),
-        "hardshrink_backward": Rule(functions.shrink_backward),
-        "softshrink_backward": Rule(functions.shrink_backward),
-        "signbit": Rule(call("signbit"), "operands"),
-        "isnan": Rule(call("isnan"), "operands"),
-        "isinf": Rule(call("isinf"), "operands"),
-        "isfinite": Rule(call("isfinite"), "operands"),
-        "logical_not": Rule(functions.logical_not, "operands"),
-        "logical_and": Rule(functions.logical("and"), "operands"),
-        "logical_or": Rule(functions.logical("or"), "operands"),
-        "logical_xor": Rule(functions.logical("xor"), "operands"),
-        "bitwise_and": _one("and"),
-        "bitwise_or": _one("or"),
-        "bitwise_xor": _one("xor"),
-        "bitwise_left_shift": _one("shl"),
-        "bitwise_right_shift": _one("shr"),
-        "__lshift__": _one("shl"),
-        "__rshift__": _one("shr"),
-        "__and__": _one("and"),
-        "__or__": _one("or"),
-        "__xor__": _one("xor"),
-        "bitwise_not": Rule(call("not"), "result"),
-    }
-    | {name: Rule(call(name), "operands") for name in ("eq", "ne", "lt", "le", "gt", "ge")}
-)
-"""Rules by operator name. In-place and ``out`` variants have the same rule."""
-
 _OF_BOOLS: Mapping[str, Function] = MappingProxyType(
     {"add": call("or"), "mul": call("and"), "bitwise_not": functions.logical_not, "sub": call("xor")}
 )
@@ -318,9 +235,3 @@ _CHECKED = frozenset(("clamp", "clamp_min", "clamp_max", "hardtanh", "masked_fil
 """Operators whose numbers must fit the dtype of their tensors; numbers of other operators wrap."""
 _ROUNDING = frozenset(("fmod", "remainder"))
 """Operators whose numbers are first rounded to the dtype of their tensors; other operators use them exactly."""
-_OTHER_MEANINGS = frozenset(["where.default"])
-
-
-def rule_of(name: str, overload: str) -> Rule | None:
-    """Return the rule of an operator, named without its trailing underscore, or None."""
-    return None if f"{name}.{overload}" in _OTHER_MEANINGS else RULES.get(name)

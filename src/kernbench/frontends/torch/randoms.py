@@ -7,9 +7,9 @@ simulated time is that of MATH computing the numbers, and of the DMA storing the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from types import MappingProxyType, NotImplementedType
+from types import NotImplementedType
 from typing import Any
 
 import torch
@@ -62,7 +62,7 @@ def _write_numbers(operator: str, x: Tensor, draw_numbers: Callable[[], Tensor])
     return x
 
 
-def _drawn_like(in_place: TorchOperator) -> Callable[..., Any]:
+def drawn_like(in_place: TorchOperator) -> Callable[..., Any]:
     """Return the lowering of an operator that draws into a new tensor like its operand."""
 
     def lowering(
@@ -75,7 +75,7 @@ def _drawn_like(in_place: TorchOperator) -> Callable[..., Any]:
     return lowering
 
 
-def _drawn_anew(in_place: TorchOperator) -> Callable[..., Any]:
+def drawn_anew(in_place: TorchOperator) -> Callable[..., Any]:
     """Return the lowering of the out-of-place variant of operator ``in_place``."""
 
     def lowering(
@@ -192,45 +192,3 @@ def _round_up(x: Tensor) -> Tensor:
     """Round f64 numbers up to f32. An f32 number is below the result exactly if it is below the original."""
     rounded = x.float()
     return torch.where(rounded.double() < x, rounded.nextafter(torch.full_like(rounded, torch.inf)), rounded)
-
-
-LOWERINGS: Mapping[TorchOperator, Callable[..., Any]] = MappingProxyType(
-    {
-        aten.multinomial.default: multinomial,
-        aten.bernoulli.default: bernoulli,
-        aten.native_dropout.default: native_dropout,
-        aten.bernoulli.out: bernoulli,
-        **dict.fromkeys((aten.normal.Tensor_float, aten.normal.Tensor_float_out), normal),
-        **dict.fromkeys((aten.normal.float_Tensor, aten.normal.float_Tensor_out), normal),
-        **dict.fromkeys((aten.normal.Tensor_Tensor, aten.normal.Tensor_Tensor_out), normal),
-        **dict.fromkeys((aten.rand.out, aten.rand.generator_out), rand_out),
-        **dict.fromkeys((aten.randn.out, aten.randn.generator_out), randn_out),
-        **dict.fromkeys((aten.randint.out, aten.randint.generator_out), randint_out),
-        **dict.fromkeys((aten.randint.low_out, aten.randint.low_generator_out), randint_out),
-    }
-)
-_IN_PLACE = (
-    "bernoulli_",
-    "cauchy_",
-    "exponential_",
-    "geometric_",
-    "log_normal_",
-    "normal_",
-    "random_",
-    "uniform_",
-)
-BY_NAME: Mapping[str, Callable[..., Any]] = MappingProxyType(
-    dict.fromkeys(_IN_PLACE, draw)
-    | {
-        "rand_like": _drawn_like(aten.uniform_.default),
-        "randn_like": _drawn_like(aten.normal_.default),
-        "cauchy": _drawn_anew(aten.cauchy_.default),
-        "exponential": _drawn_anew(aten.exponential_.default),
-        "geometric": _drawn_anew(aten.geometric_.default),
-        "log_normal": _drawn_anew(aten.log_normal_.default),
-        "uniform": _drawn_anew(aten.uniform_.default),
-    }
-)
-"""Lowerings by operator name, for all overloads. A lowering gets the operator as its first argument."""
-DRAWING = frozenset([*BY_NAME, "rand", "randn", "randint"])
-"""Operators that draw numbers without reading elements of a tensor."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -12,7 +10,6 @@ from torch import Tensor
 from kernbench.common.errors import InputError
 from kernbench.frontends.torch.launches import dtype_of, launch
 from kernbench.frontends.torch.modules import program_place
-from kernbench.frontends.torch.storage import TorchOperator
 from kernbench.frontends.torch.tensor import AhbmTensor, new, sip_of
 from kernbench.kernels.recurrent import Cell, CellRule, gru, gru_backward, lstm, lstm_backward
 from kernbench.kernels.view import View
@@ -104,14 +101,3 @@ def pack_padded_sequence(x: Tensor, lengths: Tensor, batch_first: bool) -> tuple
         parts.append(steps[first : first + count, :size].reshape(count * size, *steps.shape[2:]))
         first += count
     return torch.cat(parts), sizes
-
-
-LOWERINGS: Mapping[TorchOperator, Callable[..., Any]] = MappingProxyType(
-    {
-        aten._thnn_fused_lstm_cell.default: lstm_cell,  # noqa: SLF001 - operators' names
-        aten._thnn_fused_lstm_cell_backward_impl.default: lstm_cell_backward,  # noqa: SLF001
-        aten._thnn_fused_gru_cell.default: gru_cell,  # noqa: SLF001
-        aten._thnn_fused_gru_cell_backward.default: gru_cell_backward,  # noqa: SLF001
-        aten._pack_padded_sequence.default: pack_padded_sequence,  # noqa: SLF001
-    }
-)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from math import prod
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import torch
@@ -18,7 +17,7 @@ from kernbench.common.errors import InputError
 from kernbench.frontends.placed import grid_for
 from kernbench.frontends.torch.launches import dtype_of, launch
 from kernbench.frontends.torch.modules import program_place
-from kernbench.frontends.torch.storage import TorchOperator, current
+from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import device_of, new, sip_of
 from kernbench.kernels import reduce as kernels
 from kernbench.kernels.norms import backpropagate_softmax, softmax_rows
@@ -377,40 +376,3 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
     if weights.dtype is not torch.float32:
         return NotImplemented
     return weights.new_zeros(bins).scatter_add_(0, x, weights)
-
-
-LOWERINGS: Mapping[TorchOperator, Callable[..., Any]] = MappingProxyType(
-    {
-        aten.sum.default: sum_elements,
-        aten.sum.dim_IntList: sum_elements,
-        aten.mean.default: mean,
-        aten.mean.dim: mean,
-        aten.amax.default: amax,
-        aten.amin.default: amin,
-        aten.max.default: max_elements,
-        aten.min.default: min_elements,
-        aten.any.default: any_elements,
-        aten.any.dim: any_elements,
-        aten.any.dims: any_elements,
-        aten.all.default: all_elements,
-        aten.all.dim: all_elements,
-        aten.all.dims: all_elements,
-        aten.linalg_vector_norm.default: linalg_vector_norm,
-        aten.var_mean.correction: var_mean,
-        aten.var.correction: var,
-        aten.std.correction: std,
-        aten.prod.default: prod_elements,
-        aten.prod.dim_int: prod_elements,
-        aten.equal.default: equal,
-        aten.allclose.default: allclose,
-        aten._is_all_true.default: all_elements,  # noqa: SLF001 - operators' names
-        aten._is_any_true.default: any_elements,  # noqa: SLF001
-        aten._softmax.default: softmax,  # noqa: SLF001
-        aten._log_softmax.default: log_softmax,  # noqa: SLF001
-        aten._softmax_backward_data.default: softmax_backward_data,  # noqa: SLF001
-        aten._log_softmax_backward_data.default: log_softmax_backward_data,  # noqa: SLF001
-        aten.smooth_l1_loss_backward.default: smooth_l1_loss_backward,
-        aten.histc.default: histc,
-        aten.bincount.default: bincount,
-    }
-)

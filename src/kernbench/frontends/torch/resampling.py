@@ -7,8 +7,7 @@ the product with the weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -61,21 +60,3 @@ def adaptive_avg_pool2d_backward(grad: Tensor, x: Tensor) -> Tensor:
     pool = aten._adaptive_avg_pool2d.default  # noqa: SLF001 - an operator's name
     scalings: list[Scaling] = [lambda image: pool(image, [rows, 1]), lambda image: pool(image, [1, columns])]
     return _scale_back(grad, x.shape[-2:], scalings)
-
-
-_SCALINGS = (
-    "upsample_nearest1d",
-    "upsample_nearest2d",
-    "upsample_nearest3d",
-    "_upsample_nearest_exact1d",
-    "_upsample_nearest_exact2d",
-    "_upsample_nearest_exact3d",
-    "upsample_linear1d",
-    "upsample_bilinear2d",
-    "upsample_trilinear3d",
-    "upsample_bicubic2d",
-)
-LOWERINGS: Mapping[TorchOperator, Callable[..., Any]] = MappingProxyType(
-    {getattr(aten, f"{name}_backward").default: upsample_backward(getattr(aten, name).default) for name in _SCALINGS}
-    | {aten._adaptive_avg_pool2d_backward.default: adaptive_avg_pool2d_backward}  # noqa: SLF001 - an operator's name
-)

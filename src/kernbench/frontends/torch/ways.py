@@ -206,16 +206,19 @@ def _write_out(operator: TorchOperator, form: TorchOperator, args: Sequence[Any]
 # lists
 
 
-def _run_list(operator: TorchOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Run an operator on lists in one launch if it has a rule, else tensor by tensor, as PyTorch's CPU does."""
-    results = optimizers.foreach(operator, args, kwargs)
-    if results is not NotImplemented:
-        return results
+def on_list(rule: Rule | None) -> Way:
+    """Return the way of a ``_foreach_`` operator: one launch by ``rule``, else tensor by tensor, as PyTorch's CPU."""
+
+    def run(operator: TorchOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        results = optimizers.foreach(operator, rule, args, kwargs)
+        return _run_each(operator, args, kwargs) if results is NotImplemented else results
+
+    return Way("list", run)
+
+
+def _run_each(operator: TorchOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any] | None:
     name = operator.overloadpacket.__name__.removeprefix("_foreach_")
     single = getattr(aten, name)
     calls = [[x[i] if isinstance(x, list | tuple) else x for x in args] for i in range(len(args[0]))]
-    outputs = [single(*call, **kwargs) for call in calls]
-    return None if name.endswith("_") else outputs
-
-
-LIST = Way("list", _run_list)
+    results = [single(*call, **kwargs) for call in calls]
+    return None if name.endswith("_") else results
