@@ -60,3 +60,58 @@ def own_boxes(shape: Shape, tl: TLContext, *, transposed: bool = False) -> Itera
             begin = [*corner[:-1], corner[-1] + behind]
             begin[axis] += first
             yield tuple(begin), box
+
+
+# --- products of few rows
+
+PREFETCHED_PANELS = 2
+"""Panels of B that a PE prefetches while the PEs of its cube all-gather A: one to multiply first, one behind it."""
+_PANEL_BYTES = 128 << 10
+"""Bytes of a panel of B: its transfer takes far longer than its command, and several panels fit in scratch."""
+_PANEL_ROWS = 64
+"""Rows of a panel of B are a multiple of this: full tiles of the matrix unit along K."""
+_RESULT_BLOCKS = 6
+"""Maximum number of f32 blocks of the result that are in scratch at once, while an epilogue runs."""
+_LAUNCH_BYTES = 2 << 20
+"""Bytes that the cubes can exchange in the time of one more launch."""
+
+
+def is_few_rows(tile_m: int, scratch_bytes: int, m: int, k: int, itemsize: int) -> bool:
+    """Return True if A (m, k) has the rows of one tile of the matrix unit, and fits in half of scratch.
+
+    Panels of B need the other half.
+    """
+    return m <= tile_m and m * k * itemsize <= scratch_bytes // 2
+
+
+def panel_rows(k: int, columns: int, itemsize: int) -> int:
+    """Return the number of rows of a panel of B with ``columns`` columns, at most ``k``."""
+    return min(k, max(_PANEL_ROWS, _PANEL_BYTES // (columns * itemsize) // _PANEL_ROWS * _PANEL_ROWS))
+
+
+def last_panel_rows(rows: int) -> int:
+    """Return the number of rows of the last panels, of ``rows`` elsewhere: half, to have less to do after the last."""
+    return max(rows // 2, _PANEL_ROWS)
+
+
+def panel_columns(scratch_bytes: int, pes_of_cube: int, m: int, itemsize: int) -> int:
+    """Return the maximum number of columns of a panel whose rows are contiguous.
+
+    Half of scratch holds four panels of minimum size and the blocks of the epilogue. A has the other half. A panel has
+    a row from the memory of each PE of the cube.
+    """
+    rows = max(_PANEL_ROWS, pes_of_cube)
+    return max(1, scratch_bytes // 2 // (4 * rows * itemsize + _RESULT_BLOCKS * m * 4))
+
+
+def is_split_k_faster(cubes: int, m: int, k: int, n: int, itemsize: int) -> bool:
+    """Return True if cubes exchange less by sums of their rows of B, whose rows are contiguous, than by columns of B.
+
+    Addition of the sums is one more launch.
+    """
+    return cubes > 1 and (k * itemsize - cubes * m * 4) * n > _LAUNCH_BYTES
+
+
+def partial_sum_columns(scratch_bytes: int, parts: int, m: int) -> int:
+    """Return the number of columns whose ``parts`` f32 sums fit in half of scratch, with the epilogue's blocks."""
+    return max(1, scratch_bytes // 2 // ((parts + _RESULT_BLOCKS) * m * 4))
