@@ -19,7 +19,8 @@ from kernbench.dtensor.layouts import (
     rows_policy,
 )
 from kernbench.dtensor.placements import Placements, count_sent_bytes, local_window
-from kernbench.kernels.windows import copy_windows, elementwise_shards, gemm_windows
+from kernbench.kernels.gemm import gemm_windows
+from kernbench.kernels.windows import copy_windows, elementwise_shards
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.geometry import Window
 from kernbench.runtime_api.context import AnyContext

@@ -8,10 +8,16 @@ from kernbench.kernels.attention import attention
 from kernbench.kernels.copy import offset_copy, shards_to_rows, strided_copy
 from kernbench.kernels.elementwise import add, elementwise, elementwise_composite, mul, silu_mul
 from kernbench.kernels.embedding import embedding_one_hot, embedding_rows
-from kernbench.kernels.gemm import gemm_columns, gemm_composite, gemm_simple
+from kernbench.kernels.gemm import (
+    gemm_columns,
+    gemm_composite,
+    gemm_simple,
+    linear,
+    qkv_composite,
+    qkv_projection,
+)
 from kernbench.kernels.layernorm import layernorm, rmsnorm, softmax
-from kernbench.kernels.linear import add_bias, linear, mlp
-from kernbench.kernels.qkv import qkv_composite, qkv_projection
+from kernbench.kernels.linear import add_bias, mlp
 
 __all__ = ["BUILTIN_KERNELS", "builtin_kernel"]
 

@@ -12,11 +12,12 @@ from functools import reduce
 from itertools import groupby
 from operator import add
 
-from kernbench.common.dtypes import F32
+from kernbench.common.dtypes import F32, Shape
 from kernbench.common.values import value
 from kernbench.kernels.shares import blocks, part, share
 from kernbench.kernels.tiling import PREFETCHED_PANELS, last_panel_rows, panel_rows
 from kernbench.kernels.view import View
+from kernbench.triton_emu.composites import EpilogueCall
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.tl_context import TLContext
 
@@ -37,6 +38,22 @@ class Epilogue:
         """Return this epilogue at the address of the result. ``addend`` has the addend's address, if there is one."""
         placed = None if self.addend is None else self.addend.on(addend[0])
         return replace(self, out=self.out.on(out), addend=placed)
+
+    def tile(self, corner: Sequence[int], extents: Shape) -> Epilogue:
+        """Return the epilogue of the part of the result from ``corner`` on."""
+        addend = None if self.addend is None else self.addend.tile(corner, extents)
+        return replace(self, out=self.out.tile(corner, extents), addend=addend)
+
+    def steps(self, tl: TLContext) -> list[EpilogueCall]:
+        """Return the steps of a composite that computes the result, a matrix."""
+        steps: list[EpilogueCall] = [("scale", self.scale)] if self.scale != 1 else []
+        if self.addend is not None:
+            is_bias = not self.addend.strides[0]
+            addend = self.addend.tile((), self.addend.extents[1:]) if is_bias else self.addend
+            steps.append(("bias" if is_bias else "add", addend.ref(tl)))
+        if self.activation is not None:
+            steps.append((self.activation,))
+        return steps
 
     def store(self, sums: Handle, column: int, tl: TLContext) -> None:
         """Apply the steps to ``sums``, (m, columns) in f32 from ``column`` on, and store the result."""
@@ -95,28 +112,19 @@ class Gemv:
         """
         columns = share(self.b.extents[2], tl)
         b_view = self._shard(b, columns) if self.is_sharded else self.b.on(b)
-        product = replace(self, b=b_view, epilogue=self.epilogue.on(out, addend))
-        product.multiply_columns(columns, a, buffer, tl)
+        panels = self._panels((0, self.b.extents[1]), columns, tl)
+        prefetched = [self._load(b_view, panel, tl) for panel in panels[:PREFETCHED_PANELS]]
+        if tl.num_programs(1) > 1:
+            a = self._all_gather(a, buffer, tl)
+        self._multiply(a, b_view, panels, prefetched, self.epilogue.on(out, addend), tl)
 
     def run_split_k(self, sums: int, a: int, b: int, *, tl: TLContext) -> None:
         """Multiply the rows of B in this cube's memory, and store their sums at index ``cube`` of ``sums``."""
         cube, (_, k, n) = tl.program_id(1), self.b.extents
         rows, columns = part(k, tl.num_programs(1), cube), part(n, tl.num_programs(0), tl.program_id(0))
         sums_of_cube = self.epilogue.out.on(sums).at((cube,))
-        product = replace(self, b=self.b.on(b), epilogue=self.epilogue.on(sums_of_cube, ()))
-        product.multiply_block(rows, columns, a, tl)
-
-    def multiply_columns(self, columns: tuple[int, int], a: int, buffer: int, tl: TLContext) -> None:
-        """Multiply A, at address ``a``, by columns of B: prefetch panels of B, all-gather A, multiply."""
-        panels = self._panels((0, self.b.extents[1]), columns, tl)
-        prefetched = [self._load(panel, tl) for panel in panels[:PREFETCHED_PANELS]]
-        if tl.num_programs(1) > 1:
-            a = self._all_gather(a, buffer, tl)
-        self._multiply(panels, prefetched, a, tl)
-
-    def multiply_block(self, rows: tuple[int, int], columns: tuple[int, int], a: int, tl: TLContext) -> None:
-        """Multiply A, at address ``a``, by a block of B. The result is the sum over the rows of that block."""
-        self._multiply(self._panels(rows, columns, tl), (), a, tl)
+        panels = self._panels(rows, columns, tl)
+        self._multiply(a, self.b.on(b), panels, (), self.epilogue.on(sums_of_cube, ()), tl)
 
     def _shard(self, b: int, columns: tuple[int, int]) -> View:
         """Return the layout of a program's shard, indexed by the columns of all shards."""
@@ -124,16 +132,24 @@ class Gemv:
         before_shard = first * (k - 1) * self.b.dtype.itemsize  # column 0 would be there
         return View(b + before_shard, (1, k, n), (k * count, count, 1), self.b.dtype)
 
-    def _multiply(self, panels: Sequence[Panel], prefetched: Sequence[Handle], a: int, tl: TLContext) -> None:
+    def _multiply(
+        self,
+        a: int,
+        b: View,
+        panels: Sequence[Panel],
+        prefetched: Sequence[Handle],
+        epilogue: Epilogue,
+        tl: TLContext,
+    ) -> None:
         pieces = self._load_rows(a, panels, tl)
         for column, group in groupby(enumerate(panels), key=lambda numbered: numbered[1].column):
             sums: Handle | None = None
             for i, panel in group:
-                right = prefetched[i] if i < len(prefetched) else self._load(panel, tl)
+                right = prefetched[i] if i < len(prefetched) else self._load(b, panel, tl)
                 left = pieces[panel.row, panel.parts, panel.depth]
                 sums = tl.dot(left, right, sums, out_dtype=F32, trans_b=self._is_transposed)
             assert sums is not None, "a group has a panel"
-            self.epilogue.store(sums, column, tl)
+            epilogue.store(sums, column, tl)
 
     def _load_rows(self, a: int, panels: Sequence[Panel], tl: TLContext) -> dict[tuple[int, int, int], Handle]:
         """Load A in pieces that match the panels of B, with one command for all pieces of one shape.
@@ -207,8 +223,8 @@ class Gemv:
         tl.barrier()
         return copies.at((cube,))
 
-    def _load(self, panel: Panel, tl: TLContext) -> Handle:
-        tile = self.b.tile((0, panel.row, panel.column), (panel.depth, panel.columns))
+    def _load(self, b: View, panel: Panel, tl: TLContext) -> Handle:
+        tile = b.tile((0, panel.row, panel.column), (panel.depth, panel.columns))
         if self._is_transposed:
             return tile.transposed.load(tl)
         row, column = tile.strides

@@ -18,9 +18,9 @@ from kernbench.kernels.attention import attention as attention_kernel
 from kernbench.kernels.copy import shards_to_rows, strided_copy
 from kernbench.kernels.elementwise import add as add_kernel
 from kernbench.kernels.elementwise import elementwise
+from kernbench.kernels.gemm import linear as linear_kernel
 from kernbench.kernels.layernorm import layernorm as layernorm_kernel
 from kernbench.kernels.linear import add_bias as add_bias_kernel
-from kernbench.kernels.linear import linear as linear_kernel
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.geometry import Window
 from kernbench.runtime_api.context import AnyContext
