@@ -15,15 +15,10 @@ import torch  # noqa: E402
 import kernbench.torch  # noqa: E402, F401
 from frontends.torch_programs import AHBM, machine  # noqa: E402
 from kernbench.common.dtypes import F16  # noqa: E402
-from kernbench.frontends.torch.block_products import (  # noqa: E402
-    CubeGrid,
-    PeRates,
-    Product,
-    ProductGrid,
-    SharedProduct,
-    choose_cubes,
-)
 from kernbench.frontends.torch.launches import launch_on, view_of  # noqa: E402
+from kernbench.kernels.gemm_grid import Product, SharedProduct  # noqa: E402
+from kernbench.kernels.gemv import Epilogue  # noqa: E402
+from kernbench.kernels.tiling import CubeGrid, PeRates, ProductGrid, choose_cubes  # noqa: E402
 from kernbench.runtime_api.context import RuntimeContext  # noqa: E402
 from kernbench.topology.builder import resolve_topology  # noqa: E402
 
@@ -108,13 +103,12 @@ def test_cubes_share_a_product(grid: tuple[int, int], turned: bool) -> None:
         x, y, z = (each.to(AHBM)[None] for each in (a, b, addend))
         y = y.transpose(1, 2) if turned else y
         out = torch.empty(1, m, n, device=AHBM)
-        views = [view_of(tensor) for tensor in (x, y, out, z)]
-        whole = Product(ProductGrid(1, 1, 1), *views, scale=0.5)
+        product = Product(ProductGrid(1, 1, 1), view_of(x), view_of(y), Epilogue(view_of(out), view_of(z), scale=0.5))
         within = ProductGrid(1, 2, 4)
-        shared = SharedProduct(whole, CubeGrid(rows, columns, within, columns > 1, rows > 1 or not turned))
+        shared = SharedProduct(product, CubeGrid(rows, columns, within, columns > 1, rows > 1 or not turned))
         buffer = torch.empty(shared.buffer_elements, device=AHBM)
         pes = [(0, cube, pe) for cube in range(4) for pe in range(context.topology.pes_per_cube)]
-        launch_on("mm", pes, lambda *at, tl: shared.run(at, tl), (out, buffer), (x, y, z))
+        launch_on("mm", pes, shared.run, (out, buffer), (x, y, z))
         found = out[0].cpu()
     expected = torch.addmm(addend, a, b.T if turned else b, alpha=0.5)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)

@@ -13,10 +13,8 @@ from reference import Array, Machine, assert_near, normal, wide
 from test_kernels import cube_and_pes, deploy, gathered
 
 from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, DType
-from kernbench.kernels.composite import VARIANTS
-from kernbench.kernels.gemm import gemm_composite
+from kernbench.kernels.gemm import VARIANTS, gemm_composite, qkv_composite
 from kernbench.kernels.linear import mlp
-from kernbench.kernels.qkv import qkv_composite
 from kernbench.messages.commands import GEMM, LOAD, STORE, MemoryRef, Opcode, Operand
 
 TYPES = (F32, F16, BF16, I8, F8E4M3, F8E5M2)

@@ -12,8 +12,7 @@ from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, DTy
 from kernbench.common.errors import UnknownNameError
 from kernbench.kernels import BUILTIN_KERNELS, builtin_kernel
 from kernbench.kernels.elementwise import offset_copy
-from kernbench.kernels.gemm import gemm_columns, gemm_simple
-from kernbench.kernels.qkv import qkv_projection
+from kernbench.kernels.gemm import gemm_columns, gemm_simple, qkv_projection
 from kernbench.policy.placement.dp import DPPolicy, place_windows
 
 TYPES = (F32, F16, BF16, I8, F8E4M3, F8E5M2)

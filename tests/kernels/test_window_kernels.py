@@ -8,7 +8,7 @@ import pytest
 from compiled import compiled
 from kernbench.engine.engine import GraphEngine
 from kernbench.kernels.elementwise import copy_windows, elementwise_shards
-from kernbench.kernels.windows import gemm_windows
+from kernbench.kernels.gemm import gemm_windows
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology.builder import Topology

@@ -13,7 +13,7 @@ import numpy as np
 from kernbench.common.dtypes import Array
 from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.common.values import value
-from kernbench.kernels.qkv import qkv_composite
+from kernbench.kernels.gemm import qkv_composite
 from kernbench.messages.requests import PeCoord
 from kernbench.messages.steps import ReduceName
 from kernbench.policy.placement.dp import DPPolicy

@@ -20,7 +20,7 @@ from kernbench.dtensor.layouts import (
 )
 from kernbench.dtensor.placements import Placements, count_sent_bytes, local_window
 from kernbench.kernels.elementwise import copy_windows, elementwise_shards
-from kernbench.kernels.windows import gemm_windows
+from kernbench.kernels.gemm import gemm_windows
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.geometry import Window
 from kernbench.runtime_api.context import AnyContext

@@ -16,7 +16,7 @@ from kernbench.engine.requests import RequestHandle
 from kernbench.evaluation.gemm_results import LOAD, STAGES, GemmRun, GemmSweep, RunWindow, Usage, Verified
 from kernbench.evaluation.gemm_shapes import VARIANTS, GemmShape
 from kernbench.evaluation.gemm_theory import IdealPipeline
-from kernbench.kernels.composite import Matmul
+from kernbench.kernels.gemm import STAGE_BYTES
 from kernbench.messages.commands import BY_BLOCKS
 from kernbench.messages.control import PeReport
 from kernbench.observe.statistics import union_ps
@@ -41,10 +41,12 @@ class GemmStudy:
 
     def __post_init__(self) -> None:
         """Raise InputError if operands are too large to be staged: their blocks would be loaded during the pipeline."""
-        item, most = dtype_of(self.dtype).itemsize, Matmul(0, 0, 0, self.dtype).stage_bytes
+        item = dtype_of(self.dtype).itemsize
         for shape in self.shapes:
-            if max(shape.m, shape.n) * shape.k * item > most:
-                raise InputError(f"{shape} in {self.dtype}: an operand has more than the {most} bytes that are staged")
+            if max(shape.m, shape.n) * shape.k * item > STAGE_BYTES:
+                raise InputError(
+                    f"{shape} in {self.dtype}: an operand has more than the {STAGE_BYTES} bytes that are staged"
+                )
 
     def run(self) -> GemmSweep:
         """Run all simulations with values. Errors of a run are raised."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import ceil
 
 from kernbench.common.values import value
-from kernbench.kernels.composite import VARIANTS
+from kernbench.kernels.gemm import VARIANTS
 from kernbench.triton_emu.tile_plans import TileSizes
 
 __all__ = ["LARGEST", "SHAPES", "VARIANTS", "GemmShape", "GemmTile", "TileSizes"]

@@ -38,7 +38,7 @@ from kernbench.common.values import value
 from kernbench.components.pe_scheduler import PeScheduler
 from kernbench.engine.machine import Machine
 from kernbench.evaluation.gemm_shapes import GemmShape, GemmTile
-from kernbench.kernels.composite import BLOCKED, STAGED
+from kernbench.kernels.gemm import BLOCKED, STAGED
 from kernbench.messages.commands import Command, MemoryRef, Opcode, Params
 from kernbench.topology.hbm_refresh import RefreshClock, slice_pace
 from kernbench.triton_emu.tile_plans import BlockedProduct, Tile, TileSizes, block_steps

@@ -15,11 +15,17 @@ from kernbench.kernels.elementwise import (
     silu_mul,
     strided_copy,
 )
-from kernbench.kernels.gemm import gemm_columns, gemm_composite, gemm_simple
+from kernbench.kernels.gemm import (
+    gemm_columns,
+    gemm_composite,
+    gemm_simple,
+    linear,
+    qkv_composite,
+    qkv_projection,
+)
 from kernbench.kernels.indexing import embedding_one_hot, embedding_rows
-from kernbench.kernels.linear import add_bias, linear, mlp
+from kernbench.kernels.linear import add_bias, mlp
 from kernbench.kernels.norms import layernorm, rmsnorm, softmax
-from kernbench.kernels.qkv import qkv_composite, qkv_projection
 
 __all__ = ["BUILTIN_KERNELS", "builtin_kernel"]
 

@@ -1,61 +1,11 @@
-"""Linear layers: a product with sharded weights, its bias, and the feed-forward part of a transformer."""
+"""Bias of linear layers, and the feed-forward part of a transformer."""
 
 from kernbench.common.dtypes import DTypeLike
 from kernbench.common.dtypes import dtype as element_type
-from kernbench.kernels.composite import Matmul, matmul
-from kernbench.kernels.shares import blocks, columns_of, part, row_blocks, share
+from kernbench.kernels.gemm import STAGE_BYTES, gemm_composite
+from kernbench.kernels.shares import blocks, columns_of, row_blocks, share
 from kernbench.kernels.view import View
 from kernbench.triton_emu.tl_context import TLContext
-
-
-def linear(
-    x_ptr: int,
-    w_ptr: int,
-    bias_ptr: int | None,
-    y_ptr: int,
-    m: int,
-    k: int,
-    n: int,
-    dtype: DTypeLike,
-    weight_grid: tuple[int, int],
-    by_column: tuple[int, int] = (1, 1),
-    stage_bytes: int = 2 << 20,
-    *,
-    tl: TLContext,
-) -> None:
-    """Compute ``y = x W + bias``: x (m, k), y (m, n) row-major in virtual addresses, with any placement; bias (n,).
-
-    W (k, n) is stored on the first ``weight_grid`` = (cubes, PEs per cube); the other programs do nothing.
-    ``by_column`` has a flag for each axis of that grid. At 1, W is split by columns along the axis, and each program
-    computes its columns. At 0, W is replicated, and the rows of x are split instead. x is staged, ``stage_bytes`` at a
-    time. W is read by panels.
-    """
-    place = tl.program_id(1), tl.program_id(0)
-    if any(at >= size for at, size in zip(place, weight_grid, strict=True)):
-        return
-    (row, rows), (column, columns) = _own_part((m, n), place, weight_grid, by_column)
-    if not columns:
-        return
-    item = tl.itemsize(dtype)
-    # Each column shard is stored as a separate matrix, behind the shards before it.
-    weight = tl.ref(w_ptr + column * k * item, (k, columns), dtype)
-    steps = () if bias_ptr is None else (("bias", tl.ref(bias_ptr + column * item, columns, dtype)),)
-    for at, count in blocks(rows, max(1, stage_bytes // (k * item)), row):
-        x = tl.load(x_ptr + at * k * item, (count, k), dtype)
-        out = y_ptr + (at * n + column) * item
-        tl.composite("gemm", x, weight, out_ptr=out, epilogue=steps, out_strides=(n * item, item), block="auto")
-
-
-def _own_part(
-    shape: tuple[int, int], place: tuple[int, int], grid: tuple[int, int], by_column: tuple[int, int]
-) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return (first row, rows) and (first column, columns) of y that the program at ``place`` computes."""
-    parts = [(0, extent) for extent in shape]
-    for at, size, axis in zip(place, grid, by_column, strict=True):
-        first, count = parts[axis]
-        before, own = part(count, size, at)
-        parts[axis] = first + before, own
-    return parts[0], parts[1]
 
 
 def add_bias(
@@ -97,7 +47,7 @@ def mlp(
     dtype: DTypeLike,
     variant: str = "blocked",
     split: bool = True,
-    stage_bytes: int = 4 << 20,
+    stage_bytes: int = STAGE_BYTES,
     *,
     tl: TLContext,
 ) -> None:
@@ -111,10 +61,10 @@ def mlp(
     item = tl.itemsize(dtype)
     hidden_at = hidden_ptr + first * hidden * item
     if rows:
-        up = Matmul(rows, k, hidden, dtype, variant, "bias,gelu", b1_ptr, stage_bytes=stage_bytes)
-        matmul(x_ptr + first * k * item, w1_ptr, hidden_at, up, tl)
+        x_at, sizes = x_ptr + first * k * item, (rows, k, hidden, dtype, variant)
+        gemm_composite(x_at, w1_ptr, hidden_at, *sizes, "bias,gelu", b1_ptr, stage_bytes=stage_bytes, tl=tl)
     # Only a barrier orders the write of a composite before the read of the next; every PE of the cube must reach it.
     tl.barrier()
     if rows:
-        down = Matmul(rows, hidden, n, dtype, variant, "bias", b2_ptr, stage_bytes=stage_bytes)
-        matmul(hidden_at, w2_ptr, y_ptr + first * n * item, down, tl)
+        y_at, sizes = y_ptr + first * n * item, (rows, hidden, n, dtype, variant)
+        gemm_composite(hidden_at, w2_ptr, y_at, *sizes, "bias", b2_ptr, stage_bytes=stage_bytes, tl=tl)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from math import prod
 from typing import TypeAlias
 
-from kernbench.common.dtypes import Shape
+from kernbench.common.dtypes import DType, Shape
+from kernbench.common.values import value
 from kernbench.kernels.shares import blocks, share
+from kernbench.topology.spec import TopologySpec
 from kernbench.triton_emu.tl_context import TLContext
 
 Box: TypeAlias = tuple[Shape, Shape]
@@ -112,3 +115,183 @@ def gradient_block(keys: int, heads: int, pes: int) -> int:
     """
     per_pe = -(-keys * heads // pes)
     return min(256, max(64, -(-per_pe // 64) * 64))
+
+
+# --- products of few rows
+
+PREFETCHED_PANELS = 2
+"""Panels of B that a PE prefetches while the PEs of its cube all-gather A: one to multiply first, one behind it."""
+_PANEL_BYTES = 128 << 10
+"""Bytes of a panel of B: its transfer takes far longer than its command, and several panels fit in scratch."""
+_PANEL_ROWS = 64
+"""Rows of a panel of B are a multiple of this: full tiles of the matrix unit along K."""
+_RESULT_BLOCKS = 6
+"""Maximum number of f32 blocks of the result that are in scratch at once, while an epilogue runs."""
+_LAUNCH_BYTES = 2 << 20
+"""Bytes that the cubes can exchange in the time of one more launch."""
+
+
+def is_few_rows(tile_m: int, scratch_bytes: int, m: int, k: int, itemsize: int) -> bool:
+    """Return True if A (m, k) has the rows of one tile of the matrix unit, and fits in half of scratch.
+
+    Panels of B need the other half.
+    """
+    return m <= tile_m and m * k * itemsize <= scratch_bytes // 2
+
+
+def panel_rows(k: int, columns: int, itemsize: int) -> int:
+    """Return the number of rows of a panel of B with ``columns`` columns, at most ``k``."""
+    return min(k, max(_PANEL_ROWS, _PANEL_BYTES // (columns * itemsize) // _PANEL_ROWS * _PANEL_ROWS))
+
+
+def last_panel_rows(rows: int) -> int:
+    """Return the number of rows of the last panels, of ``rows`` elsewhere: half, to have less to do after the last."""
+    return max(rows // 2, _PANEL_ROWS)
+
+
+def panel_columns(scratch_bytes: int, pes_of_cube: int, m: int, itemsize: int) -> int:
+    """Return the maximum number of columns of a panel whose rows are contiguous.
+
+    Half of scratch holds four panels of minimum size and the blocks of the epilogue. A has the other half. A panel has
+    a row from the memory of each PE of the cube.
+    """
+    rows = max(_PANEL_ROWS, pes_of_cube)
+    return max(1, scratch_bytes // 2 // (4 * rows * itemsize + _RESULT_BLOCKS * m * 4))
+
+
+def is_split_k_faster(cubes: int, m: int, k: int, n: int, itemsize: int) -> bool:
+    """Return True if cubes exchange less by sums of their rows of B, whose rows are contiguous, than by columns of B.
+
+    Addition of the sums is one more launch.
+    """
+    return cubes > 1 and (k * itemsize - cubes * m * 4) * n > _LAUNCH_BYTES
+
+
+def partial_sum_columns(scratch_bytes: int, parts: int, m: int) -> int:
+    """Return the number of columns whose ``parts`` f32 sums fit in half of scratch, with the epilogue's blocks."""
+    return max(1, scratch_bytes // 2 // ((parts + _RESULT_BLOCKS) * m * 4))
+
+
+# --- products in blocks, on a grid of PEs
+
+_PIECE_BYTES = 64 << 10
+"""Bytes that a PE moves at a time to stage an operand: each PE has several pieces, and one hides the next command."""
+_ROW_BYTES = 256
+"""Minimum cost of a piece of a row, in bytes: a shorter piece takes as long as one of this size."""
+
+
+def piece_elements(itemsize: int) -> int:
+    """Return the maximum number of elements that a PE moves at a time while its cube stages an operand."""
+    return _PIECE_BYTES // itemsize
+
+
+@value
+class ProductGrid:
+    """A division of a product over PEs: ``batches`` groups, each with a grid of rows and columns of the result."""
+
+    batches: int
+    rows: int
+    columns: int
+
+    @property
+    def pes(self) -> int:
+        """Return the number of PEs."""
+        return self.batches * self.rows * self.columns
+
+
+@value
+class PeRates:
+    """Rates of a PE: tiles (m, k, n) of its matrix unit, ``tile_ns`` each, and bytes per ns that it reads.
+
+    ``link_bytes_per_ns`` is the rate at each cube while all cubes read from all: every byte occupies several links.
+    """
+
+    tile: tuple[int, int, int]
+    tile_ns: float
+    bytes_per_ns: float
+    link_bytes_per_ns: float
+
+    @staticmethod
+    def of(spec: TopologySpec, item: DType) -> PeRates:
+        """Return the rates of a machine for factors of dtype ``item``."""
+        gemm, mesh = spec.pe.gemm, spec.sip.cube_mesh
+        links = 2 * ((mesh.w - 1) * mesh.h + mesh.w * (mesh.h - 1))
+        hops = (mesh.w - 1 / mesh.w + mesh.h - 1 / mesh.h) / 3
+        link_rate = spec.sip.links.cube_to_cube.bw_gbs * links / (mesh.w * mesh.h * hops) if links else 0.0
+        return PeRates(gemm.tile_sizes, gemm.tile_ns(item), spec.cube.links.pe_to_xbar.bw_gbs, link_rate)
+
+
+@lru_cache(maxsize=4096)
+def choose_grid(
+    rates: PeRates, pes: int, batch: int, m: int, k: int, n: int, itemsize: int
+) -> tuple[float, ProductGrid]:
+    """Return the predicted ns and the grid that minimises them, from the work and the reads of each PE.
+
+    A PE computes full tiles of the matrix unit, and reads its rows of A and its columns of B. Of equally fast grids,
+    the one that splits columns is returned, as weights are stored by output features.
+    """
+    tile_m, tile_k, tile_n = rates.tile
+    best: tuple[float, ProductGrid] | None = None
+    groups = min(batch, pes)
+    products, pes_of_group = -(-batch // groups), pes // groups
+    for rows in range(1, pes_of_group + 1):
+        if rows > m or (rows > 1 and m // rows < tile_m // 2):
+            break
+        columns = min(pes_of_group // rows, n)
+        pe_m, pe_n = -(-m // rows), -(-n // columns)
+        compute_ns = -(-pe_m // tile_m) * -(-pe_n // tile_n) * -(-k // tile_k) * rates.tile_ns
+        read_ns = (pe_m + pe_n) * k * itemsize / rates.bytes_per_ns
+        # An eighth of the shorter time is not hidden behind the longer.
+        ns = products * (max(compute_ns, read_ns) + min(compute_ns, read_ns) / 8)
+        if best is None or ns < best[0]:
+            best = ns, ProductGrid(groups, rows, columns)
+    assert best is not None, "one row of PEs is always possible"
+    return best
+
+
+@value
+class CubeGrid:
+    """A division of a product over cubes, rows by columns of the result; ``within`` divides it over each cube's PEs.
+
+    ``stages_a``, ``stages_b``: other cubes store rows of A, or columns of B, that a cube needs. Each cube then stages
+    these operands in its own memory.
+    """
+
+    rows: int
+    columns: int
+    within: ProductGrid
+    stages_a: bool
+    stages_b: bool
+
+    def staged_elements(self, m: int, k: int, n: int) -> int:
+        """Return the maximum number of elements that a cube stages for a product (m, k) by (k, n)."""
+        return k * (-(-m // self.rows) * self.stages_a + -(-n // self.columns) * self.stages_b)
+
+
+@lru_cache(maxsize=4096)
+def choose_cubes(
+    rates: PeRates, cubes: int, pes: int, m: int, k: int, n: int, itemsize: int, b_by_rows: bool
+) -> CubeGrid | None:
+    """Return the grid that minimises the predicted time: staging for each cube, then work and reads of its PEs.
+
+    Return None if no staging is faster: each PE then reads its operands while it computes. If all cubes split rows,
+    each stores the rows of A that it multiplies. The same holds for columns of B, unless B is row-major
+    (``b_by_rows``).
+    """
+    unshared_ns, grid = choose_grid(rates, cubes * pes, 1, m, k, n, itemsize)
+    read_bytes = pes * (-(-m // grid.rows) + -(-n // grid.columns)) * k * itemsize
+    best_ns, best = max(unshared_ns, read_bytes / rates.link_bytes_per_ns), None
+    for rows in range(1, cubes + 1):
+        columns = cubes // rows
+        if rows * columns != cubes or rows > m or columns > n:
+            continue
+        cube_m, cube_n = -(-m // rows), -(-n // columns)
+        stages_a, stages_b = columns > 1, rows > 1 or b_by_rows
+        row_bytes = max(cube_n * itemsize, _ROW_BYTES) if b_by_rows else cube_n * itemsize
+        staged_bytes = k * (cube_m * itemsize * stages_a + row_bytes * stages_b)
+        compute_ns, within = choose_grid(rates, pes, 1, cube_m, k, cube_n, itemsize)
+        # Operands arrive, and go to memory, before the first product.
+        ns = 2 * staged_bytes / rates.link_bytes_per_ns + compute_ns
+        if ns < best_ns:
+            best_ns, best = ns, CubeGrid(rows, columns, within, stages_a, stages_b)
+    return best

@@ -1,0 +1,255 @@
+"""Products of few rows (GEMV): one read of B from the memories of a machine takes most of their time.
+
+`Gemv` has the programs that read B. `PartialSums` finishes a split-K product, whose cubes sum different rows of B. Both
+end with an `Epilogue`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import reduce
+from itertools import groupby
+from operator import add
+
+from kernbench.common.dtypes import F32, Shape
+from kernbench.common.values import value
+from kernbench.kernels.shares import blocks, part, share
+from kernbench.kernels.tiling import PREFETCHED_PANELS, last_panel_rows, panel_rows
+from kernbench.kernels.view import View
+from kernbench.triton_emu.composites import EpilogueCall
+from kernbench.triton_emu.handles import Handle
+from kernbench.triton_emu.tl_context import TLContext
+
+
+@value
+class Epilogue:
+    """Last steps of a product: ``scale``, an addend, an activation, then rounding to the dtype of ``out``.
+
+    ``out`` and ``addend`` are (batch, m, n). The addend has stride 0 along an axis that it is broadcast along.
+    """
+
+    out: View
+    addend: View | None = None
+    scale: float = 1.0
+    activation: str | None = None
+
+    def on(self, out: int, addend: Sequence[int]) -> Epilogue:
+        """Return this epilogue at the address of the result. ``addend`` has the addend's address, if there is one."""
+        placed = None if self.addend is None else self.addend.on(addend[0])
+        return replace(self, out=self.out.on(out), addend=placed)
+
+    def tile(self, corner: Sequence[int], extents: Shape) -> Epilogue:
+        """Return the epilogue of the part of the result from ``corner`` on."""
+        addend = None if self.addend is None else self.addend.tile(corner, extents)
+        return replace(self, out=self.out.tile(corner, extents), addend=addend)
+
+    def steps(self, tl: TLContext) -> list[EpilogueCall]:
+        """Return the steps of a composite that computes the result, a matrix."""
+        steps: list[EpilogueCall] = [("scale", self.scale)] if self.scale != 1 else []
+        if self.addend is not None:
+            is_bias = not self.addend.strides[0]
+            addend = self.addend.tile((), self.addend.extents[1:]) if is_bias else self.addend
+            steps.append(("bias" if is_bias else "add", addend.ref(tl)))
+        if self.activation is not None:
+            steps.append((self.activation,))
+        return steps
+
+    def store(self, sums: Handle, column: int, tl: TLContext) -> None:
+        """Apply the steps to ``sums``, (m, columns) in f32 from ``column`` on, and store the result."""
+        corner, extents = (0, 0, column), sums.shape
+        if self.scale != 1:
+            sums = sums * self.scale
+        if self.addend is not None:
+            sums = sums + tl.cast(self.addend.tile(corner, extents).load(tl), F32)
+        if self.activation is not None:
+            sums = tl.elementwise(self.activation, sums)
+        self.out.tile(corner, extents).store(sums, tl)
+
+
+@value
+class Panel:
+    """A panel of B: ``columns`` columns from ``column`` on, in ``parts`` groups of ``depth`` rows.
+
+    The first group begins at ``row``. Each further group begins ``apart`` rows after the start of the previous group.
+    """
+
+    row: int
+    column: int
+    depth: int
+    columns: int
+    parts: int = 1
+    apart: int = 0
+
+
+@value
+class Gemv:
+    """A product (m, k) by (k, n) of few rows. A is row-major, and B has the layout ``b``, (1, k, n).
+
+    Layouts of B and their programs:
+
+    - Columns of B are contiguous, as in weights of PyTorch: each program of `run` computes the columns that the memory
+      of its PE stores.
+    - Rows are contiguous: each cube can multiply the rows that its memory stores, by `run_split_k`.
+    - ``is_sharded``: the columns of each program of `run` are a row-major matrix in its PE's memory. These matrices
+      follow each other in the order of the programs.
+
+    ``tile_n``: columns of a tile of the matrix unit. ``max_columns``: number of columns that fit in scratch, for a B
+    with contiguous rows.
+    """
+
+    m: int
+    b: View
+    epilogue: Epilogue
+    tile_n: int
+    max_columns: int
+    is_sharded: bool = False
+
+    def run(self, out: int, buffer: int, a: int, b: int, *addend: int, tl: TLContext) -> None:
+        """Compute this program's columns. The arguments are addresses.
+
+        ``buffer`` has room for a copy of A for each cube, stored in the memory of that cube.
+        """
+        columns = share(self.b.extents[2], tl)
+        b_view = self._shard(b, columns) if self.is_sharded else self.b.on(b)
+        panels = self._panels((0, self.b.extents[1]), columns, tl)
+        prefetched = [self._load(b_view, panel, tl) for panel in panels[:PREFETCHED_PANELS]]
+        if tl.num_programs(1) > 1:
+            a = self._all_gather(a, buffer, tl)
+        self._multiply(a, b_view, panels, prefetched, self.epilogue.on(out, addend), tl)
+
+    def run_split_k(self, sums: int, a: int, b: int, *, tl: TLContext) -> None:
+        """Multiply the rows of B in this cube's memory, and store their sums at index ``cube`` of ``sums``."""
+        cube, (_, k, n) = tl.program_id(1), self.b.extents
+        rows, columns = part(k, tl.num_programs(1), cube), part(n, tl.num_programs(0), tl.program_id(0))
+        sums_of_cube = self.epilogue.out.on(sums).at((cube,))
+        panels = self._panels(rows, columns, tl)
+        self._multiply(a, self.b.on(b), panels, (), self.epilogue.on(sums_of_cube, ()), tl)
+
+    def _shard(self, b: int, columns: tuple[int, int]) -> View:
+        """Return the layout of a program's shard, indexed by the columns of all shards."""
+        (_, k, n), (first, count) = self.b.extents, columns
+        before_shard = first * (k - 1) * self.b.dtype.itemsize  # column 0 would be there
+        return View(b + before_shard, (1, k, n), (k * count, count, 1), self.b.dtype)
+
+    def _multiply(
+        self,
+        a: int,
+        b: View,
+        panels: Sequence[Panel],
+        prefetched: Sequence[Handle],
+        epilogue: Epilogue,
+        tl: TLContext,
+    ) -> None:
+        pieces = self._load_rows(a, panels, tl)
+        for column, group in groupby(enumerate(panels), key=lambda numbered: numbered[1].column):
+            sums: Handle | None = None
+            for i, panel in group:
+                right = prefetched[i] if i < len(prefetched) else self._load(b, panel, tl)
+                left = pieces[panel.row, panel.parts, panel.depth]
+                sums = tl.dot(left, right, sums, out_dtype=F32, trans_b=self._is_transposed)
+            assert sums is not None, "a group has a panel"
+            epilogue.store(sums, column, tl)
+
+    def _load_rows(self, a: int, panels: Sequence[Panel], tl: TLContext) -> dict[tuple[int, int, int], Handle]:
+        """Load A in pieces that match the panels of B, with one command for all pieces of one shape.
+
+        The keys of the result are (first row, parts, depth).
+        """
+        k, pieces = self.b.extents[1], dict[tuple[int, int, int], Handle]()
+        for depth, parts, apart in dict.fromkeys((panel.depth, panel.parts, panel.apart) for panel in panels):
+            firsts = sorted({panel.row for panel in panels if (panel.depth, panel.parts) == (depth, parts)})
+            together = firsts == list(range(firsts[0], firsts[0] + len(firsts) * depth, depth))
+            assert together, "panels of one form follow each other"
+            address = a + firsts[0] * self.b.dtype.itemsize
+            shape, strides = (len(firsts), self.m, parts, depth), (depth, k, apart, 1)
+            loaded = View(address, shape, strides, self.b.dtype).load(tl)
+            for i, row in enumerate(firsts):
+                pieces[row, parts, depth] = tl.reshape(tl.part(loaded, i), (self.m, parts * depth))
+        return pieces
+
+    def _panels(self, rows: tuple[int, int], columns: tuple[int, int], tl: TLContext) -> list[Panel]:
+        """Return the panels of a range of rows and columns of B. Panels of the same columns are consecutive."""
+        if not (rows[1] and columns[1]):
+            return []
+        if self._is_transposed:
+            return list(self._column_panels(rows, columns))
+        return list(self._row_panels(rows, columns, 1 if self.is_sharded else tl.num_programs(0)))
+
+    def _column_panels(self, rows: tuple[int, int], columns: tuple[int, int]) -> Iterator[Panel]:
+        """Yield panels of contiguous columns: first the partial tile, then full tiles, with smaller panels at the end.
+
+        A small last panel leaves little to multiply after it has arrived.
+        """
+        (row, k), (column, n) = rows, columns
+        odd, depth = n % self.tile_n, panel_rows(k, self.tile_n, self.b.dtype.itemsize)
+        groups = [(column, odd)] * (odd > 0) + list(blocks(n - odd, self.tile_n, column + odd))
+        for j, count in groups:
+            most = last_panel_rows(depth) if (j, count) == groups[-1] else depth
+            for first, lines in blocks(k, most, row):
+                yield Panel(first, j, lines, count)
+
+    def _row_panels(self, rows: tuple[int, int], columns: tuple[int, int], parts: int) -> Iterator[Panel]:
+        """Yield panels of contiguous rows, each with rows from ``parts`` memories.
+
+        All PEs of a cube read the same rows at once. Each panel therefore takes rows from all memories of the cube,
+        so that the PEs do not meet at one memory.
+        """
+        (row, k), (column, n) = rows, columns
+        width = min(n, self.max_columns)
+        depth = panel_rows(k, width, self.b.dtype.itemsize)
+        apart = k // parts if k > depth else 0
+        for j, count in blocks(n, width, column):
+            for first, lines in blocks(apart, max(depth // parts, 1), row):
+                yield Panel(first, j, lines, count, parts, apart)
+            if k > apart * parts:
+                yield Panel(row + apart * parts, j, k - apart * parts, count)
+
+    @property
+    def _is_transposed(self) -> bool:
+        """True if the columns of B are contiguous, as in weights. Panels are then loaded transposed."""
+        _, row, column = self.b.strides
+        return row < column
+
+    def _all_gather(self, a: int, buffer: int, tl: TLContext) -> int:
+        """Store this PE's piece of A in the cube's memory, wait for the other PEs, and return the address of A."""
+        elements = self.m * self.b.extents[1]
+        first, count = part(elements, tl.num_programs(0), tl.program_id(0))
+        copies = View.row_major(buffer, (tl.num_programs(1), elements), self.b.dtype)
+        cube = tl.program_id(1)
+        if count:
+            piece = View.row_major(a, (elements,), self.b.dtype).tile((first,), (count,)).load(tl)
+            copies.tile((cube, first), (count,)).store(piece, tl)
+        tl.barrier()
+        return copies.at((cube,))
+
+    def _load(self, b: View, panel: Panel, tl: TLContext) -> Handle:
+        tile = b.tile((0, panel.row, panel.column), (panel.depth, panel.columns))
+        if self._is_transposed:
+            return tile.transposed.load(tl)
+        row, column = tile.strides
+        groups = View(tile.address, (panel.parts, *tile.extents), (panel.apart * row, row, column), tile.dtype)
+        return tl.reshape(groups.load(tl), (panel.parts * panel.depth, panel.columns))
+
+
+@value
+class PartialSums:
+    """Sums of a split-K product of few rows, (parts, m, n) in f32, that are still to be added.
+
+    ``max_columns``: number of columns whose sums fit in scratch.
+    """
+
+    parts: int
+    m: int
+    n: int
+    epilogue: Epilogue
+    max_columns: int
+
+    def run(self, out: int, sums: int, *addend: int, tl: TLContext) -> None:
+        """Add the sums of this program's columns and apply the epilogue. The arguments are addresses."""
+        epilogue = self.epilogue.on(out, addend)
+        view = View.row_major(sums, (self.parts, self.m, self.n), F32)
+        first, count = share(self.n, tl)
+        for column, columns in blocks(count, self.max_columns, first):
+            parts = [view.tile((i, 0, column), (self.m, columns)).load(tl) for i in range(self.parts)]
+            epilogue.store(reduce(add, parts), column, tl)
