@@ -254,20 +254,15 @@ def flip(x: Tensor, dims: Sequence[int]) -> Tensor:
 
 def constant_pad(x: Tensor, pad: Sequence[int], number: float = 0) -> Tensor:
     """Pad ``x`` with ``number``. Negative pads remove elements."""
-    shape = list(x.shape)
-    inside, remaining = [slice(None)] * x.dim(), [slice(None)] * x.dim()
+    shape, starts, remaining = list(x.shape), [0] * x.dim(), [slice(None)] * x.dim()
     for i in range(len(pad) // 2):
         d, (before, behind) = x.dim() - 1 - i, pad[2 * i : 2 * i + 2]
         remaining[d] = slice(max(0, -before), shape[d] - max(0, -behind))
-        inside[d] = slice(
-            max(0, before), shape[d] + before + min(behind, 0) if before > 0 else shape[d] + before + min(0, behind)
-        )
+        starts[d] = max(0, before)
         shape[d] += before + behind
     out = fill(new(tuple(shape), x.dtype, sip_of(x)), number)
     middle = x[tuple(remaining)]
-    for d, (at, part) in enumerate(zip(inside, middle.shape, strict=True)):
-        inside[d] = slice(at.start or 0, (at.start or 0) + part)
-    copy(out[tuple(inside)], middle)
+    copy(out[tuple([slice(start, start + n) for start, n in zip(starts, middle.shape, strict=True)])], middle)
     return out
 
 

@@ -233,9 +233,12 @@ def _one(name: str) -> Rule:
 
 _SINGLE = (  # noqa: SIM905 - a list of words
     "exp exp2 log log2 log10 log1p expm1 sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
-    "sigmoid silu erf erfc erfinv lgamma neg abs relu floor ceil trunc"
+    "sigmoid silu erf erfc erfinv lgamma neg abs relu floor ceil trunc "
+    "mul maximum minimum fmax fmin atan2 hypot copysign"
 ).split()
 """Operators that are one operation of ``tl``, with the same name"""
+_TESTS = "signbit isnan isinf isfinite eq ne lt le gt ge".split()  # noqa: SIM905 - a list of words
+"""Operators that are one operation of ``tl``, with the same name, and yield truth values"""
 
 RULES: MappingProxyType[str, Rule] = MappingProxyType(
     {name: _one(name) for name in _SINGLE}
@@ -243,7 +246,6 @@ RULES: MappingProxyType[str, Rule] = MappingProxyType(
         "add": Rule(functions.scaled("add"), "result"),
         "sub": Rule(functions.scaled("sub"), "result"),
         "rsub": Rule(functions.flipped_sub, "result"),
-        "mul": _one("mul"),
         "div": Rule(functions.divide, "result"),
         "floor_divide": Rule(functions.floor_divide),
         "remainder": Rule(functions.remainder),
@@ -253,13 +255,6 @@ RULES: MappingProxyType[str, Rule] = MappingProxyType(
         "reciprocal": _one("recip"),
         "round": Rule(functions.round_even, "result"),
         "sign": Rule(functions.sign),
-        "maximum": _one("maximum"),
-        "minimum": _one("minimum"),
-        "fmax": _one("fmax"),
-        "fmin": _one("fmin"),
-        "atan2": _one("atan2"),
-        "hypot": _one("hypot"),
-        "copysign": _one("copysign"),
         "clamp": Rule(functions.clamp, "result"),
         "clamp_min": _one("maximum"),
         "clamp_max": _one("minimum"),
@@ -286,10 +281,6 @@ RULES: MappingProxyType[str, Rule] = MappingProxyType(
         "hardshrink": Rule(functions.hardshrink),
         "hardshrink_backward": Rule(functions.shrink_backward),
         "softshrink_backward": Rule(functions.shrink_backward),
-        "signbit": Rule(call("signbit"), "operands"),
-        "isnan": Rule(call("isnan"), "operands"),
-        "isinf": Rule(call("isinf"), "operands"),
-        "isfinite": Rule(call("isfinite"), "operands"),
         "logical_not": Rule(functions.logical_not, "operands"),
         "logical_and": Rule(functions.logical("and"), "operands"),
         "logical_or": Rule(functions.logical("or"), "operands"),
@@ -306,7 +297,7 @@ RULES: MappingProxyType[str, Rule] = MappingProxyType(
         "__xor__": _one("xor"),
         "bitwise_not": Rule(call("not"), "result"),
     }
-    | {name: Rule(call(name), "operands") for name in ("eq", "ne", "lt", "le", "gt", "ge")}
+    | {name: Rule(call(name), "operands") for name in _TESTS}
 )
 """Rules by operator name. In-place and ``out`` variants have the same rule."""
 
