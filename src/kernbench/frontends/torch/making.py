@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernbench.common.dtypes import F32, I64
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch.launches import dtype_of, launch
 from kernbench.frontends.torch.overlap import without_repeats
@@ -29,14 +28,12 @@ from kernbench.frontends.torch.tensor import (
     write,
 )
 from kernbench.kernels import functions
-from kernbench.kernels.elementwise import COPY, Expression
-from kernbench.kernels.shares import blocks, share
+from kernbench.kernels.elementwise import COPY, Expression, write_ramp
+from kernbench.kernels.view import View
 from kernbench.triton_emu.handles import Number
 from kernbench.triton_emu.tl_context import TLContext
 
 aten = torch.ops.aten
-_BLOCK = 16384
-"""Elements of a range that are computed at a time"""
 
 
 def _form(operator: TorchOperator, args: Sequence[Any], options: Mapping[str, Any]) -> Tensor:
@@ -137,18 +134,12 @@ def eye(n: int, m: int | None = None, *, out: Tensor) -> Tensor:
 
 def ramp(name: str, out: Tensor, start: float, step: float) -> Tensor:
     """Set element i of contiguous ``out`` to ``start + i step``."""
-    dtype, size = dtype_of(out), out.numel()
-    wide = F32 if dtype.is_float else I64
+    view = View.row_major(0, (out.numel(),), dtype_of(out))
 
-    def program(out_at: int, *, tl: TLContext) -> None:
-        first, own_size = share(size, tl)
-        for at, count in blocks(own_size, _BLOCK, first):
-            x = tl.cast(tl.iota((count,), "i32"), wide)
-            x = x if step == 1 else x * step
-            x = x if start + at * step == 0 else x + (start + at * step)
-            tl.store(out_at + at * dtype.itemsize, tl.cast(x, dtype))
+    def program(address: int, *, tl: TLContext) -> None:
+        write_ramp(view.on(address), start, step, tl)
 
-    if size:
+    if out.numel():
         launch(name, program, (out,))
     return out
 
