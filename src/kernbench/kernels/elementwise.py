@@ -15,12 +15,12 @@ from dataclasses import replace
 from math import prod
 from typing import TypeAlias
 
-from kernbench.common.dtypes import F32, DType, DTypeLike, Shape
+from kernbench.common.dtypes import F32, I64, DType, DTypeLike, Shape
 from kernbench.common.operators import OPERATORS
 from kernbench.common.values import value
 from kernbench.kernels.functions import Function, call
 from kernbench.kernels.shares import blocks, own_lines, share
-from kernbench.kernels.tiling import Box, boxes, own_boxes
+from kernbench.kernels.tiling import Box, boxes, own_boxes, ramp_block
 from kernbench.kernels.view import View
 from kernbench.triton_emu.checks import element_type
 from kernbench.triton_emu.handles import Handle, Number, Ref
@@ -187,6 +187,17 @@ class Task:
         transposed = any(view.strides[-1] > 1 and 1 in view.strides for view in views)
         parts = own_boxes(results[0].extents, tl, transposed=transposed)
         run_expression(self.expression, results, inputs, parts, tl)
+
+
+def write_ramp(out: View, start: float, step: float, tl: TLContext) -> None:
+    """Set element i of a contiguous array to ``start + i step``, for this program's share."""
+    wide = F32 if out.dtype.is_float else I64
+    first, size = share(out.extents[0], tl)
+    for at, count in blocks(size, ramp_block(), first):
+        x = tl.cast(tl.iota((count,), "i32"), wide)
+        x = x if step == 1 else x * step
+        x = x if start + at * step == 0 else x + (start + at * step)
+        out.tile((at,), (count,)).store(x, tl)
 
 
 # kernels on contiguous arrays of ``n`` elements

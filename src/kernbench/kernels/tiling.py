@@ -35,6 +35,14 @@ def most_elements(tl: TLContext) -> int:
     return _LARGEST if tcm is None else max(1, min(_LARGEST, len(tcm) // _BYTES_AN_ELEMENT))
 
 
+def ramp_block() -> int:
+    """Return the number of elements of a range that are computed at a time.
+
+    They amortise a command, and their numbers of 8 bytes fit in the scratch of any PE, with intermediate results.
+    """
+    return 16384
+
+
 def collapse(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[Shape, list[Shape]]:
     """Merge axes that every operand steps through as through one axis, and drop axes of length 1.
 

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernbench.common.dtypes import F32, I64
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch.hosted import without_repeats
 from kernbench.frontends.torch.launches import dtype_of, launch
@@ -28,14 +27,12 @@ from kernbench.frontends.torch.tensor import (
     write,
 )
 from kernbench.kernels import functions
-from kernbench.kernels.elementwise import COPY, Expression
-from kernbench.kernels.shares import blocks, share
+from kernbench.kernels.elementwise import COPY, Expression, write_ramp
+from kernbench.kernels.view import View
 from kernbench.triton_emu.handles import Number
 from kernbench.triton_emu.tl_context import TLContext
 
 aten = torch.ops.aten
-_BLOCK = 16384
-"""Elements of a range that are computed at a time"""
 
 
 def _form(operator: TorchOperator, args: Sequence[Any], options: Mapping[str, Any]) -> Tensor:
@@ -136,18 +133,12 @@ def eye(n: int, m: int | None = None, *, out: Tensor) -> Tensor:
 
 def ramp(name: str, out: Tensor, start: float, step: float) -> Tensor:
     """Set element i of contiguous ``out`` to ``start + i step``."""
-    dtype, size = dtype_of(out), out.numel()
-    wide = F32 if dtype.is_float else I64
+    view = View.row_major(0, (out.numel(),), dtype_of(out))
 
-    def program(out_at: int, *, tl: TLContext) -> None:
-        first, own_size = share(size, tl)
-        for at, count in blocks(own_size, _BLOCK, first):
-            x = tl.cast(tl.iota((count,), "i32"), wide)
-            x = x if step == 1 else x * step
-            x = x if start + at * step == 0 else x + (start + at * step)
-            tl.store(out_at + at * dtype.itemsize, tl.cast(x, dtype))
+    def program(address: int, *, tl: TLContext) -> None:
+        write_ramp(view.on(address), start, step, tl)
 
-    if size:
+    if out.numel():
         launch(name, program, (out,))
     return out
 
@@ -253,20 +244,15 @@ def flip(x: Tensor, dims: Sequence[int]) -> Tensor:
 
 def constant_pad(x: Tensor, pad: Sequence[int], number: float = 0) -> Tensor:
     """Pad ``x`` with ``number``. Negative pads remove elements."""
-    shape = list(x.shape)
-    inside, remaining = [slice(None)] * x.dim(), [slice(None)] * x.dim()
+    shape, starts, remaining = list(x.shape), [0] * x.dim(), [slice(None)] * x.dim()
     for i in range(len(pad) // 2):
         d, (before, behind) = x.dim() - 1 - i, pad[2 * i : 2 * i + 2]
         remaining[d] = slice(max(0, -before), shape[d] - max(0, -behind))
-        inside[d] = slice(
-            max(0, before), shape[d] + before + min(behind, 0) if before > 0 else shape[d] + before + min(0, behind)
-        )
+        starts[d] = max(0, before)
         shape[d] += before + behind
     out = fill(new(tuple(shape), x.dtype, sip_of(x)), number)
     middle = x[tuple(remaining)]
-    for d, (at, part) in enumerate(zip(inside, middle.shape, strict=True)):
-        inside[d] = slice(at.start or 0, (at.start or 0) + part)
-    copy(out[tuple(inside)], middle)
+    copy(out[tuple([slice(start, start + n) for start, n in zip(starts, middle.shape, strict=True)])], middle)
     return out
 
 

@@ -56,12 +56,6 @@ def _is_mixed(args: Sequence[Any]) -> bool:
     return len({x.dtype for x in args if isinstance(x, Tensor) and x.dim()}) > 1
 
 
-def _placed(layouts: Sequence[Sequence[View]], addresses: Sequence[int]) -> list[tuple[View, ...]]:
-    """Return groups of layouts at consecutive addresses."""
-    remaining = iter(addresses)
-    return [tuple([view.on(next(remaining)) for view in group]) for group in layouts]
-
-
 def _launch_steps(
     name: str,
     groups: Sequence[Sequence[Tensor]],
@@ -74,7 +68,9 @@ def _launch_steps(
     changed = [x for tensors in states for x in tensors]
 
     def program(*addresses: int, tl: TLContext) -> None:
-        update(_placed(layouts, addresses[: len(changed)]), addresses[len(changed) :], tl)
+        remaining = iter(addresses)
+        placed = [tuple([view.on(next(remaining)) for view in layout]) for layout in layouts]
+        update(placed, tuple(remaining), tl)
 
     if changed:
         launch(name, program, changed, inputs, sum(x.numel() * x.element_size() for x in groups[0]))
