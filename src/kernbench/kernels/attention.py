@@ -27,7 +27,7 @@ RunningSoftmax: TypeAlias = tuple[Handle, Handle, Handle]
 """State of some queries after some keys, in f32: weighted sums of values (rows, dv), and (rows, 1) each, the sums of
 weights and the largest scores."""
 _LOWEST, _MASKED = -1e30, -2e38
-"""Lower bound of scores with a finite bias, and the score of a masked key."""
+"""Lower bound of scores with a finite bias, and the score of a masked key where a query may have no other keys."""
 _LEAST_F32, _NEVER = -3.4028234663852886e38, 1e30
 """The lowest finite f32, and the log-sum-exp of a query without keys: all its weights become 0."""
 
@@ -187,8 +187,8 @@ class Attention:
             if mixed is not None and total is not None and top is not None:
                 fade = tl.exp(top - largest)
                 sums, mixed = sums + total * fade, mixed * fade
-            values = load_block(self.v, (z, kv, key), keys, tl)
-            mixed = tl.dot(tl.cast(weight, self.v.dtype), values, mixed, out_dtype="f32")
+            weight = tl.cast(weight, self.v.dtype)
+            mixed = tl.dot(weight, load_block(self.v, (z, kv, key), keys, tl), mixed, out_dtype="f32")
             top, total = largest, sums
         assert mixed is not None, "a span has keys"
         assert total is not None
@@ -217,7 +217,8 @@ class Attention:
             score = self._add_bias(score, self.bias.tile((*at, key), score.shape).load(tl), tl)
         if self.offset is not None and key + columns - 1 > row + self.offset:
             position = tl.iota((rows, 1), I32, axis=0) + (row + self.offset - key)
-            score = tl.where(tl.iota((1, columns), I32) <= position, score, _MASKED)
+            masked = _MASKED if self._may_hide_all_keys else float("-inf")
+            score = tl.where(tl.iota((1, columns), I32) <= position, score, masked)
         return score
 
     def _add_bias(self, score: Handle, bias: Handle, tl: TLContext) -> Handle:
