@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from kernbench.common.dtypes import F32, I32, DType, DTypeLike
 from kernbench.common.dtypes import dtype as element_type
@@ -23,8 +23,11 @@ from kernbench.triton_emu.tl_context import TLContext
 LAYOUTS = ("hld", "lhd")
 Corner: TypeAlias = tuple[int, int, int]
 """Batch, head, and first row of a block."""
+RunningSoftmax: TypeAlias = tuple[Handle, Handle, Handle]
+"""State of some queries after some keys, in f32: weighted sums of values (rows, dv), and (rows, 1) each, the sums of
+weights and the largest scores."""
 _LOWEST, _MASKED = -1e30, -2e38
-"""Lower bound of scores with a finite bias, and the score of a masked key."""
+"""Lower bound of scores with a finite bias, and the score of a masked key where a query may have no other keys."""
 _LEAST_F32, _NEVER = -3.4028234663852886e38, 1e30
 """The lowest finite f32, and the log-sum-exp of a query without keys: all its weights become 0."""
 
@@ -104,15 +107,9 @@ def own_blocks(rows: View, block: int, tl: TLContext) -> Iterator[tuple[Corner, 
         yield (*divmod(unit, heads), row), min(block, length - row)
 
 
-class RunningSoftmax(NamedTuple):
-    """The state of a block of queries after some keys, in f32.
-
-    ``mixed``: weighted sums of values (rows, dv). ``total``: sums of weights, and ``top``: largest scores, (rows, 1).
-    """
-
-    mixed: Handle
-    total: Handle
-    top: Handle
+def load_block(x: View, at: Corner, rows: int, tl: TLContext) -> Handle:
+    """Load ``rows`` rows of ``x`` (batch, heads, length, features) from ``at`` on."""
+    return x.tile(at, (rows, x.extents[3])).load(tl)
 
 
 @value
@@ -156,7 +153,7 @@ class Attention:
     def compute(self, tl: TLContext) -> None:
         """Compute this program's share of the query blocks of all heads."""
         for at, rows in own_blocks(self.q, self.block_q, tl):
-            query = self.q.tile(at, (rows, self.q.extents[3])).load(tl)
+            query = load_block(self.q, at, rows, tl)
             state = self.attend(query, at, (0, max(1, self.count_keys(at[2] + rows))), tl)
             self.finish(state, at, tl)
 
@@ -180,7 +177,7 @@ class Attention:
         total: Handle | None = None
         top: Handle | None = None
         for key, keys in blocks(span[1], self.block_k, span[0]):
-            score = self.score(query, self.k.tile((z, kv, key), (keys, self.k.extents[3])).load(tl), at, key, tl)
+            score = self.score(query, load_block(self.k, (z, kv, key), keys, tl), at, key, tl)
             largest = tl.max(score, 1, keepdims=True)
             largest = largest if top is None else tl.maximum(largest, top)
             weight = tl.exp(score - largest)
@@ -190,13 +187,13 @@ class Attention:
             if mixed is not None and total is not None and top is not None:
                 fade = tl.exp(top - largest)
                 sums, mixed = sums + total * fade, mixed * fade
-            values = self.v.tile((z, kv, key), (keys, self.v.extents[3])).load(tl)
-            mixed = tl.dot(tl.cast(weight, self.v.dtype), values, mixed, out_dtype="f32")
+            weight = tl.cast(weight, self.v.dtype)
+            mixed = tl.dot(weight, load_block(self.v, (z, kv, key), keys, tl), mixed, out_dtype="f32")
             top, total = largest, sums
         assert mixed is not None, "a span has keys"
         assert total is not None
         assert top is not None
-        return RunningSoftmax(mixed, total, top)
+        return mixed, total, top
 
     def finish(self, state: RunningSoftmax, at: Corner, tl: TLContext) -> None:
         """Store the result of the block of queries at ``at``, 0 for a query without keys, and its log-sum-exp."""
@@ -220,7 +217,8 @@ class Attention:
             score = self._add_bias(score, self.bias.tile((*at, key), score.shape).load(tl), tl)
         if self.offset is not None and key + columns - 1 > row + self.offset:
             position = tl.iota((rows, 1), I32, axis=0) + (row + self.offset - key)
-            score = tl.where(tl.iota((1, columns), I32) <= position, score, _MASKED)
+            masked = _MASKED if self._may_hide_all_keys else float("-inf")
+            score = tl.where(tl.iota((1, columns), I32) <= position, score, masked)
         return score
 
     def _add_bias(self, score: Handle, bias: Handle, tl: TLContext) -> Handle:
@@ -242,15 +240,15 @@ class KeyParts:
 
     def run(self, mixed: int, total: int, top: int, q: int, k: int, v: int, *bias: int, tl: TLContext) -> None:
         """Compute the states of this program's share of the parts, and store them at ``mixed``, ``total``, ``top``."""
-        work = self.work.read_from(q, k, v, *bias)
-        batch, heads, queries, d = work.q.extents
+        work, states = self.work.read_from(q, k, v, *bias), self._states((mixed, total, top))
+        batch, heads, queries, _ = work.q.extents
         first, units = share(batch * heads * self.count, tl)
         for index in range(first, first + units):
             unit, place = divmod(index, self.count)
             at = (*divmod(unit, heads), 0)
-            query = work.q.tile(at, (queries, d)).load(tl)
+            query = load_block(work.q, at, queries, tl)
             state = work.attend(query, at, part(work.k.extents[2], self.count, place), tl)
-            for view, x in zip(self._states((mixed, total, top)), state, strict=True):
+            for view, x in zip(states, state, strict=True):
                 tl.store(view.at((unit, place)), x)
 
     def merge(self, out: int, lse: int, mixed: int, total: int, top: int, *, tl: TLContext) -> None:
@@ -265,7 +263,7 @@ class KeyParts:
             weight = tl.exp(tops - top_of_all)
             sums = tl.sum(tl.load(total_parts.at((unit,)), total_parts.extents[1:], F32) * weight, 0)
             values = tl.sum(tl.load(mixed_parts.at((unit,)), mixed_parts.extents[1:], F32) * weight, 0)
-            state = RunningSoftmax(values, sums, tl.reshape(top_of_all, (queries, 1)))
+            state = values, sums, tl.reshape(top_of_all, (queries, 1))
             work.finish(state, (*divmod(unit, heads), 0), tl)
 
     def _states(self, addresses: tuple[int, int, int]) -> list[View]:
@@ -295,24 +293,28 @@ class AttentionBackward:
     dv: View
     of_scores: View | None
 
-    def run_queries(
-        self, dq: int, inner: int, grad: int, q: int, k: int, v: int, out: int, lse: int, *bias: int, tl: TLContext
-    ) -> None:
-        """Compute gradients of queries, and ``inner`` for ``run_keys``, for this program's share of query blocks."""
+    def on(self, dq: int, inner: int, grad: int, *operands: int) -> AttentionBackward:
+        """Return these gradients at the addresses of q, k, v, out, the log-sum-exp, and of the bias."""
+        q, k, v, out, lse, *bias = operands
         forward = self.forward.on(out, lse, q, k, v, *bias)
-        work = replace(self, forward=forward, grad=self.grad.on(grad), inner=self.inner.on(inner), dq=self.dq.on(dq))
-        for at, rows in own_blocks(forward.q, forward.block_q, tl):
+        return replace(self, forward=forward, dq=self.dq.on(dq), inner=self.inner.on(inner), grad=self.grad.on(grad))
+
+    def run_queries(self, dq: int, *operands: int, tl: TLContext) -> None:
+        """Compute gradients of queries, and ``inner`` for ``run_keys``, for this program's share of query blocks."""
+        work = self.on(dq, *operands)
+        for at, rows in own_blocks(work.forward.q, work.forward.block_q, tl):
             work.fold_keys(at, rows, tl)
 
     def fold_keys(self, at: Corner, rows: int, tl: TLContext) -> None:
         """Compute ``inner`` and the gradients of a block of queries: sums over the keys that they attend to."""
         forward = self.forward
-        query, grad = self._load_queries(at, rows, tl)
+        query, grad = load_block(forward.q, at, rows, tl), load_block(self.grad, at, rows, tl)
         inner = self._inner(grad, at, tl)
         tl.store(self.inner.at(at), inner)
         by_query: Handle | None = None
         for key, keys in blocks(forward.count_keys(at[2] + rows), self.block_k):
-            k, v = self._load_keys((at[0], forward.key_head(at[1]), key), keys, tl)
+            corner = (at[0], forward.key_head(at[1]), key)
+            k, v = load_block(forward.k, corner, keys, tl), load_block(forward.v, corner, keys, tl)
             by_score = self._of_block(query, grad, (k, v), inner, at, key, tl)[1]
             by_query = tl.dot(tl.cast(by_score, forward.q.dtype), k, by_query, out_dtype="f32")
         assert by_query is not None, "each block of queries attends to a key"
@@ -321,21 +323,13 @@ class AttentionBackward:
     def run_keys(self, dq: int, dk: int, dv: int, *addresses: int, tl: TLContext) -> None:
         """Compute the gradients of keys and values, for this program's share of the key blocks.
 
-        ``addresses``: of the gradients of scores, if any, of ``grad``, q, k, v, out, the log-sum-exp, and of the bias.
+        ``addresses``: of the gradients of scores, if any, and then as for ``run_queries``.
         """
-        scores, operands = ((), addresses) if self.of_scores is None else (addresses[:1], addresses[1:])
-        grad, q, k, v, out, lse, inner, *bias = operands
-        work = replace(
-            self,
-            forward=self.forward.on(out, lse, q, k, v, *bias),
-            grad=self.grad.on(grad),
-            inner=self.inner.on(inner),
-            dq=self.dq.on(dq),
-            dk=self.dk.on(dk),
-            dv=self.dv.on(dv),
-            of_scores=None if self.of_scores is None else self.of_scores.on(*scores),
-        )
-        for at, keys in own_blocks(work.forward.k, self.block_k, tl):
+        work = replace(self, dk=self.dk.on(dk), dv=self.dv.on(dv))
+        if self.of_scores is not None:
+            work, addresses = replace(work, of_scores=self.of_scores.on(addresses[0])), addresses[1:]
+        work = work.on(dq, *addresses)
+        for at, keys in own_blocks(work.forward.k, work.block_k, tl):
             work.fold_queries(at, keys, tl)
 
     def fold_queries(self, at: Corner, keys: int, tl: TLContext) -> None:
@@ -343,7 +337,7 @@ class AttentionBackward:
         forward, (z, kv, key) = self.forward, at
         _, heads, queries, _ = forward.q.extents
         group = heads // forward.k.extents[1]
-        k, v = self._load_keys(at, keys, tl)
+        k, v = load_block(forward.k, at, keys, tl), load_block(forward.v, at, keys, tl)
         by_key: Handle | None = None
         by_value: Handle | None = None
         for head in range(kv * group, (kv + 1) * group):
@@ -351,7 +345,7 @@ class AttentionBackward:
                 if forward.count_keys(row + rows) <= key and self.of_scores is None:
                     continue
                 corner = (z, head, row)
-                query, grad = self._load_queries(corner, rows, tl)
+                query, grad = load_block(forward.q, corner, rows, tl), load_block(self.grad, corner, rows, tl)
                 inner = self._inner(grad, corner, tl) if self.single_pass else self._load_inner(corner, rows, tl)
                 weight, by_score = self._of_block(query, grad, (k, v), inner, corner, key, tl)
                 by_value = tl.dot(tl.cast(weight, self.grad.dtype), grad, by_value, out_dtype="f32", trans_a=True)
@@ -380,18 +374,8 @@ class AttentionBackward:
         weight = tl.exp(score)
         return weight, weight * (tl.dot(grad, v, out_dtype="f32", trans_b=True) - inner)
 
-    def _load_queries(self, at: Corner, rows: int, tl: TLContext) -> tuple[Handle, Handle]:
-        """Return a block of queries, and of the gradients of their results."""
-        query = self.forward.q.tile(at, (rows, self.forward.q.extents[3])).load(tl)
-        return query, self.grad.tile(at, (rows, self.grad.extents[3])).load(tl)
-
-    def _load_keys(self, at: Corner, keys: int, tl: TLContext) -> tuple[Handle, Handle]:
-        """Return a block of keys, and their values."""
-        k, v = self.forward.k, self.forward.v
-        return k.tile(at, (keys, k.extents[3])).load(tl), v.tile(at, (keys, v.extents[3])).load(tl)
-
     def _inner(self, grad: Handle, at: Corner, tl: TLContext) -> Handle:
-        out = self.forward.out.tile(at, grad.shape).load(tl)
+        out = load_block(self.forward.out, at, grad.shape[0], tl)
         return tl.sum(tl.cast(grad, F32) * tl.cast(out, F32), 1, keepdims=True)
 
     def _load_inner(self, at: Corner, rows: int, tl: TLContext) -> Handle:

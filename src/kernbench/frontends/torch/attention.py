@@ -140,12 +140,12 @@ def compute_gradients(
         dv=view_of(dv),
         of_scores=None if of_scores is None else view_of(of_scores),
     )
-    name, read = f"{_NAME}_backward", (grad, query, key, value, out, lse)
+    name, read = f"{_NAME}_backward", (grad, query, key, value, out, lse, *mask)
     if not single_pass:
         query_blocks = batch * heads * -(-queries // forward.block_q)
-        launch(name, backward.run_queries, (dq, inner), (*read, *mask), query_blocks * SHARD_BYTES)
+        launch(name, backward.run_queries, (dq, inner), read, query_blocks * SHARD_BYTES)
     written = (dq, dk, dv, *([] if of_scores is None else [of_scores]))
-    launch(name, backward.run_keys, written, (*read, inner, *mask), units * -(-keys // block_k) * SHARD_BYTES)
+    launch(name, backward.run_keys, written, (inner, *read), units * -(-keys // block_k) * SHARD_BYTES)
     return dq, dk, dv, of_scores
 
 

@@ -45,14 +45,10 @@ def _windows(x: Tensor, kernel: Ints, rule: _Rule) -> tuple[Tensor, list[int]]:
         for size, k, s, d in zip(x.shape[2:], kernel, rule.stride, rule.dilation, strict=True)
     ]
     image, channel, *steps = x.stride()
-    strides = (
-        image,
-        *[step * s for step, s in zip(steps, rule.stride, strict=True)],
-        channel,
-        *[step * d for step, d in zip(steps, rule.dilation, strict=True)],
-    )
+    between = [step * s for step, s in zip(steps, rule.stride, strict=True)]
+    inside = [step * d for step, d in zip(steps, rule.dilation, strict=True)]
     shape = (x.shape[0], *places, x.shape[1], *kernel)
-    return x.as_strided(shape, strides, x.storage_offset()), places
+    return x.as_strided(shape, (image, *between, channel, *inside), x.storage_offset()), places
 
 
 def _columns(x: Tensor, kernel: Ints, rule: _Rule) -> tuple[Tensor, list[int]]:
@@ -78,16 +74,11 @@ def convolution(
     rule = _Rule.of(axes, stride, padding, dilation, groups)
     if not transposed:
         return _convolve(x, weight, bias, rule)
-    lines = zip(
-        x.shape[2:],
-        rule.stride,
-        rule.padding,
-        rule.dilation,
-        weight.shape[2:],
-        _per_axis(output_padding, axes),
-        strict=True,
-    )
-    sizes = [(n - 1) * s - 2 * p + d * (k - 1) + 1 + extra for n, s, p, d, k, extra in lines]
+    more = _per_axis(output_padding, axes)
+    sizes = [
+        (x.shape[2 + i] - 1) * s - 2 * p + d * (weight.shape[2 + i] - 1) + 1 + more[i]
+        for i, (s, p, d) in enumerate(zip(rule.stride, rule.padding, rule.dilation, strict=True))
+    ]
     out = _differentiate_input(x, (x.shape[0], weight.shape[1] * groups, *sizes), weight, rule)
     return out if bias is None else out + bias.reshape(1, -1, *[1] * axes)
 
@@ -130,15 +121,20 @@ def _add_windows(windows: Tensor, shape: Ints, rule: _Rule) -> Tensor:
     padded = [size + 2 * p for size, p in zip(shape[2:], rule.padding, strict=True)]
     out = torch.zeros((n, groups, channels, *padded), dtype=windows.dtype, device=windows.device)
     for offset in product(*map(range, kernel)):
-        at_offset: tuple[EllipsisType | int, ...] = (..., *offset)
-        addend = windows[at_offset].permute(1, 0, 2 + axes, *range(2, 2 + axes))
+        addend = _index(windows, offset).permute(1, 0, 2 + axes, *range(2, 2 + axes))
         target = tuple(
             slice(i * d, i * d + (count - 1) * s + 1, s)
             for i, d, s, count in zip(offset, rule.dilation, rule.stride, places, strict=True)
         )
-        out[(slice(None), slice(None), slice(None), *target)].add_(addend)
+        _index(out, target).add_(addend)
     inside = tuple(slice(p, p + size) for p, size in zip(rule.padding, shape[2:], strict=True))
-    return out[(slice(None), slice(None), slice(None), *inside)].reshape(tuple(shape))
+    return _index(out, inside).reshape(tuple(shape))
+
+
+def _index(x: Tensor, last: Sequence[int] | Sequence[slice]) -> Tensor:
+    """Return the part of ``x`` at these places of its last axes."""
+    places: tuple[EllipsisType | int | slice, ...] = (..., *last)
+    return x[places]
 
 
 def convolution_backward(
