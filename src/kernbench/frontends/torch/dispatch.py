@@ -244,6 +244,16 @@ _NO_STRIDES = ("nested_", "sparse_", "jagged_")
 """Prefixes of operators on tensors that are not strided, which are refused."""
 
 _KERNELS: Mapping[str, Callable[..., Any]] = {
+    # products
+    "mm.default mm.dtype": products.mm,
+    "bmm.default bmm.dtype": products.bmm,
+    "addmm.default": products.addmm,
+    "_addmm_activation.default": products.addmm_activation,
+    "baddbmm.default": products.baddbmm,
+    "addbmm.default": products.addbmm,
+    "dot.default": products.dot,
+    "mv.default": products.mv,
+    "_grouped_mm.default": products.grouped_mm,
     # reductions and normalisation
     "sum.default sum.dim_IntList": reductions.sum_elements,
     "mean.default mean.dim": reductions.mean,
@@ -477,9 +487,6 @@ def _rows() -> Iterator[tuple[str, Way]]:
     for names, function in (*_KERNELS.items(), *_COPIES.items()):
         for name in names.split():
             yield name, kernel(function)
-    for operator, function in products.LOWERINGS.items():
-        name = operator.name().removeprefix("aten::")
-        yield name if "." in name else f"{name}.default", kernel(function)
     for names, function in (*_FACTORIES.items(), *_DRAWS.items()):
         for name in names.split():
             yield name, factory(function)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import wraps
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,7 +13,7 @@ from kernbench.common.errors import InputError
 from kernbench.frontends.placed import pes_for, whole_grid
 from kernbench.frontends.torch.launches import dtype_of, launch, launch_on, view_of
 from kernbench.frontends.torch.modules import program_place
-from kernbench.frontends.torch.storage import Lowering, TorchOperator, current
+from kernbench.frontends.torch.storage import Lowering, current
 from kernbench.frontends.torch.tensor import AhbmTensor, known_elements, new, sip_of
 from kernbench.kernels.gemm_grid import GroupedProduct, Product, SharedProduct
 from kernbench.kernels.gemv import Epilogue, Gemv, PartialSums
@@ -28,8 +26,6 @@ from kernbench.kernels.tiling import (
     panel_columns,
     partial_sum_columns,
 )
-
-aten = torch.ops.aten
 
 
 def multiply(
@@ -118,6 +114,19 @@ def _without_zero_strides(x: Tensor) -> Tensor:
     return x.contiguous() if (rows > 1 and row == 0) or (columns > 1 and column == 0) else x
 
 
+def on_matrix_unit(lowering: Lowering) -> Lowering:
+    """Return ``lowering``, changed to leave products of types that the matrix unit lacks to the host."""
+
+    @wraps(lowering)
+    def call(*operands: Any, **options: Any) -> Any:
+        types = current().topology.pe.gemm.macs_per_ns
+        has_all = all(dtype_of(x).name in types for x in operands if isinstance(x, AhbmTensor))
+        return lowering(*operands, **options) if has_all else NotImplemented
+
+    return call
+
+
+@on_matrix_unit
 def mm(a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
     """Multiply two matrices."""
     out = new((a.shape[0], b.shape[1]), out_dtype or a.dtype, sip_of(a))
@@ -125,12 +134,14 @@ def mm(a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
     return out
 
 
+@on_matrix_unit
 def bmm(a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
     """Multiply the matrices of two batches."""
     out = new((a.shape[0], a.shape[1], b.shape[2]), out_dtype or a.dtype, sip_of(a))
     return multiply("bmm", a, b, out)
 
 
+@on_matrix_unit
 def addmm(
     bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1, activation: str | None = None
 ) -> Tensor:
@@ -141,6 +152,7 @@ def addmm(
     return out
 
 
+@on_matrix_unit
 def addmm_activation(
     bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1, use_gelu: bool = False
 ) -> Tensor:
@@ -148,6 +160,7 @@ def addmm_activation(
     return addmm(bias, a, b, beta=beta, alpha=alpha, activation="gelu" if use_gelu else "relu")
 
 
+@on_matrix_unit
 def baddbmm(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """Compute ``beta x + alpha a b`` of batches."""
     out = new((a.shape[0], a.shape[1], b.shape[2]), a.dtype, sip_of(a))
@@ -162,17 +175,20 @@ def _scaled(x: Tensor, beta: float, shape: tuple[int, ...]) -> Tensor | None:
     return addend.contiguous() if shape[-1] > 1 and addend.stride(-1) == 0 else addend
 
 
+@on_matrix_unit
 def addbmm(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """Compute ``beta x`` plus ``alpha`` times the sum of all products of two batches."""
     total = bmm(a, b, torch.float32).sum(0) * alpha
     return (total if beta == 0 else total + x * beta).to(a.dtype)
 
 
+@on_matrix_unit
 def dot(a: Tensor, b: Tensor) -> Tensor:
     """Multiply two vectors."""
     return mm(a.unsqueeze(0), b.unsqueeze(1)).reshape(())
 
 
+@on_matrix_unit
 def mv(a: Tensor, b: Tensor) -> Tensor:
     """Multiply a matrix by a vector."""
     return mm(a, b.unsqueeze(1)).squeeze(1)
@@ -207,35 +223,3 @@ def grouped_mm(
         work_bytes = max(x.numel() * x.element_size() for x in (a, b, out))
         launch("grouped_mm", product.run, (out,), (a, b, offs.contiguous()), work_bytes)
     return out
-
-
-def _by_matrix_unit(lowering: Lowering) -> Lowering:
-    """Return ``lowering``, changed to let the host compute products of types that the matrix unit lacks."""
-
-    @wraps(lowering)
-    def multiply_if_it_has(*operands: Any, **options: Any) -> Any:
-        types = current().topology.pe.gemm.macs_per_ns
-        has_all = all(dtype_of(x).name in types for x in operands if isinstance(x, AhbmTensor))
-        return lowering(*operands, **options) if has_all else NotImplemented
-
-    return multiply_if_it_has
-
-
-_ON_MATRIX_UNIT: Mapping[TorchOperator, Lowering] = MappingProxyType(
-    {
-        aten.mm.default: mm,
-        aten.mm.dtype: mm,
-        aten.bmm.default: bmm,
-        aten.bmm.dtype: bmm,
-        aten.addmm.default: addmm,
-        aten._addmm_activation.default: addmm_activation,  # noqa: SLF001 - an operator's name
-        aten.baddbmm.default: baddbmm,
-        aten.addbmm.default: addbmm,
-        aten.dot.default: dot,
-        aten.mv.default: mv,
-    }
-)
-LOWERINGS: Mapping[TorchOperator, Lowering] = MappingProxyType(
-    {operator: _by_matrix_unit(lowering) for operator, lowering in _ON_MATRIX_UNIT.items()}
-    | {aten._grouped_mm.default: grouped_mm}  # noqa: SLF001
-)
