@@ -17,8 +17,12 @@ from torch.nn import functional  # noqa: E402
 
 import kernbench.torch  # noqa: E402, F401
 from frontends.torch_programs import AHBM, machine  # noqa: E402
+from kernbench.common.dtypes import F32  # noqa: E402
 from kernbench.common.errors import InputError  # noqa: E402
 from kernbench.common.operators import passes  # noqa: E402
+from kernbench.frontends.torch.pointwise import apply_all  # noqa: E402
+from kernbench.kernels.elementwise import Expression, Input, Intermediate, Operation  # noqa: E402
+from kernbench.kernels.functions import call  # noqa: E402
 
 SCOPE: dict[str, Any] = {"torch": torch, "f": functional}
 ELEMENTS = """
@@ -299,3 +303,23 @@ def test_lists_of_tensors_are_one_launch() -> None:
         launches = sum(each.phase == "launch" for each in context.traces) - before
         assert [round(x.item(), 3) for x in norms] == [3.464, 28.284, 5.292]
     assert launches == 3
+
+
+def test_an_expression_of_several_operations_and_results_is_one_launch() -> None:
+    expression = Expression(
+        (
+            Operation(call("mul"), (Input(0), 1.702)),
+            Operation(call("sigmoid"), (Intermediate(0),)),
+            Operation(call("mul"), (Input(0), Intermediate(1))),
+        ),
+        (Intermediate(2), Intermediate(1)),
+    )
+    x = torch.randn(33, 130).bfloat16()
+    with machine() as context:
+        tensor = x.to(AHBM)
+        product, gate = torch.empty_like(tensor), torch.empty(x.shape, device=AHBM)
+        before = sum(request.phase == "launch" for request in context.traces)
+        apply_all("quick_gelu", [(expression.computed_in(F32), (product, gate), (tensor,), ())])
+        assert sum(request.phase == "launch" for request in context.traces) == before + 1
+        torch.testing.assert_close(gate.cpu(), torch.sigmoid(1.702 * x.float()))
+        torch.testing.assert_close(product.cpu(), (x.float() * torch.sigmoid(1.702 * x.float())).bfloat16())
