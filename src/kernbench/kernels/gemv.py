@@ -213,13 +213,12 @@ class Gemv:
 
     def _all_gather(self, a: int, buffer: int, tl: TLContext) -> int:
         """Store this PE's piece of A in the cube's memory, wait for the other PEs, and return the address of A."""
-        elements = self.m * self.b.extents[1]
+        elements, cube = self.m * self.b.extents[1], tl.program_id(1)
         first, count = part(elements, tl.num_programs(0), tl.program_id(0))
+        source = View.row_major(a, (elements,), self.b.dtype)
         copies = View.row_major(buffer, (tl.num_programs(1), elements), self.b.dtype)
-        cube = tl.program_id(1)
         if count:
-            piece = View.row_major(a, (elements,), self.b.dtype).tile((first,), (count,)).load(tl)
-            copies.tile((cube, first), (count,)).store(piece, tl)
+            copies.tile((cube, first), (count,)).store(source.tile((first,), (count,)).load(tl), tl)
         tl.barrier()
         return copies.at((cube,))
 
