@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from reference import Array, Machine, assert_near, normal, wide
 
 from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, DType
-from kernbench.kernels.attention import attention
+from kernbench.kernels.attention import Attention, AttentionBackward, KeyParts, attention
+from kernbench.kernels.view import View
 from kernbench.messages.commands import LOAD
 
 TYPES = (F32, F16, BF16, F8E4M3, F8E5M2)
@@ -134,3 +135,85 @@ def test_blocks_that_no_query_of_a_block_sees_are_not_read() -> None:
 def test_arguments_that_do_not_fit(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Machine().run(attention, 0, 0, 0, 0, 4, 4, 4, "f16", **{"heads": 2} | changed)
+
+
+# --- split-K and backward ---------------------------------------------------------------------------------------------
+
+
+def place(machine: Machine, x: Array) -> View:
+    return View.row_major(machine.put(x), x.shape, F32)
+
+
+def random_attention(machine: Machine, queries: int, keys: int, offset: int | None) -> tuple[Attention, list[Array]]:
+    """Two batches of 4 heads that share 2 heads of keys, in f32; also the operands q, k, v."""
+    rng = np.random.default_rng(queries * keys)
+    shapes = ((2, 4, queries, 8), (2, 2, keys, 8), (2, 2, keys, 6))
+    operands = [normal(rng, shape, F32) for shape in shapes]
+    q, k, v = (place(machine, x) for x in operands)
+    out, lse = (place(machine, np.zeros(shape, np.float32)) for shape in ((2, 4, queries, 6), (1, 2, 4, queries)))
+    return Attention(q, k, v, out, lse, 0.3, offset, block_q=16, block_k=24), operands
+
+
+def read(machine: Machine, view: View) -> Array:
+    return machine.get(view.address, view.extents, F32)
+
+
+def addresses(work: Attention) -> tuple[int, ...]:
+    return work.q.address, work.k.address, work.v.address
+
+
+@pytest.mark.parametrize("count", [1, 3, 7])
+def test_parts_of_keys_are_merged(count: int) -> None:
+    machine = Machine()
+    work, operands = random_attention(machine, 5, 90, None)
+    parts = KeyParts(work, count)
+    states = [machine.room((2 * 4, count, 5, width), F32) for width in (6, 1, 1)]
+    assert work.lse is not None
+    results = work.out.address, work.lse.address
+    machine.run(lambda *, tl: parts.run(*states, *addresses(work), tl=tl), grid=(2, 3))
+    machine.run(lambda *, tl: parts.merge(*results, *states, tl=tl), grid=(1, 2))
+    found, lse = read(machine, work.out), read(machine, work.lse)
+    for batch in range(2):
+        assert_near(found[batch], textbook(*[x[batch] for x in operands], 0.3, None), magnitude=1.0)
+    machine.run(lambda *, tl: work.run(*results, *addresses(work), tl=tl), grid=(1, 2))
+    assert_near(read(machine, work.out), wide(found), magnitude=1.0)
+    assert_near(read(machine, work.lse), wide(lse), magnitude=1.0)
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "offset", "block_k"),
+    [(9, 20, None, 20), (40, 50, None, 16), (40, 40, 0, 16), (33, 70, 37, 64), (20, 20, 0, 20)],
+)
+def test_gradients(queries: int, keys: int, offset: int | None, block_k: int) -> None:
+    machine = Machine(1 << 22)
+    work, (q, k, v) = random_attention(machine, queries, keys, offset)
+    grad = normal(np.random.default_rng(1), work.out.extents, F32)
+    targets = [place(machine, np.zeros(x.shape, np.float32)) for x in (q, k, v)]
+    single = block_k == keys
+    scores = place(machine, np.zeros((2, 4, queries, keys), np.float32)) if single else None
+    inner = place(machine, np.zeros((2, 4, queries), np.float32))
+    backward = AttentionBackward(work, block_k, single, place(machine, grad), inner, *targets, scores)
+    dq, dk, dv = (view.address for view in targets)
+    assert work.lse is not None
+    results = work.out.address, work.lse.address
+    operands = (inner.address, backward.grad.address, *addresses(work), *results)
+    machine.run(lambda *, tl: work.run(*results, *addresses(work), tl=tl))
+    if not single:
+        machine.run(lambda *, tl: backward.run_queries(dq, *operands, tl=tl), grid=(2, 2))
+    written = (dq, dk, dv, *([] if scores is None else [scores.address]))
+    machine.run(lambda *, tl: backward.run_keys(*written, *operands, tl=tl), grid=(1, 3))
+
+    many_k, many_v = (np.repeat(wide(x), 2, 1) for x in (k, v))
+    score = wide(q) @ many_k.swapaxes(2, 3) * 0.3
+    if offset is not None:
+        score = np.where(np.arange(keys) <= np.arange(queries)[:, None] + offset, score, -np.inf)
+    weight = np.exp(score - score.max(-1, keepdims=True))
+    weight /= weight.sum(-1, keepdims=True)
+    by_weight = wide(grad) @ many_v.swapaxes(2, 3)
+    by_score = weight * (by_weight - (by_weight * weight).sum(-1, keepdims=True))
+    by_k, by_v = by_score.swapaxes(2, 3) @ wide(q) * 0.3, weight.swapaxes(2, 3) @ wide(grad)
+    wanted = [by_score @ many_k * 0.3, *[x.reshape(2, 2, 2, keys, -1).sum(2) for x in (by_k, by_v)]]
+    for view, gradient in zip(targets, wanted, strict=True):
+        assert_near(read(machine, view), gradient, magnitude=float(np.abs(gradient).max()))
+    if scores is not None:
+        assert_near(read(machine, scores), by_score, magnitude=float(np.abs(by_score).max()))
