@@ -320,7 +320,7 @@ def logsumexp(x: Tensor, dim: Dim, keepdim: bool = False) -> Tensor:
     """Compute log(sum(exp(x))) along axes, in f32: by one launch, or by several if PEs should share a few long rows."""
     x = x if x.dtype.is_floating_point else x.to(torch.float32)
     if x.dim() == 0 or not x.numel():
-        return x.clone() if x.dim() == 0 else x.sum(dim, keepdim).log_()
+        return x.clone() if x.dim() == 0 else sum_elements(x, dim, keepdim).log_()
     dims = _axes_of(x, dim)
     size = prod(x.shape[d] for d in dims)
     if size >= _SHARED_ROW and x.numel() // size < prod(grid_for(current(), x.numel() * x.element_size())):
