@@ -1,24 +1,28 @@
-"""Normalisation of the rows of a matrix: layer norm, RMS norm, softmax and log softmax, and their gradients.
+"""Normalisation of the rows of a matrix: layer norm, RMS norm and softmax, and their gradients; log-sum-exp.
 
 All are computed in f32. Programs share the rows (``split=False``: every program computes all). At most ``block``
-elements are processed at a time; longer rows are read in pieces, once in each pass.
+elements are processed at a time; longer rows are read in pieces, once in each pass. Without ``block``, only rows that
+do not fit in scratch are cut.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from operator import add, mul, sub, truediv
 
 from kernbench.common.dtypes import F32, DTypeLike
 from kernbench.common.dtypes import dtype as element_type
 from kernbench.kernels.shares import Columns, blocks, columns_of, program_number, row_ranges, share
-from kernbench.kernels.tiling import most_elements
+from kernbench.kernels.tiling import most_elements, piece_of_row
 from kernbench.kernels.view import View
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.tl_context import TLContext
 
 # The lowest f32, in place of -inf: -inf - -inf is NaN, while a piece of minus infinities adds 0 to its row's sum.
 LOWEST = -3.4028234663852886e38
+_SOFTMAX_BYTES, _NORM_BYTES, _BACKWARD_BYTES = 24, 32, 48
+"""Bytes of scratch for an element of a row: its value before and after each step, and parameters and their sums."""
 
 
 def layernorm(
@@ -105,10 +109,11 @@ def normalize_rows(
     """
     if not share(x.extents[0], tl, split)[1]:
         return
-    n, block = x.extents[1], block or most_elements(tl)
-    scale, shift = (None if vector is None else columns_of(vector, block, tl) for vector in (weight, bias))
-    for row, count in row_ranges(x, block, split, tl):
-        values = columns_of(x.tile((row, 0), (count, n)), block, tl)
+    n = x.extents[1]
+    width = block or piece_of_row(n, _NORM_BYTES, tl)
+    scale, shift = (None if vector is None else columns_of(vector, width, tl) for vector in (weight, bias))
+    for row, count in row_ranges(x, block or most_elements(tl), split, tl):
+        values = columns_of(x.tile((row, 0), (count, n)), width, tl)
         average = values.sum(tl) / n if centred else None
         values = values if average is None else values.map(sub, average)
         inverse = tl.rsqrt(values.map(_square).sum(tl) / n + eps)
@@ -141,13 +146,14 @@ def backpropagate_norm(
 
     ``by_weight`` and ``by_bias`` (programs, n) receive the sums over the rows of each program.
     """
-    n, block = x.extents[1], most_elements(tl)
-    pieces, program = list(blocks(n, block)), program_number(tl)
-    scale = None if weight is None else columns_of(weight, block, tl)
+    n = x.extents[1]
+    width = piece_of_row(n, _BACKWARD_BYTES, tl)
+    pieces, program = list(blocks(n, width)), program_number(tl)
+    scale = None if weight is None else columns_of(weight, width, tl)
     gradients = [gradient for gradient in (by_weight, by_bias) if gradient is not None]
     sums = [[tl.zeros((1, count), F32) for _, count in pieces] for _ in gradients]
-    for row, count in row_ranges(x, block, True, tl):
-        g, v = (columns_of(operand.tile((row, 0), (count, n)), block, tl) for operand in (grad, x))
+    for row, count in row_ranges(x, most_elements(tl), True, tl):
+        g, v = (columns_of(operand.tile((row, 0), (count, n)), width, tl) for operand in (grad, x))
         inverse = rstd.tile((row, 0), (count, 1)).load(tl)
         v = v if mean is None else v.map(sub, mean.tile((row, 0), (count, 1)).load(tl))
         v = v.map(mul, inverse)
@@ -171,25 +177,49 @@ def _subtract_product(x: Handle, y: Handle, factor: Handle) -> Handle:
 
 
 def softmax_rows(
-    y: View, x: View, *, log: bool = False, block: int | None = None, split: bool = True, tl: TLContext
+    y: View,
+    x: View,
+    *,
+    log: bool = False,
+    safe: bool = False,
+    block: int | None = None,
+    split: bool = True,
+    tl: TLContext,
 ) -> None:
-    """Compute the softmax of rows (rows, n) or, with ``log``, its logarithm.
+    """Compute the softmax of rows (rows, n) or, with ``log``, its logarithm; ``safe``: 0 for rows of minus infinities.
 
-    Rows longer than ``block`` are read twice, with a running maximum and sum.
+    Rows in several pieces are read twice, with a running maximum and sum.
     """
-    n, block = x.extents[1], block or most_elements(tl)
-    for row, count in row_ranges(x, block, split, tl):
-        values = columns_of(x.tile((row, 0), (count, n)), block, tl)
+    n = x.extents[1]
+    width = block or piece_of_row(n, _SOFTMAX_BYTES, tl)
+    for row, count in row_ranges(x, block or most_elements(tl), split, tl):
+        values = columns_of(x.tile((row, 0), (count, n)), width, tl)
         if len(values.pieces) > 1:
             largest, total = _sum_exponentials(values, tl)
+            total = tl.maximum(total, 1.0) if safe else total  # exp(0) is a term, unless all elements are -inf
             values = values.map(sub, largest)
             result = values.map(sub, tl.log(total)) if log else values.map(tl.exp).map(truediv, total)
         elif log:
-            values = values.map(sub, tl.max(values(*values.pieces[0]), 1, keepdims=True))
+            values = values.map(sub, values.max(tl))
             result = values.map(sub, tl.log(values.map(tl.exp).sum(tl)))
+        elif safe:
+            is_empty = tl.elementwise("eq", values.max(tl), -inf)
+            result = values.map(lambda piece, rows: tl.where(rows, 0.0, tl.softmax(piece)), is_empty)
         else:
             result = values.map(tl.softmax)
         result.store(y, row, tl)
+
+
+def log_sum_exp_rows(out: View, x: View, *, tl: TLContext) -> None:
+    """Compute log(sum(exp(x))) of each row of ``x`` (rows, n), to ``out`` (rows, 1)."""
+    n = x.extents[1]
+    width = piece_of_row(n, _SOFTMAX_BYTES, tl)
+    for row, count in row_ranges(x, most_elements(tl), True, tl):
+        values = columns_of(x.tile((row, 0), (count, n)), width, tl)
+        largest = values.max(tl)
+        largest = tl.where(tl.elementwise("eq", tl.abs(largest), inf), 0.0, largest)
+        total = tl.log(values.map(sub, largest).map(tl.exp).sum(tl)) + largest
+        out.tile((row, 0), total.shape).store(total, tl)
 
 
 def _sum_exponentials(x: Columns, tl: TLContext) -> tuple[Handle, Handle]:
@@ -208,9 +238,10 @@ def _sum_exponentials(x: Columns, tl: TLContext) -> tuple[Handle, Handle]:
 
 def backpropagate_softmax(by_x: View, grad: View, y: View, *, log: bool, tl: TLContext) -> None:
     """Compute the gradient of `softmax_rows` from the gradient of its result ``y``, all (rows, n)."""
-    n, block = y.extents[1], most_elements(tl)
-    for row, count in row_ranges(y, block, True, tl):
-        g, p = (columns_of(operand.tile((row, 0), (count, n)), block, tl) for operand in (grad, y))
+    n = y.extents[1]
+    width = piece_of_row(n, _NORM_BYTES, tl)
+    for row, count in row_ranges(y, most_elements(tl), True, tl):
+        g, p = (columns_of(operand.tile((row, 0), (count, n)), width, tl) for operand in (grad, y))
         product = p.map(tl.exp).map(mul, g.sum(tl)) if log else p.map(mul, g.map(sub, g.map(mul, p).sum(tl)))
         result = g.map(sub, product) if log else product
         result.store(by_x, row, tl)

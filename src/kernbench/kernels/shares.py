@@ -95,6 +95,13 @@ class Columns:
         total, *more_sums = [tl.sum(self(*piece), 1, keepdims=True) for piece in self.pieces]
         return sum(more_sums, total)
 
+    def max(self, tl: TLContext) -> Handle:
+        """Return the maximum of each row, shape (rows, 1)."""
+        largest, *more_maxima = [tl.max(self(*piece), 1, keepdims=True) for piece in self.pieces]
+        for maximum in more_maxima:
+            largest = tl.maximum(largest, maximum)
+        return largest
+
     def store(self, matrix: View, row: int, tl: TLContext) -> None:
         """Store all columns to the rows of ``matrix`` from ``row`` on, rounded to its dtype."""
         for first, count in self.pieces:

@@ -303,3 +303,13 @@ def choose_cubes(
         if ns < best_ns:
             best_ns, best = ns, CubeGrid(rows, columns, within, stages_a, stages_b)
     return best
+
+
+def piece_of_row(columns: int, bytes_per_element: int, tl: TLContext) -> int:
+    """Return the number of columns that a program computes at a time: all of a row that fits in scratch.
+
+    ``bytes_per_element``: bytes of scratch for an element of the row, with all its intermediate results. A longer row
+    is loaded again in each pass, in pieces that overlap with computation.
+    """
+    tcm = tl.site.tcm
+    return columns if tcm is not None and columns * bytes_per_element <= len(tcm) else most_elements(tl)

@@ -113,8 +113,8 @@ _DECOMPOSED = """
     linalg_pinv.default linalg_pinv.atol_rtol_float linalg_pinv.rcond_tensor linalg_slogdet linalg_solve_ex
     linalg_solve linalg_svd linalg_svdvals linalg_tensorinv linalg_tensorsolve linalg_vander linalg_vecdot linear
     linspace log_sigmoid_backward log_sigmoid_forward log_sigmoid log_softmax logaddexp2 logaddexp logdet
-    logit_backward logit logspace logsumexp lstm_cell lstm lu_solve _lu_with_info margin_ranking_loss
-    masked_select_backward matmul matrix_exp_backward matrix_exp matrix_power max_pool1d_with_indices max_pool1d
+    logit_backward logit logspace lstm_cell lstm lu_solve _lu_with_info margin_ranking_loss masked_select_backward
+    matmul matrix_exp_backward matrix_exp matrix_power max_pool1d_with_indices max_pool1d
     max_pool2d_with_indices_backward max_pool2d_with_indices max_pool2d max_pool3d_with_indices max_pool3d
     max_unpool2d max_unpool3d max.other meshgrid min.other miopen_batch_norm_backward mish_backward mse_loss_backward
     mse_loss msort multi_margin_loss multilabel_margin_loss_forward multilabel_margin_loss multiply mvlgamma
@@ -131,7 +131,7 @@ _DECOMPOSED = """
     renorm repeat_interleave.self_Tensor repeat_interleave.self_int replication_pad1d replication_pad2d
     replication_pad3d requires_grad_ _reshape_from_tensor resize_as result_type retain_grad retains_grad rms_norm
     rnn_relu_cell rnn_relu rnn_tanh_cell rnn_tanh rot90 row_stack _rowwise_prune rrelu_with_noise_backward rrelu
-    _safe_softmax _saturate_weight_to_fp16 _scaled_dot_product_attention_math scaled_dot_product_attention
+    _saturate_weight_to_fp16 _scaled_dot_product_attention_math scaled_dot_product_attention
     _scaled_dot_product_flash_attention_for_cpu select_scatter selu set_data sgn _shape_as_tensor sinc size
     slice_scatter slogdet slow_conv3d smm smooth_l1_loss _sobol_engine_draw _sobol_engine_ff_
     _sobol_engine_initialize_state_ _sobol_engine_scramble_ soft_margin_loss_backward soft_margin_loss softmax
@@ -273,6 +273,8 @@ _KERNELS: Mapping[str, Callable[..., Any]] = {
     "histc.default": reductions.histc,
     "bincount.default": reductions.bincount,
     "smooth_l1_loss_backward.default": reductions.smooth_l1_loss_backward,
+    "logsumexp.default": reductions.logsumexp,
+    "_safe_softmax.default": reductions.safe_softmax,
     "_softmax.default": reductions.softmax,
     "_log_softmax.default": reductions.log_softmax,
     "_softmax_backward_data.default": reductions.softmax_backward_data,

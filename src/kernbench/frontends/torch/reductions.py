@@ -20,7 +20,7 @@ from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import device_of, new, sip_of
 from kernbench.kernels import reduce as kernels
-from kernbench.kernels.norms import backpropagate_softmax, softmax_rows
+from kernbench.kernels.norms import backpropagate_softmax, log_sum_exp_rows, softmax_rows
 from kernbench.kernels.reduce import MAX, MIN, SUM, SUM_OF_SQUARES, Fold, RowBody, count_bins, fold_parts, fold_rows
 from kernbench.kernels.view import View
 from kernbench.triton_emu.handles import Handle, Number
@@ -32,6 +32,8 @@ Dim: TypeAlias = int | Sequence[int] | None
 """The argument ``dim`` of an operator along axes"""
 _LEAST_PART = 256
 """Minimum elements of a row that a PE reduces: with fewer, the launch that combines costs more than it saves."""
+_SHARED_ROW = 65536
+"""Minimum elements of a row that PEs should share: one PE needs longer for them than PyTorch's parts need to launch."""
 Rows: TypeAlias = tuple[Tensor, View]
 """A tensor and its layout as rows (rows, n), at address 0"""
 
@@ -292,19 +294,43 @@ def allclose(a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal
 
 def softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
     """Compute the softmax along an axis."""
-    return _softmax_along("softmax", x, dim, half_to_float)
+    return _softmax_along("softmax", softmax_rows, x, dim, torch.float32 if half_to_float else x.dtype)
 
 
 def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
     """Compute the logarithm of the softmax along an axis."""
-    return _softmax_along("log_softmax", x, dim, half_to_float)
+    kernel = partial(softmax_rows, log=True)
+    return _softmax_along("log_softmax", kernel, x, dim, torch.float32 if half_to_float else x.dtype)
 
 
-def _softmax_along(operator: str, x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+def safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+    """Compute the softmax along an axis; it is 0 where all elements along the axis are minus infinity."""
+    x = x.to(dtype or x.dtype)
+    return _softmax_along("_safe_softmax", partial(softmax_rows, safe=True), x, dim, x.dtype)
+
+
+def _softmax_along(operator: str, kernel: Callable[..., None], x: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
     if x.dim() == 0:
-        return _softmax_along(operator, x.reshape(1), 0, half_to_float).reshape(())
-    kernel = partial(softmax_rows, log=operator == "log_softmax")
-    return _map_axis(operator, kernel, dim, torch.float32 if half_to_float else x.dtype, x)
+        return _softmax_along(operator, kernel, x.reshape(1), 0, dtype).reshape(())
+    return _map_axis(operator, kernel, dim, dtype, x)
+
+
+def logsumexp(x: Tensor, dim: Dim, keepdim: bool = False) -> Tensor:
+    """Compute log(sum(exp(x))) along axes, in f32: by one launch, or by several if PEs should share a few long rows."""
+    x = x if x.dtype.is_floating_point else x.to(torch.float32)
+    if x.dim() == 0 or not x.numel():
+        return x.clone() if x.dim() == 0 else sum_elements(x, dim, keepdim).log_()
+    dims = _axes_of(x, dim)
+    size = prod(x.shape[d] for d in dims)
+    if size >= _SHARED_ROW and x.numel() // size < prod(grid_for(current(), x.numel() * x.element_size())):
+        largest = x.amax(dims, keepdim=True)
+        largest = torch.where(largest.abs() == torch.inf, 0.0, largest)
+        total = (x - largest).exp().sum(dims, keepdim=True).log().add(largest)
+        return total.reshape(_shape_without(x, dims, keepdim))
+    rows = x.permute(*[d for d in range(x.dim()) if d not in dims], *dims).contiguous()
+    out = new(_shape_without(x, dims, keepdim), x.dtype, sip_of(x))
+    launch_rows("logsumexp", log_sum_exp_rows, (contiguous_rows(out, 1),), (contiguous_rows(rows, size),))
+    return out
 
 
 def softmax_backward_data(grad: Tensor, y: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
