@@ -13,7 +13,7 @@ from operator import add, mul, sub, truediv
 
 from kernbench.common.dtypes import F32, DTypeLike
 from kernbench.common.dtypes import dtype as element_type
-from kernbench.kernels.shares import Columns, blocks, columns_of, program_number, row_ranges, share
+from kernbench.kernels.shares import Columns, all_gather, blocks, columns_of, program_number, row_ranges, share
 from kernbench.kernels.tiling import most_elements, piece_of_row
 from kernbench.kernels.view import View
 from kernbench.triton_emu.handles import Handle
@@ -95,7 +95,7 @@ def normalize_rows(
     x: View,
     weight: View | None,
     bias: View | None,
-    *,
+    *copies: View,
     eps: float,
     centred: bool,
     block: int | None = None,
@@ -105,8 +105,10 @@ def normalize_rows(
     """Compute the layer norm of rows (rows, n) or, unless ``centred``, their RMS norm.
 
     ``weight`` and ``bias`` are (1, n). ``mean`` and ``rstd`` (rows, 1) receive the mean and 1 / standard deviation, or
-    1 / root mean square, of each row.
+    1 / root mean square, of each row. If there are ``copies`` (cubes, n), each cube gathers its copy of ``weight`` and
+    of ``bias`` there.
     """
+    weight, bias = _gather((weight, bias), copies, tl)
     if not share(x.extents[0], tl, split)[1]:
         return
     n = x.extents[1]
@@ -126,6 +128,14 @@ def normalize_rows(
                 statistic.tile((row, 0), result.shape).store(result, tl)
 
 
+def _gather(vectors: Sequence[View | None], copies: Sequence[View], tl: TLContext) -> list[View | None]:
+    """Return the copies of ``vectors`` in this program's cube, or ``vectors`` themselves without ``copies``."""
+    if not copies:
+        return list(vectors)
+    gathered = iter(all_gather([vector for vector in vectors if vector is not None], copies, tl))
+    return [None if vector is None else next(gathered) for vector in vectors]
+
+
 def _square(x: Handle) -> Handle:
     return x * x
 
@@ -139,13 +149,14 @@ def backpropagate_norm(
     mean: View | None,
     rstd: View,
     weight: View | None,
-    *,
+    *copies: View,
     tl: TLContext,
 ) -> None:
     """Compute the gradients of `normalize_rows`; without ``mean``, those of an RMS norm.
 
-    ``by_weight`` and ``by_bias`` (programs, n) receive the sums over the rows of each program.
+    ``by_weight`` and ``by_bias`` (programs, n) receive the sums over the rows of each program. ``copies``: as there.
     """
+    (weight,) = _gather((weight,), copies, tl)
     n = x.extents[1]
     width = piece_of_row(n, _BACKWARD_BYTES, tl)
     pieces, program = list(blocks(n, width)), program_number(tl)

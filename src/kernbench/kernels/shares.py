@@ -58,6 +58,21 @@ def own_lines(lines: tuple[int, ...], width: int, tl: TLContext) -> Iterator[tup
             yield lines[at + 2 : at + width]
 
 
+def all_gather(sources: Sequence[View], copies: Sequence[View], tl: TLContext) -> list[View]:
+    """Copy arrays that all programs read to the memory of each cube. Return the copies of this program's cube.
+
+    ``sources`` are (1, n). ``copies`` are (cubes, n), with a row in each cube's memory. Each PE of a cube copies a
+    piece. All PEs of the cube must call this, because they wait for each other.
+    """
+    cube = tl.program_id(1)
+    for source, copy in zip(sources, copies, strict=True):
+        first, count = part(source.extents[1], tl.num_programs(0), tl.program_id(0))
+        if count:
+            copy.tile((cube, first), (1, count)).store(source.tile((0, first), (1, count)).load(tl), tl)
+    tl.barrier()
+    return [copy.tile((cube, 0), (1, copy.extents[1])) for copy in copies]
+
+
 @value
 class Columns:
     """Columns of some rows, in pieces: ``columns(first, count)`` returns ``count`` columns as a handle.

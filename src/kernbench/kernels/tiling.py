@@ -305,6 +305,19 @@ def choose_cubes(
     return best
 
 
+_COPY_BYTES = 64 << 10
+"""Bytes that a link between cubes moves in the time in which a PE copies a small array to its cube's memory"""
+
+
+def is_all_gather_faster(cubes: int, pes: int, nbytes: int) -> bool:
+    """Return True if the PEs of a cube should gather an array of ``nbytes`` that all PEs read, then read their copy.
+
+    Otherwise, the cube that stores the array sends it to each of the ``pes`` PEs of every other cube, not once to each
+    cube. All this leaves by the links of one cube.
+    """
+    return (cubes - 1) * (pes - 1) * nbytes > _COPY_BYTES
+
+
 def piece_of_row(columns: int, bytes_per_element: int, tl: TLContext) -> int:
     """Return the number of columns that a program computes at a time: all of a row that fits in scratch.
 

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernbench.frontends.placed import pes_for
+from kernbench.frontends.placed import grid_for, pes_for
 from kernbench.frontends.torch.launches import measure, refuse_graph
 from kernbench.frontends.torch.reductions import Rows, contiguous_rows, launch_rows
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import new, sip_of, without_elements
 from kernbench.kernels.norms import backpropagate_norm, normalize_rows
+from kernbench.kernels.tiling import is_all_gather_faster
 
 aten = torch.ops.aten
 _RENORM_EPS = 1e-7
@@ -57,7 +58,17 @@ def _normalize(
     if y.numel():
         kernel = partial(normalize_rows, eps=eps, centred=mean is not None)
         results = _rows_of(y, n), _rows_of(mean, 1), _rows_of(rstd, 1)
-        launch_rows(operator, kernel, results, [_rows_of(operand, n) for operand in inputs])
+        operands = [_rows_of(operand, n) for operand in inputs]
+        launch_rows(operator, kernel, results, [*operands, *_copies(inputs[1:], n, y)])
+
+
+def _copies(parameters: Sequence[Tensor | None], n: int, x: Tensor) -> list[Rows]:
+    """Return buffers (cubes, n) for copies of the parameters, if the launch on ``x`` should gather them in each cube."""
+    cubes, pes = grid_for(current(), x.numel() * x.element_size())
+    vectors = [parameter for parameter in parameters if parameter is not None]
+    if not is_all_gather_faster(cubes, pes, sum(n * vector.element_size() for vector in vectors)):
+        return []
+    return [contiguous_rows(new((cubes, n), vector.dtype, sip_of(x)), n) for vector in vectors]
 
 
 def _rows_of(x: Tensor | None, n: int) -> Rows | None:
@@ -84,6 +95,7 @@ def _backpropagate(
     sums = [None if parameter is None else new((programs, n), torch.float32, sip) for parameter in parameters]
     outs = [_rows_of(result, n) for result in (by_x, *sums)]
     inputs = [*operands, *[_rows_of(statistic, 1) for statistic in statistics], _rows_of(weight, n)]
+    inputs += _copies((weight,), n, x)
     launch_rows(operator, backpropagate_norm, outs, inputs, nbytes)
     gradients = [
         None if parameter is None or by_program is None else _add_rows(by_program, parameter)
