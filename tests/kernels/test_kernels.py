@@ -141,3 +141,8 @@ def test_kernels_have_names() -> None:
     with pytest.raises(UnknownNameError, match=r"'gem'; there are: builtin\.add, .*builtin\.gemm,"):
         builtin_kernel("gem")
     assert all(name.startswith("builtin.") for name in BUILTIN_KERNELS)
+
+
+def test_every_builtin_kernel_is_a_function():
+    """A module of the package with the name of a function would hide it."""
+    assert all(callable(kernel) for kernel in BUILTIN_KERNELS.values())

@@ -10,9 +10,8 @@ from reference import Array, Machine, assert_near, normal, wide
 
 from kernbench.common.dtypes import BF16, F16, F32, I32, DType
 from kernbench.kernels.elementwise import shards_to_rows, strided_copy
-from kernbench.kernels.gemm import linear
 from kernbench.kernels.indexing import NOT_HERE, embedding_one_hot, embedding_rows
-from kernbench.kernels.linear import add_bias
+from kernbench.kernels.linear import add_bias, linear
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.views import shard_views, split_array
 

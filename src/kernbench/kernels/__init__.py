@@ -19,12 +19,11 @@ from kernbench.kernels.gemm import (
     gemm_columns,
     gemm_composite,
     gemm_simple,
-    linear,
     qkv_composite,
     qkv_projection,
 )
 from kernbench.kernels.indexing import embedding_one_hot, embedding_rows
-from kernbench.kernels.linear import add_bias, mlp
+from kernbench.kernels.linear import add_bias, linear, mlp
 from kernbench.kernels.norms import layernorm, rmsnorm, softmax
 
 __all__ = ["BUILTIN_KERNELS", "builtin_kernel"]

@@ -17,8 +17,8 @@ from kernbench.common.values import value
 from kernbench.kernels.attention import attention as attention_kernel
 from kernbench.kernels.elementwise import add as add_kernel
 from kernbench.kernels.elementwise import elementwise, shards_to_rows, strided_copy
-from kernbench.kernels.gemm import linear as linear_kernel
 from kernbench.kernels.linear import add_bias as add_bias_kernel
+from kernbench.kernels.linear import linear as linear_kernel
 from kernbench.kernels.norms import layernorm as layernorm_kernel
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.geometry import Window
