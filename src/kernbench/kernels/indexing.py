@@ -195,6 +195,7 @@ def embedding_one_hot(
         total: Handle | None = None
         for row, depth in blocks(rows, block_k):
             hot = tl.cast(tl.iota((1, depth), I32) + (first_id + row) == ids, item)
-            total = tl.dot(hot, w.tile((row, column), (depth, width)).load(tl), total, out_dtype="f32")
+            table = w.tile((row, column), (depth, width)).load(tl)
+            total = tl.dot(hot, table, total, out_dtype="f32")
         assert total is not None, "a table has rows"
         y.tile((at, column), (count, width)).store(total, tl)
