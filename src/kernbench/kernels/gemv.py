@@ -15,7 +15,7 @@ from operator import add
 from kernbench.common.dtypes import F32, Shape
 from kernbench.common.values import value
 from kernbench.kernels.shares import blocks, part, share
-from kernbench.kernels.tiling import PREFETCHED_PANELS, last_panel_rows, panel_rows
+from kernbench.kernels.tiling import PREFETCHED_PANELS, last_panel_rows, panel_rows, shard_panel_rows
 from kernbench.kernels.view import View
 from kernbench.triton_emu.composites import EpilogueCall
 from kernbench.triton_emu.handles import Handle
@@ -197,7 +197,8 @@ class Gemv:
         """
         (row, k), (column, n) = rows, columns
         width = min(n, self.max_columns)
-        depth = panel_rows(k, width, self.b.dtype.itemsize)
+        choose_rows = shard_panel_rows if self.is_sharded else panel_rows
+        depth = choose_rows(k, width, self.b.dtype.itemsize)
         apart = k // parts if k > depth else 0
         for j, count in blocks(n, width, column):
             for first, lines in blocks(apart, max(depth // parts, 1), row):

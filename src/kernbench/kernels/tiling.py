@@ -92,6 +92,16 @@ def panel_rows(k: int, columns: int, itemsize: int) -> int:
     return min(k, max(_PANEL_ROWS, _PANEL_BYTES // (columns * itemsize) // _PANEL_ROWS * _PANEL_ROWS))
 
 
+def shard_panel_rows(k: int, columns: int, itemsize: int) -> int:
+    """Return the number of rows of a panel of a shard (k, columns), which a single PE reads.
+
+    A sixteenth of the shard or less: the multiplication of the last panel delays the end by at most that part, and
+    `PREFETCHED_PANELS` take as long as an all-gather of A that is an eighth of a shard.
+    """
+    sixteenth = -(-k // (16 * _PANEL_ROWS)) * _PANEL_ROWS
+    return min(sixteenth, panel_rows(k, columns, itemsize))
+
+
 def last_panel_rows(rows: int) -> int:
     """Return the number of rows of the last panels, of ``rows`` elsewhere: half, to have less to do after the last."""
     return max(rows // 2, _PANEL_ROWS)

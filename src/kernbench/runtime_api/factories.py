@@ -108,6 +108,15 @@ class TensorFactories:
         """Make an uninitialised tensor on the current SIP; its values are the previous content of its memory."""
         return self._create(shape_of(size), _resolve_dtype(dtype), dp, name, None)
 
+    def workspace(self, *size: SizeArg, dtype: object = None, dp: DPPolicy | None = None) -> Tensor:
+        """Return memory on the current SIP for intermediate values of kernels: the same for the same arguments.
+
+        The context frees the memory at its end. Launches in flight together must not share a workspace.
+        """
+        place = self._devices.current
+        layout = self._memory.workspace(shape_of(size), _resolve_dtype(dtype), dp or SINGLE_PE, place)
+        return Tensor(layout, self._memory)
+
     def zeros(
         self, *size: SizeArg, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
     ) -> Tensor:

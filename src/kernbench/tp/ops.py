@@ -19,8 +19,12 @@ from kernbench.kernels.copy import shards_to_rows, strided_copy
 from kernbench.kernels.elementwise import add as add_kernel
 from kernbench.kernels.elementwise import elementwise
 from kernbench.kernels.gemm import linear as linear_kernel
+from kernbench.kernels.gemv import Epilogue, Gemv
 from kernbench.kernels.layernorm import layernorm as layernorm_kernel
 from kernbench.kernels.linear import add_bias as add_bias_kernel
+from kernbench.kernels.tiling import is_few_rows, panel_columns
+from kernbench.kernels.view import View
+from kernbench.messages.requests import KernelRef
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.geometry import Window
 from kernbench.runtime_api.context import AnyContext
@@ -94,6 +98,11 @@ def has_whole_rows(layout: TensorLayout) -> bool:
     return all(view.window.bounds[1:] == row_bounds for view in layout.views)
 
 
+def is_row_major(layout: TensorLayout) -> bool:
+    """Return True if the tensor is row-major in virtual addresses, as by rows, or as a single row by columns."""
+    return has_whole_rows(layout) or layout.is_row_major
+
+
 def row_table(layout: TensorLayout) -> tuple[int, ...]:
     """Return one entry per shard, replicas included, in the format of ``shards_to_rows``."""
     item = layout.dtype.itemsize
@@ -126,7 +135,7 @@ def matrix_size(x: Tensor) -> tuple[int, int]:
 
 def as_rows(x: Tensor, torch: AnyContext) -> Tensor:
     """Return ``x`` itself if it is row-major in virtual addresses, else a row-major copy."""
-    if has_whole_rows(x.layout):
+    if is_row_major(x.layout):
         return x
     rows = rows_like(x, x.shape, PeGrid.of(x), torch, f"{x.name}.rows")
     row_bytes = x.shape[-1] * x.dtype.itemsize
@@ -139,10 +148,24 @@ def rows_like(x: Tensor, shape: tuple[int, ...], grid: PeGrid, torch: AnyContext
     return torch.empty(shape, dtype=x.dtype, dp=grid.rows(shape[0]), name=name)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None, torch: AnyContext, name: str = "linear") -> Tensor:
+def spread_like(x: Tensor, shape: tuple[int, ...], grid: PeGrid, torch: AnyContext, name: str) -> Tensor:
+    """Make an uninitialised activation of the type of ``x``; a single row is spread by columns over the grid."""
+    policy = grid.columns(shape[-1]) if prod(shape[:-1]) == 1 else grid.rows(shape[0])
+    return torch.empty(shape, dtype=x.dtype, dp=policy, name=name)
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    torch: AnyContext,
+    name: str = "linear",
+    result_grid: PeGrid | None = None,
+) -> Tensor:
     """Compute ``x @ weight + bias`` on the PEs that store ``weight`` (in, out); ``bias`` is (out,).
 
-    Raises SizeError if the last axis of x is not ``in``.
+    ``result_grid``: the PEs over which the result is spread; by default those of the weight. An x of few rows is
+    multiplied by a GEMV. Raises SizeError if the last axis of x is not ``in``.
     """
     (m, k), n = matrix_size(x), weight.shape[1]
     if k != weight.shape[0]:
@@ -150,13 +173,58 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, torch: AnyContext, na
     _check_types(name, x, weight)
     grid = PeGrid.of(weight)
     rows = as_rows(x, torch)
-    y = rows_like(x, (*x.shape[:-1], n), grid, torch, f"{name}.out")
-    by_column = tuple(int(how == COLUMNS) for how in (weight.dp.cube, weight.dp.pe))
-    sizes = (m, k, n, x.dtype, (grid.cubes, grid.pes), by_column)
-    torch.launch(name, linear_kernel, rows, weight, bias, y, *sizes)
+    y = spread_like(x, (*x.shape[:-1], n), result_grid or grid, torch, f"{name}.out")
+    if suits_gemv(m, weight, torch):
+        _launch_gemv(rows, weight, bias, y, torch, name)
+    else:
+        _launch_linear(rows, weight, bias, y, torch, name)
     if rows is not x:
         rows.free()
     return y
+
+
+def _launch_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, torch: AnyContext, name: str
+) -> None:
+    (m, k), n, grid = matrix_size(x), weight.shape[1], PeGrid.of(weight)
+    by_column = tuple(int(how == COLUMNS) for how in (weight.dp.cube, weight.dp.pe))
+    sizes = (m, k, n, x.dtype, (grid.cubes, grid.pes), by_column)
+    torch.launch(name, linear_kernel, x, weight, bias, y, *sizes)
+
+
+def suits_gemv(m: int, weight: Tensor, torch: AnyContext) -> bool:
+    """Return True for a weight by columns, and for few rows of x, which fit in one tile of the matrix unit."""
+    pe = torch.topology.pe
+    by_columns = (weight.dp.cube, weight.dp.pe) == (COLUMNS, COLUMNS)
+    return by_columns and is_few_rows(
+        pe.gemm.tile_m, pe.tcm.scratch_bytes, m, weight.shape[0], weight.dtype.itemsize
+    )
+
+
+def gather_buffer(m: int, weight: Tensor, torch: AnyContext) -> Tensor | None:
+    """Return the memory in which each cube gathers ``m`` rows of x; None if ``weight`` is on one cube."""
+    grid = PeGrid.of(weight)
+    if grid.cubes == 1:
+        return None
+    size = grid.cubes * m * weight.shape[0]
+    return torch.workspace(size, dtype=weight.dtype, dp=grid.rows(size))
+
+
+def _launch_gemv(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, torch: AnyContext, name: str) -> None:
+    (m, k), n, item = matrix_size(x), weight.shape[1], weight.dtype
+    pe, pes_of_cube = torch.topology.pe, PeGrid.of(weight).pes
+    addend = None if bias is None else View(0, (1, m, n), (0, 0, 1), item)
+    product = Gemv(
+        m,
+        View.row_major(0, (1, k, n), item),
+        Epilogue(View.row_major(0, (1, m, n), item), addend),
+        pe.gemm.tile_n,
+        panel_columns(pe.tcm.scratch_bytes, pes_of_cube, m, item.itemsize),
+        is_sharded=True,
+    )
+    buffer = gather_buffer(m, weight, torch)
+    tensors = (y, x if buffer is None else buffer, x, weight, *(() if bias is None else (bias,)))
+    torch.launch_on(name, weight.layout.owners, KernelRef(name="gemv", function=product.run), *tensors)
 
 
 def add_bias_(x: Tensor, bias: Tensor, torch: AnyContext) -> Tensor:
@@ -167,7 +235,7 @@ def add_bias_(x: Tensor, bias: Tensor, torch: AnyContext) -> Tensor:
 
 def gelu(x: Tensor, torch: AnyContext) -> Tensor:
     """Compute GELU of each element, in its tanh form."""
-    y = rows_like(x, x.shape, PeGrid.of(x), torch, "gelu.out")
+    y = spread_like(x, x.shape, PeGrid.of(x), torch, "gelu.out")
     torch.launch("gelu", elementwise, "gelu", _require_rows(x), None, None, y, x.numel(), x.dtype)
     return y
 
@@ -177,7 +245,7 @@ def add(x: Tensor, y: Tensor, torch: AnyContext) -> Tensor:
     if x.shape != y.shape:
         raise SizeError(f"add: {x.name} has shape {x.shape}, {y.name} {y.shape}")
     _check_types("add", x, y)
-    z = rows_like(x, x.shape, PeGrid.of(y), torch, "add.out")
+    z = spread_like(x, x.shape, PeGrid.of(y), torch, "add.out")
     torch.launch("add", add_kernel, _require_rows(x), _require_rows(y), z, x.numel(), x.dtype)
     return z
 
@@ -225,7 +293,7 @@ def blocks_side_by_side(blocks: Tensor, shape: tuple[int, ...], torch: AnyContex
 
 
 def _require_rows(x: Tensor) -> Tensor:
-    if not has_whole_rows(x.layout):
+    if not is_row_major(x.layout):
         raise InputError(f"tensor {x.name!r} is placed by columns ({x.dp}); place it row_wise or replicate")
     return x
 
