@@ -102,6 +102,15 @@ def shard_panel_rows(k: int, columns: int, itemsize: int) -> int:
     return min(sixteenth, panel_rows(k, columns, itemsize))
 
 
+def is_serving_longer(cubes: int, a_bytes: int, memories: int, shard: Shape, itemsize: int) -> bool:
+    """Return True if a memory serves its part of A to all cubes for longer than it serves prefetched panels.
+
+    ``memories``: the number of memories that store A. ``shard``: rows and columns of B that a PE reads.
+    """
+    prefetched = PREFETCHED_PANELS * shard_panel_rows(*shard, itemsize) * shard[1] * itemsize
+    return cubes * a_bytes // memories > prefetched
+
+
 def last_panel_rows(rows: int) -> int:
     """Return the number of rows of the last panels, of ``rows`` elsewhere: half, to have less to do after the last."""
     return max(rows // 2, _PANEL_ROWS)

@@ -109,11 +109,13 @@ class TensorMemory:
         dp: DPPolicy,
         sip: int,
         fill: float | None = None,
+        *,
+        is_mapped: bool = True,
     ) -> TensorLayout:
         """Allocate a tensor, map it in the MMUs of its owners, and initialise it to ``fill``.
 
         Allocation takes no simulated time; the messages that map and fill the tensor are in flight together. With
-        ``fill`` None, the tensor stays uninitialised.
+        ``fill`` None, the tensor stays uninitialised. With ``is_mapped`` False, only `map_on` maps the tensor.
         """
         self._requests.check()
         if fill is not None:
@@ -122,7 +124,7 @@ class TensorMemory:
         self._begin(layout)
         self._live[layout.key] = layout
         self._mapped[layout.key] = set()
-        mapping = self._make_mappings([layout], layout.owners)
+        mapping = self._make_mappings([layout], layout.owners if is_mapped else ())
         self._requests.transfer([*mapping, *(() if fill is None else fill_messages(layout, fill))])
         return layout
 

@@ -22,7 +22,7 @@ from kernbench.kernels.gemm import linear as linear_kernel
 from kernbench.kernels.gemv import Epilogue, Gemv
 from kernbench.kernels.layernorm import layernorm as layernorm_kernel
 from kernbench.kernels.linear import add_bias as add_bias_kernel
-from kernbench.kernels.tiling import is_few_rows, panel_columns
+from kernbench.kernels.tiling import is_few_rows, is_serving_longer, panel_columns
 from kernbench.kernels.view import View
 from kernbench.messages.requests import KernelRef
 from kernbench.policy.placement.dp import DPPolicy
@@ -148,10 +148,15 @@ def rows_like(x: Tensor, shape: tuple[int, ...], grid: PeGrid, torch: AnyContext
     return torch.empty(shape, dtype=x.dtype, dp=grid.rows(shape[0]), name=name)
 
 
-def spread_like(x: Tensor, shape: tuple[int, ...], grid: PeGrid, torch: AnyContext, name: str) -> Tensor:
-    """Make an uninitialised activation of the type of ``x``; a single row is spread by columns over the grid."""
+def spread_like(
+    x: Tensor, shape: tuple[int, ...], grid: PeGrid, torch: AnyContext, name: str, *, is_mapped: bool = True
+) -> Tensor:
+    """Make an uninitialised activation of the type of ``x``; a single row is spread by columns over the grid.
+
+    ``is_mapped=False``: the launch that computes the activation maps it, together with its other tensors.
+    """
     policy = grid.columns(shape[-1]) if prod(shape[:-1]) == 1 else grid.rows(shape[0])
-    return torch.empty(shape, dtype=x.dtype, dp=policy, name=name)
+    return torch.empty(shape, dtype=x.dtype, dp=policy, name=name, is_mapped=is_mapped)
 
 
 def linear(
@@ -173,7 +178,7 @@ def linear(
     _check_types(name, x, weight)
     grid = PeGrid.of(weight)
     rows = as_rows(x, torch)
-    y = spread_like(x, (*x.shape[:-1], n), result_grid or grid, torch, f"{name}.out")
+    y = spread_like(x, (*x.shape[:-1], n), result_grid or grid, torch, f"{name}.out", is_mapped=False)
     if suits_gemv(m, weight, torch):
         _launch_gemv(rows, weight, bias, y, torch, name)
     else:
@@ -212,15 +217,18 @@ def gather_buffer(m: int, weight: Tensor, torch: AnyContext) -> Tensor | None:
 
 def _launch_gemv(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, torch: AnyContext, name: str) -> None:
     (m, k), n, item = matrix_size(x), weight.shape[1], weight.dtype
-    pe, pes_of_cube = torch.topology.pe, PeGrid.of(weight).pes
+    pe, grid, x_grid = torch.topology.pe, PeGrid.of(weight), PeGrid.of(x)
+    shard = k, -(-n // (grid.cubes * grid.pes))
+    serves = is_serving_longer(grid.cubes, m * k * item.itemsize, x_grid.cubes * x_grid.pes, shard, item.itemsize)
     addend = None if bias is None else View(0, (1, m, n), (0, 0, 1), item)
     product = Gemv(
         m,
         View.row_major(0, (1, k, n), item),
         Epilogue(View.row_major(0, (1, m, n), item), addend),
         pe.gemm.tile_n,
-        panel_columns(pe.tcm.scratch_bytes, pes_of_cube, m, item.itemsize),
+        panel_columns(pe.tcm.scratch_bytes, grid.pes, m, item.itemsize),
         is_sharded=True,
+        a_grid=(x_grid.cubes, x_grid.pes) if serves and grid.cubes > 1 else (0, 0),
     )
     buffer = gather_buffer(m, weight, torch)
     tensors = (y, x if buffer is None else buffer, x, weight, *(() if bias is None else (bias,)))
