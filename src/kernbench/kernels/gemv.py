@@ -22,7 +22,6 @@ from kernbench.triton_emu.composites import EpilogueCall
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.tl_context import TLContext
 
-
 Piece: TypeAlias = tuple[int, int, int]
 """A piece of A: the first row of its panel of B, parts, depth"""
 
@@ -100,6 +99,7 @@ class Gemv:
       follow each other in the order of the programs.
 
     ``a_grid``: cubes, and PEs of each, whose memories serve A to all cubes; their PEs prefetch nothing beside that.
+    All other PEs prefetch ``prefetched`` panels.
     ``tile_n``: columns of a tile of the matrix unit. ``max_columns``: number of columns that fit in scratch, for a B
     with contiguous rows.
     """
@@ -111,6 +111,7 @@ class Gemv:
     max_columns: int
     is_sharded: bool = False
     a_grid: tuple[int, int] = (0, 0)
+    prefetched: int = PREFETCHED_PANELS
 
     def run(self, out: int, buffer: int, a: int, b: int, *addend: int, tl: TLContext) -> None:
         """Compute this program's columns. The arguments are addresses.
@@ -121,7 +122,7 @@ class Gemv:
         b_view = self._shard(b, columns) if self.is_sharded else self.b.on(b)
         panels = self._panels((0, self.b.extents[1]), columns, tl)
         serves_a = tl.program_id(1) < self.a_grid[0] and tl.program_id(0) < self.a_grid[1]
-        prefetched = [self._load(b_view, panel, tl) for panel in panels[: 0 if serves_a else PREFETCHED_PANELS]]
+        prefetched = [self._load(b_view, panel, tl) for panel in panels[: 0 if serves_a else self.prefetched]]
         if tl.num_programs(1) > 1:
             a = self._all_gather(a, buffer, tl)
         pieces = self._load_rows(a, panels, tl)

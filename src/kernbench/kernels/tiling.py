@@ -95,20 +95,19 @@ def panel_rows(k: int, columns: int, itemsize: int) -> int:
 def shard_panel_rows(k: int, columns: int, itemsize: int) -> int:
     """Return the number of rows of a panel of a shard (k, columns), which a single PE reads.
 
-    A sixteenth of the shard or less: the multiplication of the last panel delays the end by at most that part, and
-    `PREFETCHED_PANELS` take as long as an all-gather of A that is an eighth of a shard.
+    A sixteenth of the shard or less: the multiplication of the last panel delays the end by at most that part.
     """
     sixteenth = -(-k // (16 * _PANEL_ROWS)) * _PANEL_ROWS
     return min(sixteenth, panel_rows(k, columns, itemsize))
 
 
-def is_serving_longer(cubes: int, a_bytes: int, memories: int, shard: Shape, itemsize: int) -> bool:
-    """Return True if a memory serves its part of A to all cubes for longer than it serves prefetched panels.
+def gathering_panels(cubes: int, a_bytes: int, memories: int, shard: Shape, itemsize: int) -> int:
+    """Return the number of panels that a memory serves while each memory that stores A serves its part to all cubes.
 
     ``memories``: the number of memories that store A. ``shard``: rows and columns of B that a PE reads.
     """
-    prefetched = PREFETCHED_PANELS * shard_panel_rows(*shard, itemsize) * shard[1] * itemsize
-    return cubes * a_bytes // memories > prefetched
+    panel_bytes = shard_panel_rows(*shard, itemsize) * shard[1] * itemsize
+    return -(-cubes * a_bytes // (memories * panel_bytes))
 
 
 def last_panel_rows(rows: int) -> int:

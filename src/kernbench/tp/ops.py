@@ -22,7 +22,7 @@ from kernbench.kernels.gemm import linear as linear_kernel
 from kernbench.kernels.gemv import Epilogue, Gemv
 from kernbench.kernels.layernorm import layernorm as layernorm_kernel
 from kernbench.kernels.linear import add_bias as add_bias_kernel
-from kernbench.kernels.tiling import is_few_rows, is_serving_longer, panel_columns
+from kernbench.kernels.tiling import PREFETCHED_PANELS, gathering_panels, is_few_rows, panel_columns
 from kernbench.kernels.view import View
 from kernbench.messages.requests import KernelRef
 from kernbench.policy.placement.dp import DPPolicy
@@ -188,9 +188,7 @@ def linear(
     return y
 
 
-def _launch_linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, torch: AnyContext, name: str
-) -> None:
+def _launch_linear(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, torch: AnyContext, name: str) -> None:
     (m, k), n, grid = matrix_size(x), weight.shape[1], PeGrid.of(weight)
     by_column = tuple(int(how == COLUMNS) for how in (weight.dp.cube, weight.dp.pe))
     sizes = (m, k, n, x.dtype, (grid.cubes, grid.pes), by_column)
@@ -201,9 +199,7 @@ def suits_gemv(m: int, weight: Tensor, torch: AnyContext) -> bool:
     """Return True for a weight by columns, and for few rows of x, which fit in one tile of the matrix unit."""
     pe = torch.topology.pe
     by_columns = (weight.dp.cube, weight.dp.pe) == (COLUMNS, COLUMNS)
-    return by_columns and is_few_rows(
-        pe.gemm.tile_m, pe.tcm.scratch_bytes, m, weight.shape[0], weight.dtype.itemsize
-    )
+    return by_columns and is_few_rows(pe.gemm.tile_m, pe.tcm.scratch_bytes, m, weight.shape[0], weight.dtype.itemsize)
 
 
 def gather_buffer(m: int, weight: Tensor, torch: AnyContext) -> Tensor | None:
@@ -219,7 +215,7 @@ def _launch_gemv(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, torc
     (m, k), n, item = matrix_size(x), weight.shape[1], weight.dtype
     pe, grid, x_grid = torch.topology.pe, PeGrid.of(weight), PeGrid.of(x)
     shard = k, -(-n // (grid.cubes * grid.pes))
-    serves = is_serving_longer(grid.cubes, m * k * item.itemsize, x_grid.cubes * x_grid.pes, shard, item.itemsize)
+    behind = gathering_panels(grid.cubes, m * k * item.itemsize, x_grid.cubes * x_grid.pes, shard, item.itemsize)
     addend = None if bias is None else View(0, (1, m, n), (0, 0, 1), item)
     product = Gemv(
         m,
@@ -228,7 +224,8 @@ def _launch_gemv(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, torc
         pe.gemm.tile_n,
         panel_columns(pe.tcm.scratch_bytes, grid.pes, m, item.itemsize),
         is_sharded=True,
-        a_grid=(x_grid.cubes, x_grid.pes) if serves and grid.cubes > 1 else (0, 0),
+        a_grid=(x_grid.cubes, x_grid.pes) if behind > PREFETCHED_PANELS else (0, 0),
+        prefetched=max(PREFETCHED_PANELS, behind),
     )
     buffer = gather_buffer(m, weight, torch)
     tensors = (y, x if buffer is None else buffer, x, weight, *(() if bias is None else (bias,)))
