@@ -196,17 +196,19 @@ def _launch_linear(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, to
 
 
 def suits_gemv(m: int, weight: Tensor, torch: AnyContext) -> bool:
-    """Return True for a weight by columns, and for few rows of x, which fit in one tile of the matrix unit."""
-    pe = torch.topology.pe
+    """Return True for a weight by columns on several cubes, and ``m`` rows that fit in one tile of the matrix unit.
+
+    On one cube, the PEs need no all-gather of x, and a composite is as fast.
+    """
+    pe, grid = torch.topology.pe, PeGrid.of(weight)
     by_columns = (weight.dp.cube, weight.dp.pe) == (COLUMNS, COLUMNS)
-    return by_columns and is_few_rows(pe.gemm.tile_m, pe.tcm.scratch_bytes, m, weight.shape[0], weight.dtype.itemsize)
+    is_few = is_few_rows(pe.gemm.tile_m, pe.tcm.scratch_bytes, m, weight.shape[0], weight.dtype.itemsize)
+    return by_columns and grid.cubes > 1 and is_few
 
 
-def gather_buffer(m: int, weight: Tensor, torch: AnyContext) -> Tensor | None:
-    """Return the memory in which each cube gathers ``m`` rows of x; None if ``weight`` is on one cube."""
+def gather_buffer(m: int, weight: Tensor, torch: AnyContext) -> Tensor:
+    """Return the memory in which each cube gathers ``m`` rows of x."""
     grid = PeGrid.of(weight)
-    if grid.cubes == 1:
-        return None
     size = grid.cubes * m * weight.shape[0]
     return torch.workspace(size, dtype=weight.dtype, dp=grid.rows(size))
 
@@ -228,7 +230,7 @@ def _launch_gemv(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, torc
         prefetched=max(PREFETCHED_PANELS, behind),
     )
     buffer = gather_buffer(m, weight, torch)
-    tensors = (y, x if buffer is None else buffer, x, weight, *(() if bias is None else (bias,)))
+    tensors = (y, buffer, x, weight, *(() if bias is None else (bias,)))
     torch.launch_on(name, weight.layout.owners, KernelRef(name="gemv", function=product.run), *tensors)
 
 
