@@ -10,7 +10,7 @@ from covering import covering, slow
 from kernbench.common.errors import InputError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.multiprocessing import SpawnException
-from kernbench.tp import ColumnParallelLinear, RowParallelLinear, scatter_to_tp_region
+from kernbench.tp import ColumnParallelLinear, RowParallelLinear, ops, scatter_to_tp_region
 
 IN, OUT, TOKENS = 24, 32, 8
 X, W, B = numbers(1, TOKENS, IN), numbers(2, IN, OUT, scale=IN**-0.5), numbers(3, OUT)
@@ -139,6 +139,35 @@ def test_an_all_reduce_adds_up_ranks_and_no_cubes():
     (y, shards), _ = in_parallel(program)
     near(y, X[:2] @ W)
     assert shards == 2
+
+
+def test_a_single_row_is_spread_by_columns():
+    def program(torch, rank):
+        up = ColumnParallelLinear(IN, OUT, bias=True, dtype="f32", torch=torch)
+        down = RowParallelLinear(OUT, IN, bias=True, dtype="f32", torch=torch)
+        up.load(W, B)
+        down.load(W.T, X[0])
+        x = torch.tensor(X[:1])
+        hidden = up(x)
+        y = down(hidden)
+        return ops.add(x, y, torch).numpy(), len(hidden.shards), len(y.shards)
+
+    (y, hidden_shards, shards), (other, *_) = in_parallel(program)
+    near(y, X[:1] + (X[:1] @ W + B) @ W.T + X[0])
+    assert (hidden_shards, shards) == (8, 4)
+    assert same_bits([y, other])
+
+
+def test_a_workspace_is_reused_and_not_reported():
+    def program(torch, rank):
+        policy = DPPolicy("row_wise", "row_wise")
+        first, again = (torch.workspace(64, dtype="f32", dp=policy) for _ in range(2))
+        other = torch.workspace(32, dtype="f32", dp=policy)
+        assert first.layout is again.layout is not other.layout
+        return torch
+
+    report = in_parallel(program)[0].cleanup_report
+    assert (report.freed, report.leaked) == ((), ())
 
 
 def test_weights_may_be_copied_in():

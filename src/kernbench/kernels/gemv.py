@@ -6,20 +6,24 @@ end with an `Epilogue`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import groupby
 from operator import add
+from typing import TypeAlias
 
 from kernbench.common.dtypes import F32, Shape
 from kernbench.common.values import value
 from kernbench.kernels.shares import blocks, part, share
-from kernbench.kernels.tiling import PREFETCHED_PANELS, last_panel_rows, panel_rows
+from kernbench.kernels.tiling import PREFETCHED_PANELS, last_panel_rows, panel_rows, shard_panel_rows
 from kernbench.kernels.view import View
 from kernbench.triton_emu.composites import EpilogueCall
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.tl_context import TLContext
+
+Piece: TypeAlias = tuple[int, int, int]
+"""A piece of A: the first row of its panel of B, parts, depth"""
 
 
 @value
@@ -94,6 +98,8 @@ class Gemv:
     - ``is_sharded``: the columns of each program of `run` are a row-major matrix in its PE's memory. These matrices
       follow each other in the order of the programs.
 
+    ``a_grid``: cubes, and PEs of each, whose memories serve A to all cubes; their PEs prefetch nothing beside that.
+    All other PEs prefetch ``prefetched`` panels.
     ``tile_n``: columns of a tile of the matrix unit. ``max_columns``: number of columns that fit in scratch, for a B
     with contiguous rows.
     """
@@ -104,6 +110,8 @@ class Gemv:
     tile_n: int
     max_columns: int
     is_sharded: bool = False
+    a_grid: tuple[int, int] = (0, 0)
+    prefetched: int = PREFETCHED_PANELS
 
     def run(self, out: int, buffer: int, a: int, b: int, *addend: int, tl: TLContext) -> None:
         """Compute this program's columns. The arguments are addresses.
@@ -113,10 +121,14 @@ class Gemv:
         columns = share(self.b.extents[2], tl)
         b_view = self._shard(b, columns) if self.is_sharded else self.b.on(b)
         panels = self._panels((0, self.b.extents[1]), columns, tl)
-        prefetched = [self._load(b_view, panel, tl) for panel in panels[:PREFETCHED_PANELS]]
+        serves_a = tl.program_id(1) < self.a_grid[0] and tl.program_id(0) < self.a_grid[1]
+        prefetched = [self._load(b_view, panel, tl) for panel in panels[: 0 if serves_a else self.prefetched]]
         if tl.num_programs(1) > 1:
             a = self._all_gather(a, buffer, tl)
-        self._multiply(a, b_view, panels, prefetched, self.epilogue.on(out, addend), tl)
+        pieces = self._load_rows(a, panels, tl)
+        if self.is_sharded and pieces:  # panels behind A would fill the queues of the memories that A comes from
+            tl.wait(next(reversed(pieces.values())))
+        self._multiply(pieces, b_view, panels, prefetched, self.epilogue.on(out, addend), tl)
 
     def run_split_k(self, sums: int, a: int, b: int, *, tl: TLContext) -> None:
         """Multiply the rows of B in this cube's memory, and store their sums at index ``cube`` of ``sums``."""
@@ -124,7 +136,8 @@ class Gemv:
         rows, columns = part(k, tl.num_programs(1), cube), part(n, tl.num_programs(0), tl.program_id(0))
         sums_of_cube = self.epilogue.out.on(sums).at((cube,))
         panels = self._panels(rows, columns, tl)
-        self._multiply(a, self.b.on(b), panels, (), self.epilogue.on(sums_of_cube, ()), tl)
+        pieces = self._load_rows(a, panels, tl)
+        self._multiply(pieces, self.b.on(b), panels, (), self.epilogue.on(sums_of_cube, ()), tl)
 
     def _shard(self, b: int, columns: tuple[int, int]) -> View:
         """Return the layout of a program's shard, indexed by the columns of all shards."""
@@ -134,14 +147,13 @@ class Gemv:
 
     def _multiply(
         self,
-        a: int,
+        pieces: Mapping[Piece, Handle],
         b: View,
         panels: Sequence[Panel],
         prefetched: Sequence[Handle],
         epilogue: Epilogue,
         tl: TLContext,
     ) -> None:
-        pieces = self._load_rows(a, panels, tl)
         for column, group in groupby(enumerate(panels), key=lambda numbered: numbered[1].column):
             sums: Handle | None = None
             for i, panel in group:
@@ -151,12 +163,9 @@ class Gemv:
             assert sums is not None, "a group has a panel"
             epilogue.store(sums, column, tl)
 
-    def _load_rows(self, a: int, panels: Sequence[Panel], tl: TLContext) -> dict[tuple[int, int, int], Handle]:
-        """Load A in pieces that match the panels of B, with one command for all pieces of one shape.
-
-        The keys of the result are (first row, parts, depth).
-        """
-        k, pieces = self.b.extents[1], dict[tuple[int, int, int], Handle]()
+    def _load_rows(self, a: int, panels: Sequence[Panel], tl: TLContext) -> dict[Piece, Handle]:
+        """Load A in pieces that match the panels of B, with one command for all pieces of one shape."""
+        k, pieces = self.b.extents[1], dict[Piece, Handle]()
         for depth, parts, apart in dict.fromkeys((panel.depth, panel.parts, panel.apart) for panel in panels):
             firsts = sorted({panel.row for panel in panels if (panel.depth, panel.parts) == (depth, parts)})
             together = firsts == list(range(firsts[0], firsts[0] + len(firsts) * depth, depth))
@@ -197,7 +206,8 @@ class Gemv:
         """
         (row, k), (column, n) = rows, columns
         width = min(n, self.max_columns)
-        depth = panel_rows(k, width, self.b.dtype.itemsize)
+        choose_rows = shard_panel_rows if self.is_sharded else panel_rows
+        depth = choose_rows(k, width, self.b.dtype.itemsize)
         apart = k // parts if k > depth else 0
         for j, count in blocks(n, width, column):
             for first, lines in blocks(apart, max(depth // parts, 1), row):

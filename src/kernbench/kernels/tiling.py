@@ -152,6 +152,24 @@ def panel_rows(k: int, columns: int, itemsize: int) -> int:
     return min(k, max(_PANEL_ROWS, _PANEL_BYTES // (columns * itemsize) // _PANEL_ROWS * _PANEL_ROWS))
 
 
+def shard_panel_rows(k: int, columns: int, itemsize: int) -> int:
+    """Return the number of rows of a panel of a shard (k, columns), which a single PE reads.
+
+    A sixteenth of the shard or less: the multiplication of the last panel delays the end by at most that part.
+    """
+    sixteenth = -(-k // (16 * _PANEL_ROWS)) * _PANEL_ROWS
+    return min(sixteenth, panel_rows(k, columns, itemsize))
+
+
+def gathering_panels(cubes: int, a_bytes: int, memories: int, shard: tuple[int, int], itemsize: int) -> int:
+    """Return the number of panels that a memory serves while each memory that stores A serves its part to all cubes.
+
+    ``memories``: the number of memories that store A. ``shard``: rows and columns of B that a PE reads.
+    """
+    panel_bytes = shard_panel_rows(*shard, itemsize) * shard[1] * itemsize
+    return -(-cubes * a_bytes // (memories * panel_bytes))
+
+
 def last_panel_rows(rows: int) -> int:
     """Return the number of rows of the last panels, of ``rows`` elsewhere: half, to have less to do after the last."""
     return max(rows // 2, _PANEL_ROWS)

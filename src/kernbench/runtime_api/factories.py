@@ -103,10 +103,28 @@ class TensorFactories:
         self._named = 0
 
     def empty(
-        self, *size: SizeArg, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
+        self,
+        *size: SizeArg,
+        dtype: object = None,
+        dp: DPPolicy | None = None,
+        name: str | None = None,
+        is_mapped: bool = True,
     ) -> Tensor:
-        """Make an uninitialised tensor on the current SIP; its values are the previous content of its memory."""
-        return self._create(shape_of(size), _resolve_dtype(dtype), dp, name, None)
+        """Make an uninitialised tensor on the current SIP; its values are the previous content of its memory.
+
+        ``is_mapped=False``: the first launch with the tensor maps it, in the time that its other tensors need anyway.
+        This launch must run on all PEs that own the tensor.
+        """
+        return self._create(shape_of(size), _resolve_dtype(dtype), dp, name, None, is_mapped=is_mapped)
+
+    def workspace(self, *size: SizeArg, dtype: object = None, dp: DPPolicy | None = None) -> Tensor:
+        """Return memory on the current SIP for intermediate values of kernels: the same for the same arguments.
+
+        The context frees the memory at its end. Launches in flight together must not share a workspace.
+        """
+        place = self._devices.current
+        layout = self._memory.workspace(shape_of(size), _resolve_dtype(dtype), dp or SINGLE_PE, place)
+        return Tensor(layout, self._memory)
 
     def zeros(
         self, *size: SizeArg, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
@@ -252,12 +270,15 @@ class TensorFactories:
         name: str | None,
         fill: float | None,
         sip: int | None = None,
+        *,
+        is_mapped: bool = True,
     ) -> Tensor:
         label = self._choose_label(name)
         if not np.all(np.array(shape) > 0):
             raise InputError(f"tensor {label!r}: shape {shape}; every axis of a tensor needs at least one element")
         place = self._devices.current if sip is None else sip
-        return Tensor(self._memory.create(label, shape, dtype, dp or SINGLE_PE, place, fill), self._memory)
+        layout = self._memory.create(label, shape, dtype, dp or SINGLE_PE, place, fill, is_mapped=is_mapped)
+        return Tensor(layout, self._memory)
 
     def _choose_label(self, name: str | None) -> str:
         label = name or f"tensor{self._named}"

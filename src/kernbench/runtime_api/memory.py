@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kernbench.common.dtypes import Array, DType
+from kernbench.common.dtypes import Array, DType, Shape
 from kernbench.common.errors import InputError
 from kernbench.common.ids import pe_part
 from kernbench.common.units import format_size
@@ -84,7 +84,7 @@ class CleanupReport:
 class TensorMemory:
     """The live tensors of a context: their placement on the machine, and the transfers of their data."""
 
-    __slots__ = ("_before", "_engine", "_joined", "_live", "_mapped", "_requests", "_watch", "uses")
+    __slots__ = ("_before", "_engine", "_joined", "_live", "_mapped", "_requests", "_watch", "_workspaces", "uses")
 
     def __init__(self, engine: GraphEngine, requests: Requests) -> None:
         self._engine, self._requests = engine, requests
@@ -93,6 +93,7 @@ class TensorMemory:
         self._joined = JoinedRanges(engine)
         self._live: dict[TensorKey, TensorLayout] = {}
         self._mapped: dict[TensorKey, set[PeCoord]] = {}
+        self._workspaces: dict[tuple[int, Shape, DType, DPPolicy], TensorLayout] = {}
         self._before = _measure_use(engine)
 
     @property
@@ -108,11 +109,13 @@ class TensorMemory:
         dp: DPPolicy,
         sip: int,
         fill: float | None = None,
+        *,
+        is_mapped: bool = True,
     ) -> TensorLayout:
         """Allocate a tensor, map it in the MMUs of its owners, and initialise it to ``fill``.
 
         Allocation takes no simulated time; the messages that map and fill the tensor are in flight together. With
-        ``fill`` None, the tensor stays uninitialised.
+        ``fill`` None, the tensor stays uninitialised. With ``is_mapped`` False, only `map_on` maps the tensor.
         """
         self._requests.check()
         if fill is not None:
@@ -121,9 +124,20 @@ class TensorMemory:
         self._begin(layout)
         self._live[layout.key] = layout
         self._mapped[layout.key] = set()
-        mapping = self._make_mappings([layout], layout.owners)
+        mapping = self._make_mappings([layout], layout.owners if is_mapped else ())
         self._requests.transfer([*mapping, *(() if fill is None else fill_messages(layout, fill))])
         return layout
+
+    def workspace(self, shape: Shape, dtype: DType, dp: DPPolicy, sip: int) -> TensorLayout:
+        """Return memory for intermediate values of kernels, the same for all calls with the same arguments.
+
+        The first call allocates the memory. The context frees it at its end, without a mention in the report. Launches
+        in flight together must not share a workspace.
+        """
+        key = sip, shape, dtype, dp
+        if key not in self._workspaces:
+            self._workspaces[key] = self.create("workspace", shape, dtype, dp, sip)
+        return self._workspaces[key]
 
     def create_like(self, layout: TensorLayout, name: str, dtype: DType, fill: float | None = None) -> TensorLayout:
         """Create a tensor with the shape and the layout of another tensor, on the same SIP."""
@@ -327,8 +341,11 @@ class TensorMemory:
             self._requests.transfer([*map(self._make_unmapping, left), *self._joined.unmappings(left)])
         self._forget(left)
         freed = tuple(
-            FreedTensor(layout.name, layout.shape, layout.dtype.name, layout.sip, layout.nbytes) for layout in left
+            FreedTensor(layout.name, layout.shape, layout.dtype.name, layout.sip, layout.nbytes)
+            for layout in left
+            if layout not in self._workspaces.values()
         )
+        self._workspaces.clear()
         return CleanupReport(freed, tuple(self._find_leaks()))
 
     def _write(self, layout: TensorLayout, messages: Iterable[HostMsg]) -> None:

@@ -19,7 +19,7 @@ from kernbench.runtime_api.context import AnyContext
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.tp import ops
 from kernbench.tp.mappings import copy_to_tp_region, gather_from_tp_region, reduce_from_tp_region, scatter_to_tp_region
-from kernbench.tp.ops import PeGrid, has_whole_rows, weight_policy
+from kernbench.tp.ops import PeGrid, has_whole_rows, matrix_size, weight_policy
 from kernbench.tp.parallel_state import SizeError, TensorParallel, parallel_state, split_evenly
 
 __all__ = ["ColumnParallelLinear", "RowParallelLinear", "VocabParallelEmbedding", "shard_of"]
@@ -61,6 +61,8 @@ class _SplitLinear:
         if self._axis == 0:
             policy = PeGrid.of(self.weight).copies()
         self.bias = context.empty(shape[1], dtype=dtype, dp=policy, name=f"{name}.bias") if bias else None
+        if ops.suits_gemv(1, self.weight, context):
+            ops.gather_buffer(1, self.weight, context)  # allocated here, not by the first token
 
     def load(self, weight: Array, bias: Array | None = None) -> None:
         """Load this rank's shards of the complete ``weight`` (in, out) and ``bias`` (out,).
@@ -141,7 +143,10 @@ class RowParallelLinear(_SplitLinear):
         """Multiply x (..., in / world size), or (..., in) unless ``input_is_parallel``. Return a new (..., out)."""
         context = self._group.torch
         part = x if self.input_is_parallel else scatter_to_tp_region(x, context)
-        y = ops.linear(part, self.weight, None, context, self.name)
+        grid = PeGrid.of(self.weight)
+        # A single row on one cube: few PEs exchange few messages, and the next layer reads from all slices of the cube.
+        reduced_on = PeGrid(1, grid.pes) if self._group.world_size > 1 and matrix_size(part)[0] == 1 else grid
+        y = ops.linear(part, self.weight, None, context, self.name, reduced_on)
         if part is not x:
             part.free()
         reduce_from_tp_region(y, context)

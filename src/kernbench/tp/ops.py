@@ -17,9 +17,13 @@ from kernbench.common.values import value
 from kernbench.kernels.attention import attention as attention_kernel
 from kernbench.kernels.elementwise import add as add_kernel
 from kernbench.kernels.elementwise import elementwise, shards_to_rows, strided_copy
+from kernbench.kernels.gemv import Epilogue, Gemv
 from kernbench.kernels.linear import add_bias as add_bias_kernel
 from kernbench.kernels.linear import linear as linear_kernel
 from kernbench.kernels.norms import layernorm as layernorm_kernel
+from kernbench.kernels.tiling import PREFETCHED_PANELS, gathering_panels, is_few_rows, panel_columns
+from kernbench.kernels.view import View
+from kernbench.messages.requests import KernelRef
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.geometry import Window
 from kernbench.runtime_api.context import AnyContext
@@ -93,6 +97,11 @@ def has_whole_rows(layout: TensorLayout) -> bool:
     return all(view.window.bounds[1:] == row_bounds for view in layout.views)
 
 
+def is_row_major(layout: TensorLayout) -> bool:
+    """Return True if the tensor is row-major in virtual addresses, as by rows, or as a single row by columns."""
+    return has_whole_rows(layout) or layout.is_row_major
+
+
 def row_table(layout: TensorLayout) -> tuple[int, ...]:
     """Return one entry per shard, replicas included, in the format of ``shards_to_rows``."""
     item = layout.dtype.itemsize
@@ -125,7 +134,7 @@ def matrix_size(x: Tensor) -> tuple[int, int]:
 
 def as_rows(x: Tensor, torch: AnyContext) -> Tensor:
     """Return ``x`` itself if it is row-major in virtual addresses, else a row-major copy."""
-    if has_whole_rows(x.layout):
+    if is_row_major(x.layout):
         return x
     rows = rows_like(x, x.shape, PeGrid.of(x), torch, f"{x.name}.rows")
     row_bytes = x.shape[-1] * x.dtype.itemsize
@@ -138,10 +147,29 @@ def rows_like(x: Tensor, shape: tuple[int, ...], grid: PeGrid, torch: AnyContext
     return torch.empty(shape, dtype=x.dtype, dp=grid.rows(shape[0]), name=name)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None, torch: AnyContext, name: str = "linear") -> Tensor:
+def spread_like(
+    x: Tensor, shape: tuple[int, ...], grid: PeGrid, torch: AnyContext, name: str, *, is_mapped: bool = True
+) -> Tensor:
+    """Make an uninitialised activation of the type of ``x``; a single row is spread by columns over the grid.
+
+    ``is_mapped=False``: the launch that computes the activation maps it, together with its other tensors.
+    """
+    policy = grid.columns(shape[-1]) if prod(shape[:-1]) == 1 else grid.rows(shape[0])
+    return torch.empty(shape, dtype=x.dtype, dp=policy, name=name, is_mapped=is_mapped)
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    torch: AnyContext,
+    name: str = "linear",
+    result_grid: PeGrid | None = None,
+) -> Tensor:
     """Compute ``x @ weight + bias`` on the PEs that store ``weight`` (in, out); ``bias`` is (out,).
 
-    Raises SizeError if the last axis of x is not ``in``.
+    ``result_grid``: the PEs over which the result is spread; by default those of the weight. An x of few rows is
+    multiplied by a GEMV. Raises SizeError if the last axis of x is not ``in``.
     """
     (m, k), n = matrix_size(x), weight.shape[1]
     if k != weight.shape[0]:
@@ -149,13 +177,60 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, torch: AnyContext, na
     _check_types(name, x, weight)
     grid = PeGrid.of(weight)
     rows = as_rows(x, torch)
-    y = rows_like(x, (*x.shape[:-1], n), grid, torch, f"{name}.out")
-    by_column = tuple(int(how == COLUMNS) for how in (weight.dp.cube, weight.dp.pe))
-    sizes = (m, k, n, x.dtype, (grid.cubes, grid.pes), by_column)
-    torch.launch(name, linear_kernel, rows, weight, bias, y, *sizes)
+    y = spread_like(x, (*x.shape[:-1], n), result_grid or grid, torch, f"{name}.out", is_mapped=False)
+    if suits_gemv(m, weight, torch):
+        _launch_gemv(rows, weight, bias, y, torch, name)
+    else:
+        _launch_linear(rows, weight, bias, y, torch, name)
     if rows is not x:
         rows.free()
     return y
+
+
+def _launch_linear(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, torch: AnyContext, name: str) -> None:
+    (m, k), n, grid = matrix_size(x), weight.shape[1], PeGrid.of(weight)
+    by_column = tuple(int(how == COLUMNS) for how in (weight.dp.cube, weight.dp.pe))
+    sizes = (m, k, n, x.dtype, (grid.cubes, grid.pes), by_column)
+    torch.launch(name, linear_kernel, x, weight, bias, y, *sizes)
+
+
+def suits_gemv(m: int, weight: Tensor, torch: AnyContext) -> bool:
+    """Return True for a weight by columns on several cubes, and ``m`` rows that fit in one tile of the matrix unit.
+
+    On one cube, the PEs need no all-gather of x, and a composite is as fast.
+    """
+    pe, grid = torch.topology.pe, PeGrid.of(weight)
+    by_columns = (weight.dp.cube, weight.dp.pe) == (COLUMNS, COLUMNS)
+    is_few = is_few_rows(pe.gemm.tile_m, pe.tcm.scratch_bytes, m, weight.shape[0], weight.dtype.itemsize)
+    return by_columns and grid.cubes > 1 and is_few
+
+
+def gather_buffer(m: int, weight: Tensor, torch: AnyContext) -> Tensor:
+    """Return the memory in which each cube gathers ``m`` rows of x."""
+    grid = PeGrid.of(weight)
+    size = grid.cubes * m * weight.shape[0]
+    return torch.workspace(size, dtype=weight.dtype, dp=grid.rows(size))
+
+
+def _launch_gemv(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, torch: AnyContext, name: str) -> None:
+    (m, k), n, item = matrix_size(x), weight.shape[1], weight.dtype
+    pe, grid, x_grid = torch.topology.pe, PeGrid.of(weight), PeGrid.of(x)
+    shard = k, -(-n // (grid.cubes * grid.pes))
+    behind = gathering_panels(grid.cubes, m * k * item.itemsize, x_grid.cubes * x_grid.pes, shard, item.itemsize)
+    addend = None if bias is None else View(0, (1, m, n), (0, 0, 1), item)
+    product = Gemv(
+        m,
+        View.row_major(0, (1, k, n), item),
+        Epilogue(View.row_major(0, (1, m, n), item), addend),
+        pe.gemm.tile_n,
+        panel_columns(pe.tcm.scratch_bytes, grid.pes, m, item.itemsize),
+        is_sharded=True,
+        a_grid=(x_grid.cubes, x_grid.pes) if behind > PREFETCHED_PANELS else (0, 0),
+        prefetched=max(PREFETCHED_PANELS, behind),
+    )
+    buffer = gather_buffer(m, weight, torch)
+    tensors = (y, buffer, x, weight, *(() if bias is None else (bias,)))
+    torch.launch_on(name, weight.layout.owners, KernelRef(name="gemv", function=product.run), *tensors)
 
 
 def add_bias_(x: Tensor, bias: Tensor, torch: AnyContext) -> Tensor:
@@ -166,7 +241,7 @@ def add_bias_(x: Tensor, bias: Tensor, torch: AnyContext) -> Tensor:
 
 def gelu(x: Tensor, torch: AnyContext) -> Tensor:
     """Compute GELU of each element, in its tanh form."""
-    y = rows_like(x, x.shape, PeGrid.of(x), torch, "gelu.out")
+    y = spread_like(x, x.shape, PeGrid.of(x), torch, "gelu.out")
     torch.launch("gelu", elementwise, "gelu", _require_rows(x), None, None, y, x.numel(), x.dtype)
     return y
 
@@ -176,7 +251,7 @@ def add(x: Tensor, y: Tensor, torch: AnyContext) -> Tensor:
     if x.shape != y.shape:
         raise SizeError(f"add: {x.name} has shape {x.shape}, {y.name} {y.shape}")
     _check_types("add", x, y)
-    z = rows_like(x, x.shape, PeGrid.of(y), torch, "add.out")
+    z = spread_like(x, x.shape, PeGrid.of(y), torch, "add.out")
     torch.launch("add", add_kernel, _require_rows(x), _require_rows(y), z, x.numel(), x.dtype)
     return z
 
@@ -224,7 +299,7 @@ def blocks_side_by_side(blocks: Tensor, shape: tuple[int, ...], torch: AnyContex
 
 
 def _require_rows(x: Tensor) -> Tensor:
-    if not has_whole_rows(x.layout):
+    if not is_row_major(x.layout):
         raise InputError(f"tensor {x.name!r} is placed by columns ({x.dp}); place it row_wise or replicate")
     return x
 

@@ -63,7 +63,7 @@ def _normalize(
 
 
 def _copies(parameters: Sequence[Tensor | None], n: int, x: Tensor) -> list[Rows]:
-    """Return buffers (cubes, n) for copies of the parameters, if the launch on ``x`` should gather them in each cube."""
+    """Return buffers (cubes, n) for copies of parameters, if the launch on ``x`` should gather them in each cube."""
     cubes, pes = grid_for(current(), x.numel() * x.element_size())
     vectors = [parameter for parameter in parameters if parameter is not None]
     if not is_all_gather_faster(cubes, pes, sum(n * vector.element_size() for vector in vectors)):
