@@ -15,12 +15,12 @@ from dataclasses import replace
 from math import prod
 from typing import TypeAlias
 
-from kernbench.common.dtypes import F32, I64, DType, DTypeLike, Shape
+from kernbench.common.dtypes import F32, I64, Array, DType, DTypeLike, Shape
 from kernbench.common.operators import OPERATORS
 from kernbench.common.values import value
 from kernbench.kernels.functions import Function, call
 from kernbench.kernels.shares import blocks, own_lines, share
-from kernbench.kernels.tiling import Box, boxes, own_boxes, ramp_block
+from kernbench.kernels.tiling import MOST_NUMBERS, Box, boxes, own_boxes, ramp_block
 from kernbench.kernels.view import View
 from kernbench.triton_emu.checks import element_type
 from kernbench.triton_emu.handles import Handle, Number, Ref
@@ -198,6 +198,15 @@ def write_ramp(out: View, start: float, step: float, tl: TLContext) -> None:
         x = x if step == 1 else x * step
         x = x if start + at * step == 0 else x + (start + at * step)
         out.tile((at,), (count,)).store(x, tl)
+
+
+def write_numbers(out_ptr: int, *, size: int, dtype: DType, numbers: Array | None, tl: TLContext) -> None:
+    """Write ``numbers`` (size,), or zeros in a run without data, to contiguous memory. Programs share the elements."""
+    out = View.row_major(out_ptr, (size,), dtype)
+    first, count = share(size, tl)
+    for at, extent in blocks(count, MOST_NUMBERS, first):
+        values = tl.zeros((extent,), dtype) if numbers is None else tl.constant(numbers[at : at + extent], dtype)
+        out.tile((at,), (extent,)).store(values, tl)
 
 
 # kernels on contiguous arrays of ``n`` elements

@@ -310,3 +310,8 @@ def softplus_backward(tl: TLContext, grad: Handle, x: Handle, beta: float, thres
 def mish(tl: TLContext, x: Handle) -> Handle:
     """Compute ``x tanh(softplus(x))``."""
     return x * tl.tanh(softplus(tl, x))
+
+
+def scale_passed(tl: TLContext, x: Handle, is_passed: Handle, *, scale: float) -> Handle:
+    """Multiply elements by ``scale`` where ``is_passed`` is not 0, and by 0 elsewhere."""
+    return x * tl.where(is_passed, tl.full((1,) * len(is_passed.shape), scale, F32), 0.0)

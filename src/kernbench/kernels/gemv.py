@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from kernbench.common.dtypes import F32, Shape
 from kernbench.common.values import value
-from kernbench.kernels.shares import blocks, part, share
+from kernbench.kernels.shares import all_gather, blocks, part, share
 from kernbench.kernels.tiling import PREFETCHED_PANELS, last_panel_rows, panel_rows, shard_panel_rows
 from kernbench.kernels.view import View
 from kernbench.triton_emu.composites import EpilogueCall
@@ -222,15 +222,11 @@ class Gemv:
         return row < column
 
     def _all_gather(self, a: int, buffer: int, tl: TLContext) -> int:
-        """Store this PE's piece of A in the cube's memory, wait for the other PEs, and return the address of A."""
-        elements, cube = self.m * self.b.extents[1], tl.program_id(1)
-        first, count = part(elements, tl.num_programs(0), tl.program_id(0))
-        source = View.row_major(a, (elements,), self.b.dtype)
-        copies = View.row_major(buffer, (tl.num_programs(1), elements), self.b.dtype)
-        if count:
-            copies.tile((cube, first), (count,)).store(source.tile((first,), (count,)).load(tl), tl)
-        tl.barrier()
-        return copies.at((cube,))
+        """Copy A to this cube's memory, and return the address of the copy."""
+        size = self.m * self.b.extents[1]
+        source = View.row_major(a, (1, size), self.b.dtype)
+        copies = View.row_major(buffer, (tl.num_programs(1), size), self.b.dtype)
+        return all_gather([source], [copies], tl)[0].address
 
     def _load(self, b: View, panel: Panel, tl: TLContext) -> Handle:
         tile = b.tile((0, panel.row, panel.column), (panel.depth, panel.columns))

@@ -80,3 +80,9 @@ def _store_first(out: View, row: int, elements: Handle, tl: TLContext) -> None:
     """Store the first columns of ``elements`` to the rows of ``out`` from ``row`` on."""
     columns, item = out.extents[1], out.dtype.itemsize
     tl.store(out.at((row,)), elements, strides=(columns * item, item), valid=(elements.shape[0], columns))
+
+
+def accumulate_probabilities(tl: TLContext, rows: Handle) -> tuple[Handle]:
+    """Return the cumulative probabilities of each row: they are added in order, and divided by the total."""
+    sums = tl.cumsum(rows, 1)
+    return (sums / tl.max(sums, 1, keepdims=True),)

@@ -23,7 +23,9 @@ from kernbench.frontends.torch.pointwise import apply
 from kernbench.frontends.torch.reductions import map_rows
 from kernbench.frontends.torch.storage import TorchOperator, current, machine_bits
 from kernbench.frontends.torch.tensor import AhbmTensor, new, peek, resize, sip_of
-from kernbench.kernels.random import accumulate_probabilities, scale_passed, write_numbers
+from kernbench.kernels.elementwise import write_numbers
+from kernbench.kernels.functions import scale_passed
+from kernbench.kernels.sort import accumulate_probabilities
 
 aten = torch.ops.aten
 _DRAWN_WITHOUT_DATA = 1 << 18
