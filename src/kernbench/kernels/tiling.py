@@ -101,7 +101,7 @@ def shard_panel_rows(k: int, columns: int, itemsize: int) -> int:
     return min(sixteenth, panel_rows(k, columns, itemsize))
 
 
-def gathering_panels(cubes: int, a_bytes: int, memories: int, shard: Shape, itemsize: int) -> int:
+def gathering_panels(cubes: int, a_bytes: int, memories: int, shard: tuple[int, int], itemsize: int) -> int:
     """Return the number of panels that a memory serves while each memory that stores A serves its part to all cubes.
 
     ``memories``: the number of memories that store A. ``shard``: rows and columns of B that a PE reads.
