@@ -63,19 +63,19 @@ class Limit:
 
 
 LIMITS = (
-    Limit("vague names, %", 2.7, 0.3),
+    Limit("vague names, %", 2.0, 0.3),
     Limit("vague parameters of public functions", 0, 0),
     Limit("docstrings that begin with a clause", 0, 0),
     Limit("old words in 1,000 words", 0.1, 0.1),
     Limit("long sentences, %", 0.6, 0.3),
     Limit("words of a sentence in docs, mean", 13.0, 3.0),
     Limit("lines of Markdown over 100 columns", 0, 0),
-    Limit("words of the pages in docs", 60_000, 1_500),
+    Limit("words of the pages in docs", 61_500, 1_500),
 )
 ROOM_LIMIT = 1.5
 """Vague names, in percent, of a room whose names have been renewed"""
 RENEWED_ROOMS = tuple(
-    "ccl common components core di dtensor engine messages numerics observe policy probe runtime_api topology tp "  # noqa: SIM905
+    "ccl common components core di dtensor engine frontends kernels messages numerics observe policy probe runtime_api topology tp "  # noqa: SIM905
     "transport triton_emu".split()
 )
 
