@@ -75,8 +75,8 @@ LIMITS = (
 ROOM_LIMIT = 1.5
 """Vague names, in percent, of a room whose names have been renewed"""
 RENEWED_ROOMS = tuple(
-    "ccl common components core di dtensor engine frontends kernels messages numerics observe policy probe runtime_api topology tp "  # noqa: SIM905
-    "transport triton_emu".split()
+    "ccl common components core di dtensor engine frontends kernels messages numerics observe policy probe "  # noqa: SIM905
+    "runtime_api topology tp transport triton_emu".split()
 )
 
 
