@@ -376,7 +376,7 @@ def test_an_explanation(kernbench: Run) -> None:
     for text in (
         "Launch 'gemm': critical path",
         "Lines of gemm.py",
-        "matmul(a_ptr, b_ptr, c_ptr, product, tl)",
+        "write_product(c.tile(*box), left, right,",
         "182.892 GB/s",
         "4096/ns",
         "Run: bounds",

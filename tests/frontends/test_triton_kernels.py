@@ -17,7 +17,6 @@ from kernbench.common.errors import InputError, LimitReached, NoDataError
 from kernbench.common.program_line import place_of
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Limits
-from kernbench.frontends.triton.running import programs_of
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology.builder import resolve_topology
@@ -28,6 +27,7 @@ import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 
 import kernbench.triton  # noqa: E402
+from kernbench.frontends.triton.running import programs_of  # noqa: E402
 
 MACHINE = resolve_topology("default", ["system.sips.count=1", "sip.cube_mesh.w=1", "sip.cube_mesh.h=1"])
 Array = np.ndarray[Any, Any]
