@@ -16,8 +16,8 @@ import kernbench.torch  # noqa: E402, F401
 from frontends.torch_programs import AHBM, machine  # noqa: E402
 from kernbench.common.dtypes import F16  # noqa: E402
 from kernbench.frontends.torch.launches import launch_on, view_of  # noqa: E402
-from kernbench.kernels.gemm_grid import Product, SharedProduct  # noqa: E402
-from kernbench.kernels.gemv import Epilogue  # noqa: E402
+from kernbench.kernels.gemm_grid import BlockProduct, SharedProduct  # noqa: E402
+from kernbench.kernels.gemv import GemvEpilogue  # noqa: E402
 from kernbench.kernels.tiling import CubeGrid, PeRates, ProductGrid, choose_cubes  # noqa: E402
 from kernbench.runtime_api.context import RuntimeContext  # noqa: E402
 from kernbench.topology.builder import resolve_topology  # noqa: E402
@@ -103,7 +103,9 @@ def test_cubes_share_a_product(grid: tuple[int, int], turned: bool) -> None:
         x, y, z = (each.to(AHBM)[None] for each in (a, b, addend))
         y = y.transpose(1, 2) if turned else y
         out = torch.empty(1, m, n, device=AHBM)
-        product = Product(ProductGrid(1, 1, 1), view_of(x), view_of(y), Epilogue(view_of(out), view_of(z), scale=0.5))
+        product = BlockProduct(
+            ProductGrid(1, 1, 1), view_of(x), view_of(y), GemvEpilogue(view_of(out), view_of(z), scale=0.5)
+        )
         within = ProductGrid(1, 2, 4)
         shared = SharedProduct(product, CubeGrid(rows, columns, within, columns > 1, rows > 1 or not turned))
         buffer = torch.empty(shared.buffer_elements, device=AHBM)

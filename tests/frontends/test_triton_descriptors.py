@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.frontends.triton.descriptors import Box, ElementDescriptor, List, add_offsets, describe, in_bytes
+from kernbench.frontends.triton.descriptors import ElementDescriptor, List, StridedBox, add_offsets, describe, in_bytes
 
 ITEM = 4
 MEMORY = np.arange(4096, dtype=np.int32)
@@ -33,7 +33,7 @@ def scattered(found: ElementDescriptor | None, block: Array) -> Array:
     if found is not None:
         assert found.shape == block.shape
         places = list(places_of(found))
-        if isinstance(found, Box):
+        if isinstance(found, StridedBox):
             assert len({index for _, index in places}) == len(places), "a box of a store covers no byte twice"
         for at, index in places:
             memory[index] = block.reshape(-1)[at]
@@ -42,7 +42,7 @@ def scattered(found: ElementDescriptor | None, block: Array) -> Array:
 
 def places_of(found: ElementDescriptor) -> Iterator[tuple[int, int]]:
     """Which element of the block lies at which element of the memory."""
-    if isinstance(found, Box):
+    if isinstance(found, StridedBox):
         for at in np.ndindex(found.valid or found.shape):
             yield int(np.ravel_multi_index(at, found.shape)), (found.base + int(np.dot(at, found.strides))) // ITEM
         return
@@ -112,18 +112,18 @@ ROWS, COLUMNS = np.arange(8)[:, None], np.arange(16)[None, :]
 @pytest.mark.parametrize(
     ("pointers", "mask", "box"),
     [
-        (at(ROWS * 100, COLUMNS), None, Box(1000, (8, 16), (400, 4))),
-        (at(ROWS, COLUMNS * 100), None, Box(1000, (8, 16), (4, 400))),
-        (at(ROWS * 100, COLUMNS), (ROWS < 3) & (COLUMNS < 5), Box(1000, (8, 16), (400, 4), (3, 5))),
-        (at(ROWS * 100, COLUMNS), COLUMNS < 5, Box(1000, (8, 16), (400, 4), (8, 5))),
-        (at(ROWS * 0, COLUMNS), None, Box(1000, (1, 16), (64, 4))),
-        (at(ROWS * 0, COLUMNS * 0), None, Box(1000, (1, 1), (4, 4))),
-        (at(ROWS * 0, COLUMNS), ROWS < 3, Box(1000, (8, 16), (0, 4), (3, 16))),
-        (at(ROWS % 3 * 100, COLUMNS), ROWS < 3, Box(1000, (8, 16), (400, 4), (3, 16))),
-        (at([5]), None, Box(1020, (1,), (4,))),
+        (at(ROWS * 100, COLUMNS), None, StridedBox(1000, (8, 16), (400, 4))),
+        (at(ROWS, COLUMNS * 100), None, StridedBox(1000, (8, 16), (4, 400))),
+        (at(ROWS * 100, COLUMNS), (ROWS < 3) & (COLUMNS < 5), StridedBox(1000, (8, 16), (400, 4), (3, 5))),
+        (at(ROWS * 100, COLUMNS), COLUMNS < 5, StridedBox(1000, (8, 16), (400, 4), (8, 5))),
+        (at(ROWS * 0, COLUMNS), None, StridedBox(1000, (1, 16), (64, 4))),
+        (at(ROWS * 0, COLUMNS * 0), None, StridedBox(1000, (1, 1), (4, 4))),
+        (at(ROWS * 0, COLUMNS), ROWS < 3, StridedBox(1000, (8, 16), (0, 4), (3, 16))),
+        (at(ROWS % 3 * 100, COLUMNS), ROWS < 3, StridedBox(1000, (8, 16), (400, 4), (3, 16))),
+        (at([5]), None, StridedBox(1020, (1,), (4,))),
     ],
 )  # fmt: skip
-def test_what_is_one_box(pointers: Array, mask: Array | None, box: Box) -> None:
+def test_what_is_one_box(pointers: Array, mask: Array | None, box: StridedBox) -> None:
     assert describe(pointers, mask, ITEM, writing=False) == box
 
 

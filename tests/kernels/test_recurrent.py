@@ -9,7 +9,7 @@ import pytest
 from reference import Array, Machine, assert_near, normal, wide
 
 from kernbench.common.dtypes import F32
-from kernbench.kernels.recurrent import Cell, CellRule, gru, gru_backward, lstm, lstm_backward
+from kernbench.kernels.recurrent import CellRule, RecurrentCell, gru, gru_backward, lstm, lstm_backward
 from kernbench.kernels.view import View
 
 WIDTH, ROWS, STEP = 5, 7, 1e-6
@@ -21,7 +21,7 @@ def run_cell(rule: CellRule, operands: list[Array | None], gates: tuple[int, ...
     places = [None if x is None else View.row_major(machine.put(x), x.shape, F32) for x in operands]
     shapes = [(ROWS, n * WIDTH) for n in gates]
     results = [View.row_major(machine.room(shape, F32), shape, F32) for shape in shapes]
-    cell = Cell(rule, WIDTH, tuple(places), tuple(results))
+    cell = RecurrentCell(rule, WIDTH, tuple(places), tuple(results))
     addresses = [view.address for view in (*results, *places) if view is not None]
     machine.run(lambda *, tl: cell.run(*addresses, tl=tl), grid=(2, 2))
     return [machine.get(view.address, view.extents, F32) for view in results]

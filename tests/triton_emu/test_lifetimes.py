@@ -12,7 +12,7 @@ from kernbench.common.dtypes import F32
 from kernbench.common.errors import AllocationError, KernelError
 from kernbench.messages.commands import LOAD, PRINT, AwaitSpace, Command, in_tcm
 from kernbench.policy.address.free_list import ScratchAllocator
-from kernbench.triton_emu.handles import Handle, Slot, View
+from kernbench.triton_emu.handles import Handle, HandleView, Slot
 from kernbench.triton_emu.issuer import CommandMaker
 from kernbench.triton_emu.kernel_run import KernelRun
 
@@ -198,7 +198,7 @@ def test_a_view_holds_the_handle_that_it_is_of() -> None:
     freed: list[int] = []
     maker = new_maker()
     a = handle(Bytes(1, freed))
-    view = View(View(a, (2, 2)), (4, 1))
+    view = HandleView(HandleView(a, (2, 2)), (4, 1))
     assert view.base is a
     maker.under_way[0] = (COMMAND, (view,))
     del a
@@ -214,7 +214,7 @@ def test_a_command_that_uses_a_view_of_a_message_keeps_its_slot() -> None:
     ring, maker = Ring(), new_maker()
     slot = ring.slot(1)
     maker.add_slot(slot)
-    maker.under_way[0] = (COMMAND, (View(handle(slot), (2, 2)),))
+    maker.under_way[0] = (COMMAND, (HandleView(handle(slot), (2, 2)),))
     maker.finish()
     assert ring.freed == []
     del maker.under_way[0]

@@ -21,7 +21,7 @@ from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.tl_context import TLContext
 
 LAYOUTS = ("hld", "lhd")
-Corner: TypeAlias = tuple[int, int, int]
+QueryCorner: TypeAlias = tuple[int, int, int]
 """Batch, head, and first row of a block."""
 RunningSoftmax: TypeAlias = tuple[Handle, Handle, Handle]
 """State of some queries after some keys, in f32: weighted sums of values (rows, dv), and (rows, 1) each, the sums of
@@ -89,14 +89,14 @@ def _check(heads: int, kv_heads: int, layout: str) -> None:
         raise ValueError(f"{heads} heads do not share {kv_heads} heads of keys and values evenly")
 
 
-def _view_heads(ptr: int, extents: Corner, item: DType, layout: str) -> View:
+def _view_heads(ptr: int, extents: QueryCorner, item: DType, layout: str) -> View:
     """Return the view (1, heads, length, d) of a tensor in ``layout``."""
     heads, length, d = extents
     strides = (length * d, d) if layout == "hld" else (d, heads * d)
     return View(ptr, (1, *extents), (heads * length * d, *strides, 1), item)
 
 
-def own_blocks(rows: View, block: int, tl: TLContext) -> Iterator[tuple[Corner, int]]:
+def own_blocks(rows: View, block: int, tl: TLContext) -> Iterator[tuple[QueryCorner, int]]:
     """Yield corner and length of this program's share of the blocks of ``rows`` (batch, heads, length, features)."""
     batch, heads, length, _ = rows.extents
     per_head = -(-length // block)
@@ -107,7 +107,7 @@ def own_blocks(rows: View, block: int, tl: TLContext) -> Iterator[tuple[Corner, 
         yield (*divmod(unit, heads), row), min(block, length - row)
 
 
-def load_block(x: View, at: Corner, rows: int, tl: TLContext) -> Handle:
+def load_block(x: View, at: QueryCorner, rows: int, tl: TLContext) -> Handle:
     """Load ``rows`` rows of ``x`` (batch, heads, length, features) from ``at`` on."""
     return x.tile(at, (rows, x.extents[3])).load(tl)
 
@@ -170,7 +170,7 @@ class Attention:
     def _may_hide_all_keys(self) -> bool:
         return self.bias is not None or (self.offset is not None and self.offset < 0)
 
-    def attend(self, query: Handle, at: Corner, span: tuple[int, int], tl: TLContext) -> RunningSoftmax:
+    def attend(self, query: Handle, at: QueryCorner, span: tuple[int, int], tl: TLContext) -> RunningSoftmax:
         """Return the state of the queries at ``at`` after the keys of ``span``: the first one, and their number."""
         z, kv = at[0], self.key_head(at[1])
         mixed: Handle | None = None
@@ -195,7 +195,7 @@ class Attention:
         assert top is not None
         return mixed, total, top
 
-    def finish(self, state: RunningSoftmax, at: Corner, tl: TLContext) -> None:
+    def finish(self, state: RunningSoftmax, at: QueryCorner, tl: TLContext) -> None:
         """Store the result of the block of queries at ``at``, 0 for a query without keys, and its log-sum-exp."""
         mixed, total, top = state
         if self._may_hide_all_keys:
@@ -209,7 +209,7 @@ class Attention:
         for plane, logarithm in enumerate(logarithms):
             tl.store(self.lse.at((plane, *at)), logarithm)
 
-    def score(self, query: Handle, keys: Handle, at: Corner, key: int, tl: TLContext) -> Handle:
+    def score(self, query: Handle, keys: Handle, at: QueryCorner, key: int, tl: TLContext) -> Handle:
         """Return the f32 scores of the block of queries at ``at`` and the keys from ``key`` on."""
         row, (rows, _), (columns, _) = at[2], query.shape, keys.shape
         score = tl.dot(query, keys, out_dtype="f32", trans_b=True) * self.scale
@@ -305,7 +305,7 @@ class AttentionBackward:
         for at, rows in own_blocks(work.forward.q, work.forward.block_q, tl):
             work.fold_keys(at, rows, tl)
 
-    def fold_keys(self, at: Corner, rows: int, tl: TLContext) -> None:
+    def fold_keys(self, at: QueryCorner, rows: int, tl: TLContext) -> None:
         """Compute ``inner`` and the gradients of a block of queries: sums over the keys that they attend to."""
         forward = self.forward
         query, grad = load_block(forward.q, at, rows, tl), load_block(self.grad, at, rows, tl)
@@ -332,7 +332,7 @@ class AttentionBackward:
         for at, keys in own_blocks(work.forward.k, work.block_k, tl):
             work.fold_queries(at, keys, tl)
 
-    def fold_queries(self, at: Corner, keys: int, tl: TLContext) -> None:
+    def fold_queries(self, at: QueryCorner, keys: int, tl: TLContext) -> None:
         """Compute the gradients of a block of keys: sums over the queries, of all heads, that attend to them."""
         forward, (z, kv, key) = self.forward, at
         _, heads, queries, _ = forward.q.extents
@@ -362,7 +362,14 @@ class AttentionBackward:
         self.dv.tile(at, v.shape).store(by_value, tl)
 
     def _of_block(
-        self, query: Handle, grad: Handle, kv: tuple[Handle, Handle], inner: Handle, at: Corner, key: int, tl: TLContext
+        self,
+        query: Handle,
+        grad: Handle,
+        kv: tuple[Handle, Handle],
+        inner: Handle,
+        at: QueryCorner,
+        key: int,
+        tl: TLContext,
     ) -> tuple[Handle, Handle]:
         """Return the weights of a block, and the gradients of its scores, in f32."""
         k, v = kv
@@ -374,9 +381,9 @@ class AttentionBackward:
         weight = tl.exp(score)
         return weight, weight * (tl.dot(grad, v, out_dtype="f32", trans_b=True) - inner)
 
-    def _inner(self, grad: Handle, at: Corner, tl: TLContext) -> Handle:
+    def _inner(self, grad: Handle, at: QueryCorner, tl: TLContext) -> Handle:
         out = load_block(self.forward.out, at, grad.shape[0], tl)
         return tl.sum(tl.cast(grad, F32) * tl.cast(out, F32), 1, keepdims=True)
 
-    def _load_inner(self, at: Corner, rows: int, tl: TLContext) -> Handle:
+    def _load_inner(self, at: QueryCorner, rows: int, tl: TLContext) -> Handle:
         return tl.load(self.inner.at(at), (rows, 1), F32)

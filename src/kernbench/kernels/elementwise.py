@@ -18,7 +18,7 @@ from typing import TypeAlias
 from kernbench.common.dtypes import F32, I64, Array, DType, DTypeLike, Shape
 from kernbench.common.operators import OPERATORS
 from kernbench.common.values import value
-from kernbench.kernels.functions import Function, call
+from kernbench.kernels.functions import ElementFunction, call
 from kernbench.kernels.shares import blocks, own_lines, share
 from kernbench.kernels.tiling import MOST_NUMBERS, Box, boxes, own_boxes, ramp_block
 from kernbench.kernels.view import View
@@ -41,10 +41,10 @@ class Intermediate:
     index: int
 
 
-Reference: TypeAlias = Input | Intermediate
+ValueReference: TypeAlias = Input | Intermediate
 Constant: TypeAlias = Number | str | DType | None
 """An operand that is no array: a number, or an option of the function"""
-Operand: TypeAlias = Reference | Constant
+Term: TypeAlias = ValueReference | Constant
 
 
 @value
@@ -56,27 +56,27 @@ class Operation:
     the type that the function yields.
     """
 
-    function: Function
-    operands: tuple[Operand, ...] = ()
+    function: ElementFunction
+    operands: tuple[Term, ...] = ()
     compute: DType | None = None
     rounded: DType | None = None
     conditions: tuple[int, ...] = ()
-    options: tuple[tuple[str, Operand], ...] = ()
+    options: tuple[tuple[str, Term], ...] = ()
 
     @property
-    def references(self) -> Iterator[Reference]:
+    def references(self) -> Iterator[ValueReference]:
         """The inputs and intermediate results among the operands."""
         for operand in (*self.operands, *[option for _, option in self.options]):
             if isinstance(operand, Input | Intermediate):
                 yield operand
 
-    def replace(self, replacement: Callable[[Operand], Operand]) -> Operation:
+    def replace(self, replacement: Callable[[Term], Term]) -> Operation:
         """Return the operation with ``replacement(operand)`` in place of each operand."""
         operands = tuple([replacement(operand) for operand in self.operands])
         options = tuple([(name, replacement(operand)) for name, operand in self.options])
         return replace(self, operands=operands, options=options)
 
-    def apply(self, read: Callable[[Operand, DType | None], Handle | Constant], tl: TLContext) -> Handle:
+    def apply(self, read: Callable[[Term, DType | None], Handle | Constant], tl: TLContext) -> Handle:
         """Compute the result; ``read`` returns the value of an operand, cast to a type."""
         types = [None if i in self.conditions else self.compute for i in range(len(self.operands))]
         operands = [read(operand, dtype) for operand, dtype in zip(self.operands, types, strict=True)]
@@ -93,14 +93,14 @@ class Expression:
     """
 
     operations: tuple[Operation, ...]
-    results: tuple[Reference, ...]
+    results: tuple[ValueReference, ...]
 
     @staticmethod
-    def of(function: Function, *operands: Operand) -> Expression:
+    def of(function: ElementFunction, *operands: Term) -> Expression:
         """Return the expression of one operation, with one result."""
         return Expression((Operation(function, operands),), (Intermediate(0),))
 
-    def then(self, consumer: Expression, operands: Sequence[Operand], stored: Sequence[Reference] = ()) -> Expression:
+    def then(self, consumer: Expression, operands: Sequence[Term], stored: Sequence[ValueReference] = ()) -> Expression:
         """Return this expression followed by ``consumer``.
 
         Input i of the consumer becomes ``operands[i]``: an input or an intermediate of this expression, or a number.
@@ -108,7 +108,7 @@ class Expression:
         """
         first = len(self.operations)
 
-        def place(operand: Operand) -> Operand:
+        def place(operand: Term) -> Term:
             if isinstance(operand, Input):
                 return operands[operand.index]
             return Intermediate(first + operand.index) if isinstance(operand, Intermediate) else operand
@@ -130,11 +130,11 @@ class Expression:
 
         Each value is cast to a type once, and dropped after the last operation that uses it, to free its scratch.
         """
-        values: dict[Reference, Handle] = {Input(index): handle for index, handle in enumerate(inputs)}
-        casts: dict[tuple[Reference, DType], Handle] = {}
+        values: dict[ValueReference, Handle] = {Input(index): handle for index, handle in enumerate(inputs)}
+        casts: dict[tuple[ValueReference, DType], Handle] = {}
         del inputs  # of which a list would keep the handles
 
-        def read(operand: Operand, dtype: DType | None) -> Handle | Constant:
+        def read(operand: Term, dtype: DType | None) -> Handle | Constant:
             if not isinstance(operand, Input | Intermediate):
                 return operand
             handle = values[operand]
@@ -360,7 +360,7 @@ def elementwise_shards(
     ``lines``: (cube, pe, offset in bytes, elements) of every shard and copy. All tensors have the same placement.
     """
     pointers, item = [ptr for ptr in (x_ptr, y_ptr) if ptr is not None], element_type(dtype)
-    operands: list[Operand] = [Input(index) for index in range(len(pointers))]
+    operands: list[Term] = [Input(index) for index in range(len(pointers))]
     if number is not None:
         operands.insert(0 if number_first else len(operands), number)
     expression = Expression.of(call(op), *operands)

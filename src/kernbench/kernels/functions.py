@@ -14,16 +14,16 @@ from kernbench.common.dtypes import F32, I64, DType
 from kernbench.triton_emu.handles import Handle, Number
 from kernbench.triton_emu.tl_context import TLContext
 
-Function: TypeAlias = Callable[..., Handle]
+ElementFunction: TypeAlias = Callable[..., Handle]
 """``function(tl, *operands, **options)``"""
-Scalar: TypeAlias = Handle | Number
+ElementOperand: TypeAlias = Handle | Number
 """An operand: the elements of an array, or a number"""
 
 _ROOT_HALF = math.sqrt(0.5)
 _TO_NORMAL = 1 / math.sqrt(2 * math.pi)
 
 
-def call(name: str) -> Function:
+def call(name: str) -> ElementFunction:
     """Return the function that is the elementwise operator ``name`` of ``tl``."""
     return lambda tl, *operands: tl.elementwise(name, *operands)
 
@@ -58,37 +58,37 @@ def logical_not(tl: TLContext, x: Handle) -> Handle:
     return tl.elementwise("eq", x, 0)
 
 
-def logical(name: str) -> Function:
+def logical(name: str) -> ElementFunction:
     """Return the bit operator ``name`` of truth values."""
 
-    def combine(tl: TLContext, a: Scalar, b: Scalar) -> Handle:
+    def combine(tl: TLContext, a: ElementOperand, b: ElementOperand) -> Handle:
         return tl.elementwise(name, _truth(tl, a), _truth(tl, b))
 
     return combine
 
 
-def _truth(tl: TLContext, x: Scalar) -> Scalar:
+def _truth(tl: TLContext, x: ElementOperand) -> ElementOperand:
     return to_bool(tl, x) if isinstance(x, Handle) else int(bool(x))
 
 
 # arithmetic
 
 
-def scaled(name: str) -> Function:
+def scaled(name: str) -> ElementFunction:
     """Return ``a + alpha b`` for the operator ``name`` add, and so on."""
 
-    def combine(tl: TLContext, a: Scalar, b: Scalar, alpha: Number = 1) -> Handle:
+    def combine(tl: TLContext, a: ElementOperand, b: ElementOperand, alpha: Number = 1) -> Handle:
         return tl.elementwise(name, a, b if alpha == 1 else b * alpha)
 
     return combine
 
 
-def flipped_sub(tl: TLContext, a: Scalar, b: Scalar, alpha: Number = 1) -> Handle:
+def flipped_sub(tl: TLContext, a: ElementOperand, b: ElementOperand, alpha: Number = 1) -> Handle:
     """Compute ``b - alpha a``."""
     return tl.elementwise("sub", b, a if alpha == 1 else a * alpha)
 
 
-def divide(tl: TLContext, a: Scalar, b: Scalar, rounding_mode: str | None = None) -> Handle:
+def divide(tl: TLContext, a: ElementOperand, b: ElementOperand, rounding_mode: str | None = None) -> Handle:
     """Compute ``a / b``; ``rounding_mode`` is None, floor or trunc."""
     if rounding_mode == "floor":
         return floor_divide(tl, _in_f32(tl, a), _in_f32(tl, b))
@@ -96,11 +96,11 @@ def divide(tl: TLContext, a: Scalar, b: Scalar, rounding_mode: str | None = None
     return tl.elementwise("trunc", quotient) if rounding_mode == "trunc" and quotient.dtype.is_float else quotient
 
 
-def _in_f32(tl: TLContext, x: Scalar) -> Scalar:
+def _in_f32(tl: TLContext, x: ElementOperand) -> ElementOperand:
     return tl.cast(x, F32) if isinstance(x, Handle) and x.dtype.is_float else x
 
 
-def floor_divide(tl: TLContext, a: Scalar, b: Scalar) -> Handle:
+def floor_divide(tl: TLContext, a: ElementOperand, b: ElementOperand) -> Handle:
     """Divide and round down, as PyTorch does; the quotient of a float by 0 is not rounded."""
     quotient = tl.elementwise("div", a, b)
     if quotient.dtype.is_float:
@@ -109,7 +109,7 @@ def floor_divide(tl: TLContext, a: Scalar, b: Scalar) -> Handle:
     return quotient - tl.cast(_is_against(tl, rest, b), quotient.dtype)
 
 
-def _floor_divide_floats(tl: TLContext, a: Scalar, b: Scalar, quotient: Handle) -> Handle:
+def _floor_divide_floats(tl: TLContext, a: ElementOperand, b: ElementOperand, quotient: Handle) -> Handle:
     if not isinstance(b, Handle) and b == 0:
         return quotient
     rest = tl.elementwise("rem", a, b)
@@ -120,14 +120,14 @@ def _floor_divide_floats(tl: TLContext, a: Scalar, b: Scalar, quotient: Handle) 
     return tl.where(tl.elementwise("eq", b, 0), quotient, floor) if isinstance(b, Handle) else floor
 
 
-def _is_against(tl: TLContext, rest: Handle, b: Scalar) -> Handle:
+def _is_against(tl: TLContext, rest: Handle, b: ElementOperand) -> Handle:
     """Return a mask of the elements whose remainder is not 0 and differs in sign from the divisor."""
     below = tl.elementwise("lt", rest, 0)
     against = tl.elementwise("ne", below, tl.elementwise("lt", b, 0) if isinstance(b, Handle) else int(b < 0))
     return tl.elementwise("and", tl.elementwise("ne", rest, 0), against)
 
 
-def remainder(tl: TLContext, a: Scalar, b: Scalar) -> Handle:
+def remainder(tl: TLContext, a: ElementOperand, b: ElementOperand) -> Handle:
     """Return the remainder of ``a``, with the sign of ``b``."""
     rest = tl.elementwise("rem", a, b)
     if not rest.dtype.is_float:
@@ -135,7 +135,7 @@ def remainder(tl: TLContext, a: Scalar, b: Scalar) -> Handle:
     return tl.where(_is_against(tl, rest, b), rest + b, rest)
 
 
-def power(tl: TLContext, x: Scalar, exponent: Scalar) -> Handle:
+def power(tl: TLContext, x: ElementOperand, exponent: ElementOperand) -> Handle:
     """Compute ``x ** exponent``, for some exponents by quicker operators."""
     if isinstance(x, Handle) and not isinstance(exponent, Handle):
         powers: dict[float, Callable[[], Handle]] = {
@@ -172,7 +172,7 @@ def sign(tl: TLContext, x: Handle) -> Handle:
     return tl.cast(x > 0, x.dtype) - tl.cast(x < 0, x.dtype)
 
 
-def lerp(tl: TLContext, start: Handle, end: Handle, weight: Scalar) -> Handle:
+def lerp(tl: TLContext, start: Handle, end: Handle, weight: ElementOperand) -> Handle:
     """Interpolate from ``start`` if the magnitude of the weight is below 0.5, else from ``end``."""
     span = end - start
     if not isinstance(weight, Handle):
@@ -180,12 +180,12 @@ def lerp(tl: TLContext, start: Handle, end: Handle, weight: Scalar) -> Handle:
     return tl.where(tl.abs(weight) < 0.5, start + span * weight, end - span * (1.0 - weight))
 
 
-def addcmul(tl: TLContext, x: Handle, a: Scalar, b: Scalar, value: Number = 1) -> Handle:  # noqa: ARG001 - as above
+def addcmul(tl: TLContext, x: Handle, a: ElementOperand, b: ElementOperand, value: Number = 1) -> Handle:  # noqa: ARG001 - as above
     """Compute ``x + value a b``."""
     return x + (a * b if value == 1 else a * b * value)
 
 
-def addcdiv(tl: TLContext, x: Handle, a: Scalar, b: Scalar, value: Number = 1) -> Handle:  # noqa: ARG001 - as above
+def addcdiv(tl: TLContext, x: Handle, a: ElementOperand, b: ElementOperand, value: Number = 1) -> Handle:  # noqa: ARG001 - as above
     """Compute ``x + value a / b``."""
     return x + (a / b if value == 1 else a / b * value)
 
@@ -193,7 +193,7 @@ def addcdiv(tl: TLContext, x: Handle, a: Scalar, b: Scalar, value: Number = 1) -
 # limits and choices
 
 
-def clamp(tl: TLContext, x: Handle, min: Scalar | None = None, max: Scalar | None = None) -> Handle:  # noqa: A002 - PyTorch's names
+def clamp(tl: TLContext, x: Handle, min: ElementOperand | None = None, max: ElementOperand | None = None) -> Handle:  # noqa: A002 - PyTorch's names
     """Limit ``x`` to at least ``min`` and at most ``max``."""
     x = x if min is None else tl.maximum(x, min)
     return x if max is None else tl.minimum(x, max)
@@ -204,7 +204,7 @@ def hardtanh(tl: TLContext, x: Handle, low: Number = -1, high: Number = 1) -> Ha
     return tl.clamp(x, low, high)
 
 
-def where(tl: TLContext, condition: Handle, a: Scalar, b: Scalar) -> Handle:
+def where(tl: TLContext, condition: Handle, a: ElementOperand, b: ElementOperand) -> Handle:
     """Return ``a`` where ``condition`` is not 0, else ``b``."""
     if not isinstance(a, Handle) and not isinstance(b, Handle):
         if isinstance(a, int) and isinstance(b, int):
@@ -214,7 +214,7 @@ def where(tl: TLContext, condition: Handle, a: Scalar, b: Scalar) -> Handle:
     return tl.where(condition, a, b)
 
 
-def masked_fill(tl: TLContext, x: Handle, mask: Handle, number: Scalar) -> Handle:
+def masked_fill(tl: TLContext, x: Handle, mask: Handle, number: ElementOperand) -> Handle:
     """Return ``number`` where ``mask`` is not 0, else ``x``."""
     return tl.where(mask, number, x)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from kernbench.common.dtypes import I32, DType, DTypeLike
 from kernbench.common.dtypes import dtype as element_type
 from kernbench.common.values import value
-from kernbench.kernels.gemv import Epilogue
+from kernbench.kernels.gemv import GemvEpilogue
 from kernbench.kernels.shares import blocks, part, share
 from kernbench.kernels.tiling import CubeGrid, ProductGrid, piece_elements
 from kernbench.kernels.view import View
@@ -48,15 +48,15 @@ def write_product(
 
 
 @value
-class Product:
+class BlockProduct:
     """A batch of products (m, k) by (k, n) on a grid of PEs, with their epilogue."""
 
     grid: ProductGrid
     a: View
     b: View
-    epilogue: Epilogue
+    epilogue: GemvEpilogue
 
-    def on(self, out: int, a: int, b: int, addend: Sequence[int]) -> Product:
+    def on(self, out: int, a: int, b: int, addend: Sequence[int]) -> BlockProduct:
         """Return this product, of tensors at these addresses. ``addend`` is empty without an addend."""
         return replace(self, a=self.a.on(a), b=self.b.on(b), epilogue=self.epilogue.on(out, addend))
 
@@ -91,7 +91,7 @@ class Product:
 class SharedProduct:
     """A product on several cubes. The links between cubes carry each operand once for a cube, not for each PE."""
 
-    product: Product
+    product: BlockProduct
     cubes: CubeGrid
 
     @property
@@ -121,7 +121,7 @@ class SharedProduct:
             columns_of_b = _stage(columns_of_b, stage_at, tl)
         tl.barrier()
         epilogue = product.epilogue.tile((0, i, j), (1, rows, columns))
-        Product(cubes.within, rows_of_a, columns_of_b, epilogue).compute(tl.program_id(0), tl)
+        BlockProduct(cubes.within, rows_of_a, columns_of_b, epilogue).compute(tl.program_id(0), tl)
 
 
 def _stage(source: View, address: int, tl: TLContext) -> View:

@@ -1,7 +1,7 @@
 """Products of few rows (GEMV): one read of B from the memories of a machine takes most of their time.
 
 `Gemv` has the programs that read B. `PartialSums` finishes a split-K product, whose cubes sum different rows of B. Both
-end with an `Epilogue`.
+end with an `GemvEpilogue`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from kernbench.triton_emu.composites import EpilogueCall
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.tl_context import TLContext
 
-Piece: TypeAlias = tuple[int, int, int]
+RowPiece: TypeAlias = tuple[int, int, int]
 """A piece of A: the first row of its panel of B, parts, depth"""
 
 
 @value
-class Epilogue:
+class GemvEpilogue:
     """Last steps of a product: ``scale``, an addend, an activation, then rounding to the dtype of ``out``.
 
     ``out`` and ``addend`` are (batch, m, n). The addend has stride 0 along an axis that it is broadcast along.
@@ -38,12 +38,12 @@ class Epilogue:
     scale: float = 1.0
     activation: str | None = None
 
-    def on(self, out: int, addend: Sequence[int]) -> Epilogue:
+    def on(self, out: int, addend: Sequence[int]) -> GemvEpilogue:
         """Return this epilogue at the address of the result. ``addend`` has the addend's address, if there is one."""
         placed = None if self.addend is None else self.addend.on(addend[0])
         return replace(self, out=self.out.on(out), addend=placed)
 
-    def tile(self, corner: Sequence[int], extents: Shape) -> Epilogue:
+    def tile(self, corner: Sequence[int], extents: Shape) -> GemvEpilogue:
         """Return the epilogue of the part of the result from ``corner`` on."""
         addend = None if self.addend is None else self.addend.tile(corner, extents)
         return replace(self, out=self.out.tile(corner, extents), addend=addend)
@@ -72,7 +72,7 @@ class Epilogue:
 
 
 @value
-class Panel:
+class WeightPanel:
     """A panel of B: ``columns`` columns from ``column`` on, in ``parts`` groups of ``depth`` rows.
 
     The first group begins at ``row``. Each further group begins ``apart`` rows after the start of the previous group.
@@ -106,7 +106,7 @@ class Gemv:
 
     m: int
     b: View
-    epilogue: Epilogue
+    epilogue: GemvEpilogue
     tile_n: int
     max_columns: int
     is_sharded: bool = False
@@ -147,11 +147,11 @@ class Gemv:
 
     def _multiply(
         self,
-        pieces: Mapping[Piece, Handle],
+        pieces: Mapping[RowPiece, Handle],
         b: View,
-        panels: Sequence[Panel],
+        panels: Sequence[WeightPanel],
         prefetched: Sequence[Handle],
-        epilogue: Epilogue,
+        epilogue: GemvEpilogue,
         tl: TLContext,
     ) -> None:
         for column, group in groupby(enumerate(panels), key=lambda numbered: numbered[1].column):
@@ -163,9 +163,9 @@ class Gemv:
             assert sums is not None, "a group has a panel"
             epilogue.store(sums, column, tl)
 
-    def _load_rows(self, a: int, panels: Sequence[Panel], tl: TLContext) -> dict[Piece, Handle]:
+    def _load_rows(self, a: int, panels: Sequence[WeightPanel], tl: TLContext) -> dict[RowPiece, Handle]:
         """Load A in pieces that match the panels of B, with one command for all pieces of one shape."""
-        k, pieces = self.b.extents[1], dict[Piece, Handle]()
+        k, pieces = self.b.extents[1], dict[RowPiece, Handle]()
         for depth, parts, apart in dict.fromkeys((panel.depth, panel.parts, panel.apart) for panel in panels):
             firsts = sorted({panel.row for panel in panels if (panel.depth, panel.parts) == (depth, parts)})
             together = firsts == list(range(firsts[0], firsts[0] + len(firsts) * depth, depth))
@@ -177,7 +177,7 @@ class Gemv:
                 pieces[row, parts, depth] = tl.reshape(tl.part(loaded, i), (self.m, parts * depth))
         return pieces
 
-    def _panels(self, rows: tuple[int, int], columns: tuple[int, int], tl: TLContext) -> list[Panel]:
+    def _panels(self, rows: tuple[int, int], columns: tuple[int, int], tl: TLContext) -> list[WeightPanel]:
         """Return the panels of a range of rows and columns of B. Panels of the same columns are consecutive."""
         if not (rows[1] and columns[1]):
             return []
@@ -185,7 +185,7 @@ class Gemv:
             return list(self._column_panels(rows, columns))
         return list(self._row_panels(rows, columns, 1 if self.is_sharded else tl.num_programs(0)))
 
-    def _column_panels(self, rows: tuple[int, int], columns: tuple[int, int]) -> Iterator[Panel]:
+    def _column_panels(self, rows: tuple[int, int], columns: tuple[int, int]) -> Iterator[WeightPanel]:
         """Yield panels of contiguous columns: first the partial tile, then full tiles, with smaller panels at the end.
 
         A small last panel leaves little to multiply after it has arrived.
@@ -196,9 +196,9 @@ class Gemv:
         for j, count in groups:
             most = last_panel_rows(depth) if (j, count) == groups[-1] else depth
             for first, lines in blocks(k, most, row):
-                yield Panel(first, j, lines, count)
+                yield WeightPanel(first, j, lines, count)
 
-    def _row_panels(self, rows: tuple[int, int], columns: tuple[int, int], parts: int) -> Iterator[Panel]:
+    def _row_panels(self, rows: tuple[int, int], columns: tuple[int, int], parts: int) -> Iterator[WeightPanel]:
         """Yield panels of contiguous rows, each with rows from ``parts`` memories.
 
         All PEs of a cube read the same rows at once. Each panel therefore takes rows from all memories of the cube,
@@ -211,9 +211,9 @@ class Gemv:
         apart = k // parts if k > depth else 0
         for j, count in blocks(n, width, column):
             for first, lines in blocks(apart, max(depth // parts, 1), row):
-                yield Panel(first, j, lines, count, parts, apart)
+                yield WeightPanel(first, j, lines, count, parts, apart)
             if k > apart * parts:
-                yield Panel(row + apart * parts, j, k - apart * parts, count)
+                yield WeightPanel(row + apart * parts, j, k - apart * parts, count)
 
     @property
     def _is_transposed(self) -> bool:
@@ -228,7 +228,7 @@ class Gemv:
         copies = View.row_major(buffer, (tl.num_programs(1), size), self.b.dtype)
         return all_gather([source], [copies], tl)[0].address
 
-    def _load(self, b: View, panel: Panel, tl: TLContext) -> Handle:
+    def _load(self, b: View, panel: WeightPanel, tl: TLContext) -> Handle:
         tile = b.tile((0, panel.row, panel.column), (panel.depth, panel.columns))
         if self._is_transposed:
             return tile.transposed.load(tl)
@@ -247,7 +247,7 @@ class PartialSums:
     parts: int
     m: int
     n: int
-    epilogue: Epilogue
+    epilogue: GemvEpilogue
     max_columns: int
 
     def run(self, out: int, sums: int, *addend: int, tl: TLContext) -> None:

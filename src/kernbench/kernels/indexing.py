@@ -24,7 +24,7 @@ from kernbench.triton_emu.tl_context import Runs, TLContext
 
 RunChange: TypeAlias = Literal["set", "add", "max", "min"]
 """A change of memory by a scatter: a store, or an atomic update."""
-KnownValues: TypeAlias = Callable[[int, int], Array]
+IndexValues: TypeAlias = Callable[[int, int], Array]
 """A function of a first element and a number of elements that returns their values, for a run without data"""
 NOT_HERE = -1
 """Row number that stands for a row of zeros."""
@@ -40,7 +40,7 @@ class IndexedAxis:
     dtype: DType
     extent: int
     stride: int
-    values: KnownValues | None = None
+    values: IndexValues | None = None
 
     def load(self, ptr: int, first: int, count: int, tl: TLContext) -> Array:
         """Load ``count`` indices from index ``first`` on, wait for them, and return their values."""
@@ -136,7 +136,7 @@ def fill_runs(selection: RunSelection, number: Number, x_ptr: int, *index_ptrs: 
 
 
 def list_nonzero(
-    shape: Shape, dtype: DType, values: KnownValues | None, out_ptr: int, x_ptr: int, *, tl: TLContext
+    shape: Shape, dtype: DType, values: IndexValues | None, out_ptr: int, x_ptr: int, *, tl: TLContext
 ) -> None:
     """Write the indices, of i64, of the elements of x that are not 0, in order, one row for each element.
 

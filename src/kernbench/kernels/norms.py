@@ -13,7 +13,7 @@ from operator import add, mul, sub, truediv
 
 from kernbench.common.dtypes import F32, DTypeLike
 from kernbench.common.dtypes import dtype as element_type
-from kernbench.kernels.shares import Columns, all_gather, blocks, columns_of, program_number, row_ranges, share
+from kernbench.kernels.shares import RowPieces, all_gather, blocks, columns_of, program_number, row_ranges, share
 from kernbench.kernels.tiling import most_elements, piece_of_row
 from kernbench.kernels.view import View
 from kernbench.triton_emu.handles import Handle
@@ -233,7 +233,7 @@ def log_sum_exp_rows(out: View, x: View, *, tl: TLContext) -> None:
         out.tile((row, 0), total.shape).store(total, tl)
 
 
-def _sum_exponentials(x: Columns, tl: TLContext) -> tuple[Handle, Handle]:
+def _sum_exponentials(x: RowPieces, tl: TLContext) -> tuple[Handle, Handle]:
     """Return the maximum of each row, and the sum of exp(x - maximum), in one pass over the pieces."""
     state: tuple[Handle, Handle] | None = None
     for piece in x.pieces:

@@ -23,7 +23,7 @@ CellRule: TypeAlias = Callable[..., Sequence[Gates]]
 
 
 @value
-class Cell:
+class RecurrentCell:
     """A cell of ``width`` features. Operands and results are contiguous matrices of gates; a bias has one row."""
 
     rule: CellRule

@@ -20,7 +20,7 @@ _MOST_ROWS_OF_PARTS = 512
 
 
 @value
-class Fold:
+class RowFold:
     """A reduction: its ``tl`` function, and the operator that combines two results; ``square``: of x * x."""
 
     name: Literal["sum", "max", "min"]
@@ -32,8 +32,8 @@ class Fold:
         return {"sum": tl.sum, "max": tl.max, "min": tl.min}[self.name](x * x if self.square else x, 1)
 
 
-SUM, SUM_OF_SQUARES = Fold("sum", "add"), Fold("sum", "add", square=True)
-MAX, MIN = Fold("max", "maximum"), Fold("min", "minimum")
+SUM, SUM_OF_SQUARES = RowFold("sum", "add"), RowFold("sum", "add", square=True)
+MAX, MIN = RowFold("max", "maximum"), RowFold("min", "minimum")
 
 
 def wide(x: Handle, tl: TLContext) -> Handle:
@@ -41,7 +41,7 @@ def wide(x: Handle, tl: TLContext) -> Handle:
     return x if x.dtype.is_float else tl.cast(x, I64)
 
 
-def fold_rows(out: View, x: View, *, fold: Fold, scale: float = 1.0, tl: TLContext) -> None:
+def fold_rows(out: View, x: View, *, fold: RowFold, scale: float = 1.0, tl: TLContext) -> None:
     """Reduce each row of ``x`` (rows, n), times ``scale``, to ``out`` (rows,). Programs share the rows."""
     rows, columns = x.extents
     first, size = share(rows, tl)
@@ -52,7 +52,7 @@ def fold_rows(out: View, x: View, *, fold: Fold, scale: float = 1.0, tl: TLConte
         out.tile((row,), total.shape).store(total, tl)
 
 
-def fold_parts(out: View, x: View, *, fold: Fold, tl: TLContext) -> None:
+def fold_parts(out: View, x: View, *, fold: RowFold, tl: TLContext) -> None:
     """Reduce one part of each row of ``x`` (rows, n) in each of the first programs, to ``out`` (parts, rows)."""
     (parts, rows), columns = out.extents, x.extents[1]
     program = program_number(tl)
@@ -63,7 +63,7 @@ def fold_parts(out: View, x: View, *, fold: Fold, tl: TLContext) -> None:
             out.tile((program, row), total.shape).store(total, tl)
 
 
-def _fold_elements(fold: Fold, rows: View, tl: TLContext) -> Handle:
+def _fold_elements(fold: RowFold, rows: View, tl: TLContext) -> Handle:
     """Return the reduction of each row, in f32 for floats, by pieces that fit in scratch."""
     total: Handle | None = None
     count, size = rows.extents

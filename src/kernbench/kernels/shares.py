@@ -74,7 +74,7 @@ def all_gather(sources: Sequence[View], copies: Sequence[View], tl: TLContext) -
 
 
 @value
-class Columns:
+class RowPieces:
     """Columns of some rows, in pieces: ``columns(first, count)`` returns ``count`` columns as a handle.
 
     A single piece is loaded or computed once and stays in scratch. Several pieces are loaded and computed again in each
@@ -85,25 +85,25 @@ class Columns:
     compute: Callable[[int, int], Handle]
 
     @staticmethod
-    def of(pieces: Sequence[tuple[int, int]], compute: Callable[[int, int], Handle]) -> Columns:
+    def of(pieces: Sequence[tuple[int, int]], compute: Callable[[int, int], Handle]) -> RowPieces:
         """Return the columns that ``compute(first, count)`` returns; a single piece is computed here."""
         if len(pieces) > 1:
-            return Columns(pieces, compute)
+            return RowPieces(pieces, compute)
         values = compute(*pieces[0])
-        return Columns(pieces, lambda _first, _count: values)
+        return RowPieces(pieces, lambda _first, _count: values)
 
     def __call__(self, first: int, count: int) -> Handle:
         """Return the columns of a piece."""
         return self.compute(first, count)
 
-    def map(self, body: Callable[..., Handle], *operands: Columns | Handle) -> Columns:
+    def map(self, body: Callable[..., Handle], *operands: RowPieces | Handle) -> RowPieces:
         """Return ``body(piece, *operands)`` of each piece. Operands are columns, or handles that all pieces share."""
 
         def compute(first: int, count: int) -> Handle:
-            pieces = [operand(first, count) if isinstance(operand, Columns) else operand for operand in operands]
+            pieces = [operand(first, count) if isinstance(operand, RowPieces) else operand for operand in operands]
             return body(self(first, count), *pieces)
 
-        return Columns.of(self.pieces, compute)
+        return RowPieces.of(self.pieces, compute)
 
     def sum(self, tl: TLContext) -> Handle:
         """Return the sum of each row, shape (rows, 1)."""
@@ -137,19 +137,19 @@ def row_ranges(matrix: View, block: int, split: bool, tl: TLContext) -> Iterator
         yield from blocks(size, max(1, min(-(-least // _BLOCKS), block // columns)), first)
 
 
-def row_blocks(matrix: View, block: int, split: bool, tl: TLContext) -> Iterator[tuple[int, Columns]]:
+def row_blocks(matrix: View, block: int, split: bool, tl: TLContext) -> Iterator[tuple[int, RowPieces]]:
     """Yield the first row and the columns of each block of `row_ranges`."""
     for row, count in row_ranges(matrix, block, split, tl):
         yield row, columns_of(matrix.tile((row, 0), (count, matrix.extents[1])), block, tl)
 
 
-def columns_of(rows: View, width: int, tl: TLContext) -> Columns:
+def columns_of(rows: View, width: int, tl: TLContext) -> RowPieces:
     """Return the columns of ``rows`` in f32, in pieces of at most ``width`` columns. A single piece is loaded here."""
 
     def load(first: int, count: int) -> Handle:
         return tl.cast(rows.tile((0, first), (rows.extents[0], count)).load(tl), F32)
 
-    return Columns.of(tuple(blocks(rows.extents[1], width)), load)
+    return RowPieces.of(tuple(blocks(rows.extents[1], width)), load)
 
 
 def load_rows(rows: View, tl: TLContext) -> Handle:

@@ -17,7 +17,7 @@ from kernbench.common.values import value
 from kernbench.kernels.attention import attention as attention_kernel
 from kernbench.kernels.elementwise import add as add_kernel
 from kernbench.kernels.elementwise import elementwise, shards_to_rows, strided_copy
-from kernbench.kernels.gemv import Epilogue, Gemv
+from kernbench.kernels.gemv import Gemv, GemvEpilogue
 from kernbench.kernels.linear import add_bias as add_bias_kernel
 from kernbench.kernels.linear import linear as linear_kernel
 from kernbench.kernels.norms import layernorm as layernorm_kernel
@@ -221,7 +221,7 @@ def _launch_gemv(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, torc
     product = Gemv(
         m,
         View.row_major(0, (1, k, n), item),
-        Epilogue(View.row_major(0, (1, m, n), item), addend),
+        GemvEpilogue(View.row_major(0, (1, m, n), item), addend),
         pe.gemm.tile_n,
         panel_columns(pe.tcm.scratch_bytes, grid.pes, m, item.itemsize),
         is_sharded=True,

@@ -284,7 +284,7 @@ class Handle(Allocation):
         raise _no_value("read")
 
 
-class View(Handle):
+class HandleView(Handle):
     """The bytes of ``base`` from byte ``offset`` on, in row-major order, in another shape.
 
     A view keeps the handle alive, and frees no memory itself.

@@ -26,7 +26,7 @@ from kernbench.triton_emu.checks import (
     permutation,
     resolve_shape,
 )
-from kernbench.triton_emu.handles import Handle, Number, View
+from kernbench.triton_emu.handles import Handle, HandleView, Number
 from kernbench.triton_emu.issuer import Issuer
 from kernbench.triton_emu.source import kernel_error
 
@@ -307,7 +307,7 @@ class MathCalls(ElementwiseCalls):
         """
         self._runner.check()
         extent = resolve_shape(shape, self._own(x).shape)
-        return x if extent == x.shape else View(x, extent)
+        return x if extent == x.shape else HandleView(x, extent)
 
     def part(self, x: Handle, index: int) -> Handle:
         """Return ``x[index]``, the part of ``x`` at one index of its first axis, as a view.
@@ -318,7 +318,7 @@ class MathCalls(ElementwiseCalls):
         shape = self._own(x).shape
         if not shape or not 0 <= index < shape[0]:
             raise kernel_error(f"part {index} of a tensor of shape {shape}: the index must be inside the first axis")
-        return View(x, shape[1:], index * prod(shape[1:]) * x.dtype.itemsize)
+        return HandleView(x, shape[1:], index * prod(shape[1:]) * x.dtype.itemsize)
 
     def expand_dims(self, x: Handle, axis: int) -> Handle:
         """Return a view of ``x`` with a new axis of extent 1 at position ``axis``, which operators then broadcast."""

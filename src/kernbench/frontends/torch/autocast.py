@@ -12,7 +12,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.library import Library, fallthrough_kernel
 from torch.utils._pytree import tree_leaves, tree_map
 
-from kernbench.frontends.torch.storage import Arguments, Options, TorchOperator, overload_of
+from kernbench.frontends.torch.storage import CallArguments, CallOptions, TorchOperator, overload_of
 from kernbench.frontends.torch.tensor import AhbmTensor, replace
 
 _KEY = "AutocastPrivateUse1"
@@ -110,20 +110,22 @@ _WIDEST = [
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 
-def _narrow_type(_: Arguments, __: Options) -> torch.dtype:
+def _narrow_type(_: CallArguments, __: CallOptions) -> torch.dtype:
     return torch.get_autocast_dtype("privateuseone")
 
 
-def _f32(_: Arguments, __: Options) -> torch.dtype:
+def _f32(_: CallArguments, __: CallOptions) -> torch.dtype:
     return torch.float32
 
 
-def _widest(args: Arguments, kwargs: Options) -> torch.dtype:
+def _widest(args: CallArguments, kwargs: CallOptions) -> torch.dtype:
     types = {x.dtype for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor) and x.dtype in _FLOATS}
     return torch.float32 if torch.float32 in types or len(types) > 1 else _narrow_type(args, kwargs)
 
 
-def _casting(operator: TorchOperator, type_of: Callable[[Arguments, Options], torch.dtype]) -> Callable[..., Any]:
+def _casting(
+    operator: TorchOperator, type_of: Callable[[CallArguments, CallOptions], torch.dtype]
+) -> Callable[..., Any]:
     """Return a function that runs an operator with its floating-point operands cast to the type of ``type_of``."""
 
     def run(*args: Any, **kwargs: Any) -> Any:

@@ -13,11 +13,11 @@ from torch import Tensor
 from kernbench.common.values import value
 
 aten = torch.ops.aten
-Ints = Sequence[int]
+Sizes = Sequence[int]
 
 
 @value
-class _Rule:
+class _WindowRule:
     """Stride, padding and dilation along each axis of an image, and the number of groups of channels."""
 
     stride: tuple[int, ...]
@@ -26,17 +26,17 @@ class _Rule:
     groups: int = 1
 
     @staticmethod
-    def of(axes: int, stride: Ints, padding: Ints, dilation: Ints = (1,), groups: int = 1) -> _Rule:
+    def of(axes: int, stride: Sizes, padding: Sizes, dilation: Sizes = (1,), groups: int = 1) -> _WindowRule:
         """Return the rule for ``axes`` axes."""
-        return _Rule(_per_axis(stride, axes), _per_axis(padding, axes), _per_axis(dilation, axes), groups)
+        return _WindowRule(_per_axis(stride, axes), _per_axis(padding, axes), _per_axis(dilation, axes), groups)
 
 
-def _per_axis(numbers: Ints, axes: int) -> tuple[int, ...]:
+def _per_axis(numbers: Sizes, axes: int) -> tuple[int, ...]:
     """Return a number for each axis: a single number counts for all."""
     return tuple(numbers) * axes if len(numbers) == 1 else tuple(numbers)
 
 
-def _windows(x: Tensor, kernel: Ints, rule: _Rule) -> tuple[Tensor, list[int]]:
+def _windows(x: Tensor, kernel: Sizes, rule: _WindowRule) -> tuple[Tensor, list[int]]:
     """Pad ``x`` (n, c, …). Return a view as windows, (n, places…, c, kernel…), and the numbers of places."""
     if any(rule.padding):
         x = aten.constant_pad_nd.default(x, [p for p in reversed(rule.padding) for _ in range(2)], 0.0)
@@ -51,7 +51,7 @@ def _windows(x: Tensor, kernel: Ints, rule: _Rule) -> tuple[Tensor, list[int]]:
     return x.as_strided(shape, (image, *between, channel, *inside), x.storage_offset()), places
 
 
-def _columns(x: Tensor, kernel: Ints, rule: _Rule) -> tuple[Tensor, list[int]]:
+def _columns(x: Tensor, kernel: Sizes, rule: _WindowRule) -> tuple[Tensor, list[int]]:
     """Return one matrix per group, (groups, n · places, c · kernel), and the number of places along each axis."""
     windows, places = _windows(x, kernel, rule)
     rows, depth = x.shape[0] * prod(places), x.shape[1] // rule.groups * prod(kernel)
@@ -62,16 +62,16 @@ def convolution(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    stride: Ints,
-    padding: Ints,
-    dilation: Ints,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
     transposed: bool,
-    output_padding: Ints,
+    output_padding: Sizes,
     groups: int,
 ) -> Tensor:
     """Compute a convolution: the product of windows and weights, or for a transposed one its gradient."""
     axes = x.dim() - 2
-    rule = _Rule.of(axes, stride, padding, dilation, groups)
+    rule = _WindowRule.of(axes, stride, padding, dilation, groups)
     if not transposed:
         return _convolve(x, weight, bias, rule)
     more = _per_axis(output_padding, axes)
@@ -83,7 +83,7 @@ def convolution(
     return out if bias is None else out + bias.reshape(1, -1, *[1] * axes)
 
 
-def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None, rule: _Rule) -> Tensor:
+def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None, rule: _WindowRule) -> Tensor:
     groups = rule.groups
     columns, places = _columns(x, weight.shape[2:], rule)
     out_channels = weight.shape[0] // groups
@@ -99,7 +99,7 @@ def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None, rule: _Rule) -> Te
     return out
 
 
-def _differentiate_input(grad: Tensor, shape: Ints, weight: Tensor, rule: _Rule) -> Tensor:
+def _differentiate_input(grad: Tensor, shape: Sizes, weight: Tensor, rule: _WindowRule) -> Tensor:
     """Compute the gradient of the input: multiply each place's gradient by the weights, and add up the windows."""
     n, places, groups = grad.shape[0], grad.shape[2:], rule.groups
     channels = weight.shape[0] // groups
@@ -110,7 +110,7 @@ def _differentiate_input(grad: Tensor, shape: Ints, weight: Tensor, rule: _Rule)
     return _add_windows(windows, shape, rule)
 
 
-def _add_windows(windows: Tensor, shape: Ints, rule: _Rule) -> Tensor:
+def _add_windows(windows: Tensor, shape: Sizes, rule: _WindowRule) -> Tensor:
     """Return a tensor of ``shape``, the sum of windows (groups, n, places…, channels, kernel…) at their places.
 
     Each step adds the elements at one kernel offset, for all windows.
@@ -141,17 +141,17 @@ def convolution_backward(
     grad: Tensor,
     x: Tensor,
     weight: Tensor,
-    bias_sizes: Ints | None,  # noqa: ARG001 - the mask has it
-    stride: Ints,
-    padding: Ints,
-    dilation: Ints,
+    bias_sizes: Sizes | None,  # noqa: ARG001 - the mask has it
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
     transposed: bool,
-    output_padding: Ints,  # noqa: ARG001 - the shape of grad has it
+    output_padding: Sizes,  # noqa: ARG001 - the shape of grad has it
     groups: int,
     output_mask: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Compute the gradients of input, weights and bias that ``output_mask`` requests."""
-    rule = _Rule.of(x.dim() - 2, stride, padding, dilation, groups)
+    rule = _WindowRule.of(x.dim() - 2, stride, padding, dilation, groups)
     by_x = by_weight = None
     by_bias = grad.sum([0, *range(2, grad.dim())]) if output_mask[2] else None
     if output_mask[0]:
@@ -162,7 +162,7 @@ def convolution_backward(
     return by_x, by_weight, by_bias
 
 
-def _differentiate_weight(grad: Tensor, x: Tensor, weight: Tensor, rule: _Rule) -> Tensor:
+def _differentiate_weight(grad: Tensor, x: Tensor, weight: Tensor, rule: _WindowRule) -> Tensor:
     """Compute the gradient of the weights: multiply the gradients of all places by their windows."""
     columns, places = _columns(x, weight.shape[2:], rule)
     channels = weight.shape[0] // rule.groups
@@ -172,25 +172,25 @@ def _differentiate_weight(grad: Tensor, x: Tensor, weight: Tensor, rule: _Rule) 
 
 def _pooling(
     x: Tensor,
-    kernel: Ints,
-    stride: Ints,
-    padding: Ints,
+    kernel: Sizes,
+    stride: Sizes,
+    padding: Sizes,
     ceil_mode: bool,
     count_include_pad: bool,
     divisor_override: int | None,
-) -> tuple[tuple[int, ...], _Rule] | None:
+) -> tuple[tuple[int, ...], _WindowRule] | None:
     """Return kernel and rule of average pooling whose windows all have as many elements; None for any other."""
     axes = len(kernel) if len(kernel) > 1 else x.dim() - 2
     if ceil_mode or divisor_override or (any(padding) and not count_include_pad) or x.dim() != axes + 2:
         return None
-    return _per_axis(kernel, axes), _Rule.of(axes, stride or kernel, padding)
+    return _per_axis(kernel, axes), _WindowRule.of(axes, stride or kernel, padding)
 
 
 def avg_pool2d(
     x: Tensor,
-    kernel: Ints,
-    stride: Ints = (),
-    padding: Ints = (0,),
+    kernel: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = (0,),
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
@@ -208,9 +208,9 @@ def avg_pool2d(
 def avg_pool2d_backward(
     grad: Tensor,
     x: Tensor,
-    kernel: Ints,
-    stride: Ints,
-    padding: Ints,
+    kernel: Sizes,
+    stride: Sizes,
+    padding: Sizes,
     ceil_mode: bool,
     count_include_pad: bool,
     divisor_override: int | None,

@@ -28,7 +28,7 @@ from kernbench.common.errors import InputError, there_are
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch import device as ahbm
 from kernbench.frontends.torch.generators import DEFAULT, Generator
-from kernbench.frontends.torch.storage import Arguments, Options, TorchOperator, current
+from kernbench.frontends.torch.storage import CallArguments, CallOptions, TorchOperator, current
 from kernbench.frontends.torch.tensor import AhbmTensor, SaysCuda, device_of, is_called_cuda, replace
 from kernbench.runtime_api.context import current_context
 
@@ -125,8 +125,8 @@ class _NumberingContext(_device.DeviceContext):
         self,
         func: Callable[..., Any],
         types: Iterable[type],
-        args: Arguments = (),
-        kwargs: Options | None = None,
+        args: CallArguments = (),
+        kwargs: CallOptions | None = None,
     ) -> Any:
         """Call ``func``; a factory without a device argument gets this device."""
         named = dict(kwargs or {})
@@ -164,8 +164,8 @@ class _AsCuda(SaysCuda):
         self,
         func: Callable[..., Any],
         types: Iterable[type],
-        args: Arguments = (),
-        kwargs: Options | None = None,
+        args: CallArguments = (),
+        kwargs: CallOptions | None = None,
     ) -> Any:
         """Call ``func`` with the machine in place of each GPU among its arguments."""
         named = kwargs or {}

@@ -46,7 +46,7 @@ from kernbench.frontends.torch.ways import (
     REFUSED_LAYOUT,
     VIEW,
     VIEW_IN_PLACE,
-    Way,
+    OperatorWay,
     decomposition,
     expression,
     factory,
@@ -473,18 +473,20 @@ EXPRESSIONS: Mapping[str, Rule] = MappingProxyType(
 _DECOMPOSITIONS: Mapping[torch._ops.OperatorBase, Callable[..., Any]] = MappingProxyType(
     {**decomposition_table, **core_aten_decompositions()}
 )
-_REFUSED_COLLECTIVE = Way("refused", collectives.refuse)
+_REFUSED_COLLECTIVE = OperatorWay("refused", collectives.refuse)
 
 
 @cache
-def _decomposed(operator: TorchOperator) -> Way:
+def _decomposed(operator: TorchOperator) -> OperatorWay:
     return COMPOSITE if is_composite(operator) else decomposition(_DECOMPOSITIONS[operator])
 
 
-DECOMPOSED = Way("decomposition", lambda operator, args, kwargs: _decomposed(operator).run(operator, args, kwargs))
+DECOMPOSED = OperatorWay(
+    "decomposition", lambda operator, args, kwargs: _decomposed(operator).run(operator, args, kwargs)
+)
 
 
-def _rows() -> Iterator[tuple[str, Way]]:
+def _rows() -> Iterator[tuple[str, OperatorWay]]:
     """Yield the rows of the table."""
     for names, function in (*_KERNELS.items(), *_COPIES.items()):
         for name in names.split():
@@ -499,8 +501,8 @@ def _rows() -> Iterator[tuple[str, Way]]:
             yield name, way
 
 
-def _table() -> Mapping[str, Way]:
-    rows: dict[str, Way] = {}
+def _table() -> Mapping[str, OperatorWay]:
+    rows: dict[str, OperatorWay] = {}
     for name, way in _rows():
         assert name not in rows, f"two rows of {name}"
         rows[name] = way
@@ -515,7 +517,7 @@ CREATES = frozenset(
 
 
 @cache
-def way_of(operator: TorchOperator) -> Way:
+def way_of(operator: TorchOperator) -> OperatorWay:
     """Return how an operator runs: by its row in the table, or by the row of the operator of which it is a form."""
     row = _row_of(operator) or _way_of_form(operator)
     if row is not None:
@@ -523,7 +525,7 @@ def way_of(operator: TorchOperator) -> Way:
     return DECOMPOSED if is_composite(operator) or operator in _DECOMPOSITIONS else HOST
 
 
-def _row_of(operator: TorchOperator) -> Way | None:
+def _row_of(operator: TorchOperator) -> OperatorWay | None:
     """Return the row of an operator. For an operator of the program or of a library, return its function."""
     if operator.namespace in collectives.NAMESPACES:
         function = collectives.LOWERINGS.get(operator)
@@ -537,7 +539,7 @@ def _row_of(operator: TorchOperator) -> Way | None:
     return TABLE.get(name) if row is None and not has_out else row
 
 
-def _way_of_form(operator: TorchOperator) -> Way | None:
+def _way_of_form(operator: TorchOperator) -> OperatorWay | None:
     """Return the way of a form of another operator: ``out=``, in place, or on lists; None for any other operator."""
     name = operator.overloadpacket.__name__
     if name.lstrip("_").startswith(_NO_STRIDES):
@@ -554,7 +556,7 @@ def _way_of_form(operator: TorchOperator) -> Way | None:
     return _way_in_place(operator, name) if name.endswith("_") and not name.endswith("__") else None
 
 
-def _way_in_place(operator: TorchOperator, name: str) -> Way | None:
+def _way_in_place(operator: TorchOperator, name: str) -> OperatorWay | None:
     """Return the way of ``name_``: the expression of ``name``, PyTorch's decomposition, or ``name`` and a copy."""
     row = TABLE.get(name[:-1])
     if row is not None and row.kind == "expression":

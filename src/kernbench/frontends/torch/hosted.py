@@ -18,7 +18,7 @@ from kernbench.common.errors import InputError, UnmodelledError
 from kernbench.common.values import value
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch.modules import program_place
-from kernbench.frontends.torch.storage import Arguments, Options, TorchOperator, current
+from kernbench.frontends.torch.storage import CallArguments, CallOptions, TorchOperator, current
 from kernbench.frontends.torch.tensor import (
     AhbmTensor,
     from_host,
@@ -77,7 +77,7 @@ def _note(name: str) -> None:
     context.operators.note_unmodelled()
 
 
-def on_host(operator: TorchOperator, args: Arguments, kwargs: Options, *, in_order: bool = False) -> Any:
+def on_host(operator: TorchOperator, args: CallArguments, kwargs: CallOptions, *, in_order: bool = False) -> Any:
     """Copy an operator's operands to the host, compute there, and copy the results back. Note it as unmodelled.
 
     ``in_order``: the operator writes to elements that share memory, so operands keep their layout and dtypes. Raises
@@ -135,7 +135,7 @@ class _UnwrittenOperands:
 
     @staticmethod
     def of(
-        operator: TorchOperator, args: Arguments, kwargs: Options, copies: Mapping[int, Tensor]
+        operator: TorchOperator, args: CallArguments, kwargs: CallOptions, copies: Mapping[int, Tensor]
     ) -> _UnwrittenOperands:
         """Return the unwritten operands of a call; none for PyTorch's own operators."""
         if operator.namespace == "aten":
@@ -186,7 +186,7 @@ def _make_blank(x: Tensor) -> Tensor:
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
 
 
-def _result_types(operator: TorchOperator, args: Arguments, kwargs: Options) -> list[torch.dtype | None] | None:
+def _result_types(operator: TorchOperator, args: CallArguments, kwargs: CallOptions) -> list[torch.dtype | None] | None:
     """Return the types of an operator's results; None if PyTorch must compute the results to find out."""
     try:
         form = operator(*tree_map(without_elements, args), **tree_map(without_elements, kwargs))
@@ -206,7 +206,7 @@ def _round(results: Any, types: Sequence[torch.dtype | None], written: set[int])
     return tree_map(convert, results)
 
 
-def leaves(args: Arguments, kwargs: Options) -> list[Any]:
+def leaves(args: CallArguments, kwargs: CallOptions) -> list[Any]:
     """Return all arguments of an operator, with lists and tuples flattened."""
     arguments: list[Any] = []
     tree_map(arguments.append, (args, kwargs))
@@ -217,7 +217,7 @@ def _on_host_device(x: object) -> object:
     return torch.device("cpu") if isinstance(x, torch.device) and x.type == DEVICE else x
 
 
-def written_by(operator: TorchOperator, args: Arguments, kwargs: Options) -> list[AhbmTensor]:
+def written_by(operator: TorchOperator, args: CallArguments, kwargs: CallOptions) -> list[AhbmTensor]:
     """Return the tensors of the machine that an operator writes."""
     targets: list[Any] = []
     for place, argument in enumerate(operator._schema.arguments):  # noqa: SLF001 - as subclasses use it
@@ -227,7 +227,7 @@ def written_by(operator: TorchOperator, args: Arguments, kwargs: Options) -> lis
     return [x for x in leaves((targets,), {}) if isinstance(x, AhbmTensor)]
 
 
-def _output_ids(operator: TorchOperator, args: Arguments, kwargs: Options) -> set[int]:
+def _output_ids(operator: TorchOperator, args: CallArguments, kwargs: CallOptions) -> set[int]:
     """Return the ids of operands that the operator only writes (``out=``)."""
     arguments = operator._schema.arguments  # noqa: SLF001 - as subclasses use it
     names = {argument.name for argument in arguments if argument.is_out}
@@ -238,7 +238,7 @@ def _output_ids(operator: TorchOperator, args: Arguments, kwargs: Options) -> se
 # elements that share memory
 
 
-def writes_in_order(operator: TorchOperator, args: Arguments, kwargs: Options) -> bool:
+def writes_in_order(operator: TorchOperator, args: CallArguments, kwargs: CallOptions) -> bool:
     """Return whether an operator writes to elements that share memory. The order of writes then matters.
 
     Raises RuntimeError, with PyTorch's message, if PyTorch refuses the write.

@@ -20,12 +20,12 @@ from torch import Tensor
 from kernbench.common.dtypes import I32
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
-from kernbench.frontends.torch.launches import Program, dtype_of, launch
+from kernbench.frontends.torch.launches import DeviceProgram, dtype_of, launch
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import AhbmTensor, from_host, known_elements, new, sip_of
 from kernbench.kernels.indexing import (
     IndexedAxis,
-    KnownValues,
+    IndexValues,
     RunChange,
     RunSelection,
     fill_runs,
@@ -65,7 +65,7 @@ def _scatter_to(
     return x
 
 
-def _launch(selection: RunSelection, program: Program, out: Tensor, inputs: Sequence[Tensor]) -> None:
+def _launch(selection: RunSelection, program: DeviceProgram, out: Tensor, inputs: Sequence[Tensor]) -> None:
     if selection.nbytes:
         launch(selection.operator, program, (out,), inputs, selection.nbytes)
 
@@ -74,7 +74,7 @@ def _index_axis(index: Tensor, extent: int, stride: int) -> IndexedAxis:
     return IndexedAxis(dtype_of(index), extent, stride, _known_values(index, extent))
 
 
-def _known_values(x: Tensor, extent: int) -> KnownValues | None:
+def _known_values(x: Tensor, extent: int) -> IndexValues | None:
     """Return the values of indices below ``extent`` for a run without data; None if the run has data."""
     if current().has_data:
         return None

@@ -39,7 +39,7 @@ def refuse_graph(name: str) -> None:
         )
 
 
-Program = Callable[..., None]
+DeviceProgram = Callable[..., None]
 """``program(*addresses, tl=tl)``: receives the address of the first element of each tensor of the launch."""
 
 
@@ -61,7 +61,7 @@ def merged_views(tensors: Sequence[Tensor]) -> list[View]:
 
 def launch(
     name: str,
-    program: Program,
+    program: DeviceProgram,
     outs: Sequence[Tensor],
     inputs: Sequence[Tensor] = (),
     work_bytes: int | None = None,
@@ -79,8 +79,8 @@ def launch(
 class _LaunchedProgram:
     """The function of a launch. Logs retain this object, so it drops the program and its tensors after the launch."""
 
-    def __init__(self, program: Program, offsets: Sequence[int], place: ProgramPlace | None) -> None:
-        self.program: Program | None = program
+    def __init__(self, program: DeviceProgram, offsets: Sequence[int], place: ProgramPlace | None) -> None:
+        self.program: DeviceProgram | None = program
         self._offsets = offsets
         self._call = None if place is None else call_from(place)
 
@@ -95,7 +95,7 @@ class _LaunchedProgram:
 
 
 def launch_on(
-    name: str, pes: Sequence[PeCoord], program: Program, outs: Sequence[Tensor], inputs: Sequence[Tensor] = ()
+    name: str, pes: Sequence[PeCoord], program: DeviceProgram, outs: Sequence[Tensor], inputs: Sequence[Tensor] = ()
 ) -> None:
     """Run ``program`` once on each of ``pes``."""
     context, places = current(), [on_machine(x).place() for x in (*outs, *inputs)]

@@ -11,7 +11,7 @@ from torch import Tensor
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch.hosted import without_repeats
 from kernbench.frontends.torch.launches import dtype_of, launch
-from kernbench.frontends.torch.pointwise import Work, apply, apply_all, as_element, plain
+from kernbench.frontends.torch.pointwise import ElementwiseWork, apply, apply_all, as_element, plain
 from kernbench.frontends.torch.storage import TorchOperator
 from kernbench.frontends.torch.tensor import (
     AhbmTensor,
@@ -162,7 +162,7 @@ def copy(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor: 
     return target
 
 
-def _copy_work(target: Tensor, source: Tensor) -> Work:
+def _copy_work(target: Tensor, source: Tensor) -> ElementwiseWork:
     if target.dtype is torch.bool and source.dtype is not torch.bool:
         return functions.to_bool, target, (source,), ()
     if target.dtype is torch.uint8 and source.dtype.is_floating_point:
@@ -209,7 +209,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     form = aten.cat.default([without_elements(x) for x in tensors], dim)
     out = new(tuple(form.shape), form.dtype, sip_of(tensors[0]), form.stride())
     dim, at = dim % form.dim(), 0
-    work: list[Work] = []
+    work: list[ElementwiseWork] = []
     for x in parts:
         if x.numel():
             work.append(_copy_work(aten.slice.Tensor(out, dim, at, at + x.shape[dim]), x))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kernbench.frontends.placed import grid_for, pes_for
 from kernbench.frontends.torch.launches import measure, refuse_graph
-from kernbench.frontends.torch.reductions import Rows, contiguous_rows, launch_rows
+from kernbench.frontends.torch.reductions import TensorRows, contiguous_rows, launch_rows
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import new, sip_of, without_elements
 from kernbench.kernels.norms import backpropagate_norm, normalize_rows
@@ -62,7 +62,7 @@ def _normalize(
         launch_rows(operator, kernel, results, [*operands, *_copies(inputs[1:], n, y)])
 
 
-def _copies(parameters: Sequence[Tensor | None], n: int, x: Tensor) -> list[Rows]:
+def _copies(parameters: Sequence[Tensor | None], n: int, x: Tensor) -> list[TensorRows]:
     """Return buffers (cubes, n) for copies of parameters, if the launch on ``x`` should gather them in each cube."""
     cubes, pes = grid_for(current(), x.numel() * x.element_size())
     vectors = [parameter for parameter in parameters if parameter is not None]
@@ -71,7 +71,7 @@ def _copies(parameters: Sequence[Tensor | None], n: int, x: Tensor) -> list[Rows
     return [contiguous_rows(new((cubes, n), vector.dtype, sip_of(x)), n) for vector in vectors]
 
 
-def _rows_of(x: Tensor | None, n: int) -> Rows | None:
+def _rows_of(x: Tensor | None, n: int) -> TensorRows | None:
     return None if x is None else contiguous_rows(x.contiguous(), n)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kernbench.frontends.placed import pes_for
 from kernbench.frontends.torch.launches import dtype_of, launch, launch_on, merged_views, view_of
-from kernbench.frontends.torch.pointwise import Rule, Work, apply_all, plain, work_of
+from kernbench.frontends.torch.pointwise import ElementwiseWork, Rule, apply_all, plain, work_of
 from kernbench.frontends.torch.storage import TorchOperator, current
 from kernbench.frontends.torch.tensor import AhbmTensor, new, sip_of
 from kernbench.kernels.elementwise import COPY, Expression
@@ -40,7 +40,7 @@ def foreach(operator: TorchOperator, rule: Rule | None, args: Sequence[Any], kwa
     if rule is None or any(map(_is_mixed, calls)):
         return NotImplemented
     options = {key: x for key, x in kwargs.items() if not isinstance(x, list | tuple)}
-    work: list[Work] = []
+    work: list[ElementwiseWork] = []
     outs: list[Tensor] = []
     for call in calls:
         first = call[0]
@@ -193,7 +193,7 @@ def update_scale_(
 ) -> Tensor:
     """Shrink the scale after gradients that were not finite, and grow it after enough finite ones."""
     rule = LossScale(scale_growth_factor, scale_backoff_factor, growth_interval)
-    work: list[Work] = [
+    work: list[ElementwiseWork] = [
         (rule.next_scale, scale, (scale, found_inf, growth_tracker), ()),
         (rule.next_count, growth_tracker, (found_inf, growth_tracker), ()),
     ]

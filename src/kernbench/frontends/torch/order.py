@@ -26,7 +26,7 @@ from kernbench.kernels.sort import (
 from kernbench.kernels.view import View
 
 aten = torch.ops.aten
-Pair: TypeAlias = tuple[Tensor, Tensor]
+ValuesAndIndices: TypeAlias = tuple[Tensor, Tensor]
 """Elements and their indices"""
 
 
@@ -45,7 +45,7 @@ def _back(x: Tensor, like: Tensor, axis: int) -> Tensor:
     return x if axis == like.dim() - 1 else x.movedim(-1, axis).contiguous()
 
 
-def _new_pair(x: Tensor, shape: tuple[int, ...]) -> Pair:
+def _new_pair(x: Tensor, shape: tuple[int, ...]) -> ValuesAndIndices:
     """Return uninitialised tensors for elements of ``x``, and for their indices."""
     return new(shape, x.dtype, sip_of(x)), new(shape, torch.int64, sip_of(x))
 
@@ -53,7 +53,7 @@ def _new_pair(x: Tensor, shape: tuple[int, ...]) -> Pair:
 # extremes
 
 
-def _find_extreme(operator: str, kind: ExtremeKind, x: Tensor, dim: int, keepdim: bool = False) -> Pair:
+def _find_extreme(operator: str, kind: ExtremeKind, x: Tensor, dim: int, keepdim: bool = False) -> ValuesAndIndices:
     """Return the maximum or minimum along an axis, and its index."""
     rows, axis = _along_last(x, dim)
     if not rows.shape[-1]:
@@ -75,7 +75,7 @@ def _locate_extreme(
     return index.reshape([1] * x.dim()) if keepdim else index
 
 
-def _find_running_extreme(operator: str, kind: ExtremeKind, x: Tensor, dim: int) -> Pair:
+def _find_running_extreme(operator: str, kind: ExtremeKind, x: Tensor, dim: int) -> ValuesAndIndices:
     """Return the extreme up to each element, and its index."""
     rows, axis = _along_last(x, dim)
     values, indices = _new_pair(x, tuple(rows.shape))
@@ -102,7 +102,7 @@ def cumsum(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
 # order
 
 
-def _order(operator: str, x: Tensor, dim: int, descending: bool, count: int | None) -> Pair:
+def _order(operator: str, x: Tensor, dim: int, descending: bool, count: int | None) -> ValuesAndIndices:
     """Return sorted values along an axis, and their indices. ``count``: number of elements to return; None: all."""
     ordered, axis = _along_last(x, dim)
     n = ordered.shape[-1]
@@ -116,17 +116,17 @@ def _order(operator: str, x: Tensor, dim: int, descending: bool, count: int | No
     return _back(values, x, axis), _back(indices, x, axis)
 
 
-def sort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool | None = None) -> Pair:  # noqa: ARG001
+def sort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool | None = None) -> ValuesAndIndices:  # noqa: ARG001
     """Return sorted values along an axis, and their indices. The sort is always stable."""
     return _order("sort", x, dim, descending, None)
 
 
-def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Pair:  # noqa: A002, ARG001
+def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> ValuesAndIndices:  # noqa: A002, ARG001
     """Return the ``k`` largest or smallest values along an axis, in order, and their indices."""
     return _order("topk", x, dim, largest, k)
 
 
-def _find_rank(operator: str, x: Tensor, rank: int, dim: int, keepdim: bool, nan: NanRank) -> Pair:
+def _find_rank(operator: str, x: Tensor, rank: int, dim: int, keepdim: bool, nan: NanRank) -> ValuesAndIndices:
     """Return the element with rank ``rank`` along an axis, and its index. Ranks count from 0 in ascending order."""
     rows, axis = _along_last(x, dim)
     pair = _new_pair(x, (*rows.shape[:-1], 1))
@@ -139,7 +139,7 @@ def _length(x: Tensor, dim: int) -> int:
     return x.shape[canonicalize_dim(x.dim(), dim)] if x.dim() else 1
 
 
-def _find_median(operator: str, nan: NanRank, x: Tensor, dim: int, keepdim: bool = False) -> Pair:
+def _find_median(operator: str, nan: NanRank, x: Tensor, dim: int, keepdim: bool = False) -> ValuesAndIndices:
     n = _length(x, dim)
     if not n:
         raise IndexError(f"{program_place()}: {operator}: axis {dim} has no elements, must have some")
@@ -157,7 +157,7 @@ median, median_dim = (partial(find, "median", "wins") for find in (_find_median_
 nanmedian, nanmedian_dim = (partial(find, "nanmedian", "left out") for find in (_find_median_of_all, _find_median))
 
 
-def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Pair:
+def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
     """Return the ``k``-th smallest element along an axis, and its index."""
     n = _length(x, dim)
     if not 1 <= k <= n:

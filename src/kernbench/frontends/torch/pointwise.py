@@ -23,14 +23,14 @@ from kernbench.frontends.torch.refusals import type_in_place
 from kernbench.frontends.torch.storage import TorchOperator, machine_type
 from kernbench.frontends.torch.tensor import AhbmTensor, new, sip_of, without_elements
 from kernbench.kernels import functions
-from kernbench.kernels.elementwise import Constant, Expression, Input, Intermediate, Operand, Operation, Task
-from kernbench.kernels.functions import Function, call
+from kernbench.kernels.elementwise import Constant, Expression, Term, Input, Intermediate, Operation, Task
+from kernbench.kernels.functions import ElementFunction, call
 from kernbench.triton_emu.tl_context import TLContext
 
 ComputeIn = Literal["result", "f32", "operands"]
-Body: TypeAlias = Function | Expression
+Body: TypeAlias = ElementFunction | Expression
 """The computation of an operator: a function of elements, or an expression of several operations"""
-Work: TypeAlias = tuple[Body, Tensor | Sequence[Tensor], Sequence[Tensor], Sequence[DType]]
+ElementwiseWork: TypeAlias = tuple[Body, Tensor | Sequence[Tensor], Sequence[Tensor], Sequence[DType]]
 """A body, its result or results, its inputs, and the types to which the inputs are cast"""
 Argument: TypeAlias = Tensor | Constant
 
@@ -68,7 +68,7 @@ def _as_list(out: Tensor | Sequence[Tensor]) -> list[Tensor]:
     return [out] if isinstance(out, Tensor) else [*out]
 
 
-def _expression_of(function: Function, count: int, compute: Sequence[DType]) -> Expression:
+def _expression_of(function: ElementFunction, count: int, compute: Sequence[DType]) -> Expression:
     """Return the expression of a function of ``count`` inputs, each cast to its type in ``compute``."""
     casts = [Operation(functions.cast, (Input(index), dtype)) for index, dtype in enumerate(compute)]
     operands = [Intermediate(index) if casts else Input(index) for index in range(count)]
@@ -81,7 +81,7 @@ def apply(name: str, body: Body, out: Tensor, inputs: Sequence[Tensor], compute:
     return out
 
 
-def apply_all(name: str, work: Sequence[Work]) -> None:
+def apply_all(name: str, work: Sequence[ElementwiseWork]) -> None:
     """Launch several operators as one, for a list of tensors; each PE computes them one after another."""
     tasks: list[Task] = []
     outs: list[Tensor] = []
@@ -139,7 +139,7 @@ def work_of(
     options: Mapping[str, Any],
     out: Tensor | Sequence[Tensor],
     computed: torch.dtype,
-) -> Work:
+) -> ElementwiseWork:
     """Return an item of ``apply_all`` for a rule. Tensors of the machine stay inputs, and numbers become constants.
 
     ``computed`` is PyTorch's dtype of the (first) result, before it is cast to that of ``out``.
@@ -160,7 +160,7 @@ def work_of(
     return _bind(Rule(body, rule.compute_in, rule.conditions), operands, tuple(options), wide), out, tensors, ()
 
 
-def _bind(rule: Rule, operands: Sequence[Operand], names: tuple[str, ...], compute: DType) -> Expression:
+def _bind(rule: Rule, operands: Sequence[Term], names: tuple[str, ...], compute: DType) -> Expression:
     """Return the expression of a rule for the operands of a call, of which the last have ``names``."""
     if isinstance(rule.body, Expression):
         return Expression((), ()).then(rule.body.computed_in(compute), operands)
@@ -227,7 +227,7 @@ def as_element(x: Constant, item: DType) -> Constant:
     return wrapped(x, item) if limits.min == 0 and abs(x) <= limits.max else x
 
 
-_OF_BOOLS: Mapping[str, Function] = MappingProxyType(
+_OF_BOOLS: Mapping[str, ElementFunction] = MappingProxyType(
     {"add": call("or"), "mul": call("and"), "bitwise_not": functions.logical_not, "sub": call("xor")}
 )
 """Computations that differ for truth values, which are stored as bytes of 0 and 1."""

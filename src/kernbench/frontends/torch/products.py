@@ -15,8 +15,8 @@ from kernbench.frontends.torch.launches import dtype_of, launch, launch_on, view
 from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.storage import Lowering, current
 from kernbench.frontends.torch.tensor import AhbmTensor, known_elements, new, sip_of
-from kernbench.kernels.gemm_grid import GroupedProduct, Product, SharedProduct
-from kernbench.kernels.gemv import Epilogue, Gemv, PartialSums
+from kernbench.kernels.gemm_grid import BlockProduct, GroupedProduct, SharedProduct
+from kernbench.kernels.gemv import Gemv, GemvEpilogue, PartialSums
 from kernbench.kernels.tiling import (
     PeRates,
     choose_cubes,
@@ -52,7 +52,7 @@ def multiply(
     if not k:
         return out.zero_() if addend is None else out.copy_(addend)
     a, b = _without_zero_strides(a), _without_zero_strides(b)
-    epilogue = Epilogue(view_of(out), None if addend is None else view_of(addend), scale, activation)
+    epilogue = GemvEpilogue(view_of(out), None if addend is None else view_of(addend), scale, activation)
     has_few_rows = is_few_rows(pe.gemm.tile_m, pe.tcm.scratch_bytes, m, k, a.element_size())
     if batch == 1 and has_few_rows and b.is_floating_point() and n > 1:
         _multiply_few_rows(name, a.contiguous(), b, out, addend, epilogue)
@@ -63,7 +63,9 @@ def multiply(
     return out
 
 
-def _multiply_few_rows(name: str, a: Tensor, b: Tensor, out: Tensor, addend: Tensor | None, epilogue: Epilogue) -> None:
+def _multiply_few_rows(
+    name: str, a: Tensor, b: Tensor, out: Tensor, addend: Tensor | None, epilogue: GemvEpilogue
+) -> None:
     """Launch a GEMV, or a split-K product and the addition of its sums. ``a`` is contiguous."""
     (_, m, k), n, item = a.shape, out.shape[2], b.element_size()
     context, sip = current(), sip_of(out)
@@ -74,7 +76,7 @@ def _multiply_few_rows(name: str, a: Tensor, b: Tensor, out: Tensor, addend: Ten
     product = Gemv(m, layout, epilogue, pe.gemm.tile_n, panel_columns(scratch, pes_of_cube, m, item))
     if layout.strides[1] > layout.strides[2] and is_split_k_faster(cubes, m, k, n, item):
         sums = new((cubes, m, n), torch.float32, sip)
-        by_rows = replace(product, epilogue=Epilogue(view_of(sums)))
+        by_rows = replace(product, epilogue=GemvEpilogue(view_of(sums)))
         launch_on(name, pes, by_rows.run_split_k, (sums,), (a, b))
         adding = PartialSums(cubes, m, n, epilogue, partial_sum_columns(scratch, cubes, m))
         launch_on(name, pes, adding.run, (out,), (sums, *addends))
@@ -83,7 +85,9 @@ def _multiply_few_rows(name: str, a: Tensor, b: Tensor, out: Tensor, addend: Ten
     launch_on(name, pes, product.run, (out, buffer), (a, b, *addends))
 
 
-def _multiply_blocks(name: str, a: Tensor, b: Tensor, out: Tensor, addend: Tensor | None, epilogue: Epilogue) -> None:
+def _multiply_blocks(
+    name: str, a: Tensor, b: Tensor, out: Tensor, addend: Tensor | None, epilogue: GemvEpilogue
+) -> None:
     """Launch a product in blocks, on the grid of PEs and cubes that suits its shape."""
     (batch, m, k), n, item = a.shape, b.shape[2], a.element_size()
     context, sip = current(), sip_of(out)
@@ -93,7 +97,7 @@ def _multiply_blocks(name: str, a: Tensor, b: Tensor, out: Tensor, addend: Tenso
     used_cubes = -(-grid.pes // pes_of_cube)
     used_pes = pes_of_cube if used_cubes > 1 else grid.pes
     pes = [(sip, cube, pe) for cube in range(used_cubes) for pe in range(used_pes)]
-    product = Product(grid, view_of(a), view_of(b), epilogue)
+    product = BlockProduct(grid, view_of(a), view_of(b), epilogue)
     inputs = (a, b) if addend is None else (a, b, addend)
     cube_grid = None
     if batch == 1 and used_cubes > 1:

@@ -11,7 +11,7 @@ from kernbench.common.errors import InputError
 from kernbench.frontends.torch.launches import dtype_of, launch
 from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.tensor import AhbmTensor, new, sip_of
-from kernbench.kernels.recurrent import Cell, CellRule, gru, gru_backward, lstm, lstm_backward
+from kernbench.kernels.recurrent import CellRule, RecurrentCell, gru, gru_backward, lstm, lstm_backward
 from kernbench.kernels.view import View
 
 aten = torch.ops.aten
@@ -23,7 +23,7 @@ def _launch_cell(
     """Launch a cell of ``width`` features. A bias is a matrix of one row; ``outs`` are contiguous matrices."""
     operands = [None if x is None else x.contiguous() for x in inputs]
     views = [None if x is None else _view_gates(x.reshape(-1, x.shape[-1])) for x in operands]
-    cell = Cell(rule, width, tuple(views), tuple([_view_gates(out) for out in outs]))
+    cell = RecurrentCell(rule, width, tuple(views), tuple([_view_gates(out) for out in outs]))
     if outs[0].shape[0]:
         launch(name, cell.run, outs, [x for x in operands if x is not None])
 

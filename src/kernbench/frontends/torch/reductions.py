@@ -21,7 +21,7 @@ from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import device_of, new, sip_of
 from kernbench.kernels import reduce as kernels
 from kernbench.kernels.norms import backpropagate_softmax, log_sum_exp_rows, softmax_rows
-from kernbench.kernels.reduce import MAX, MIN, SUM, SUM_OF_SQUARES, Fold, RowBody, count_bins, fold_parts, fold_rows
+from kernbench.kernels.reduce import MAX, MIN, SUM, SUM_OF_SQUARES, RowBody, RowFold, count_bins, fold_parts, fold_rows
 from kernbench.kernels.view import View
 from kernbench.triton_emu.handles import Handle, Number
 from kernbench.triton_emu.tl_context import TLContext
@@ -34,11 +34,11 @@ _LEAST_PART = 256
 """Minimum elements of a row that a PE reduces: with fewer, the launch that combines costs more than it saves."""
 _SHARED_ROW = 65536
 """Minimum elements of a row that PEs should share: one PE needs longer for them than PyTorch's parts need to launch."""
-Rows: TypeAlias = tuple[Tensor, View]
+TensorRows: TypeAlias = tuple[Tensor, View]
 """A tensor and its layout as rows (rows, n), at address 0"""
 
 
-def contiguous_rows(x: Tensor, n: int) -> Rows:
+def contiguous_rows(x: Tensor, n: int) -> TensorRows:
     """Return contiguous ``x`` as rows of ``n`` elements."""
     return x, View.row_major(0, (x.numel() // n, n), dtype_of(x))
 
@@ -46,8 +46,8 @@ def contiguous_rows(x: Tensor, n: int) -> Rows:
 def launch_rows(
     operator: str,
     kernel: Callable[..., None],
-    outs: Sequence[Rows | None],
-    inputs: Sequence[Rows | None],
+    outs: Sequence[TensorRows | None],
+    inputs: Sequence[TensorRows | None],
     work_bytes: int | None = None,
 ) -> None:
     """Launch ``kernel(*views, tl=tl)`` on the views of ``outs``, then of ``inputs``. The view of None is None."""
@@ -79,7 +79,7 @@ def map_rows(operator: str, body: RowBody, x: Tensor, outs: Sequence[Tensor], *v
         launch_rows(operator, kernel, results, operands)
 
 
-def as_rows(x: Tensor, dims: Sequence[int]) -> Rows:
+def as_rows(x: Tensor, dims: Sequence[int]) -> TensorRows:
     """Return ``x``, or a copy, and its layout as rows along ``dims``; rows follow the order of the other axes."""
     outer_dims = [d for d in range(x.dim()) if d not in dims]
     permuted = x.permute(*outer_dims, *dims)
@@ -123,7 +123,13 @@ def _shape_without(x: Tensor, dims: Sequence[int], keepdim: bool) -> tuple[int, 
 
 
 def reduce(
-    operator: str, fold: Fold, x: Tensor, dim: Dim, keepdim: bool, dtype: torch.dtype | None = None, scale: float = 1.0
+    operator: str,
+    fold: RowFold,
+    x: Tensor,
+    dim: Dim,
+    keepdim: bool,
+    dtype: torch.dtype | None = None,
+    scale: float = 1.0,
 ) -> Tensor:
     """Reduce ``x`` along axes, in f32 for floats, times ``scale``, rounded once to ``dtype``.
 

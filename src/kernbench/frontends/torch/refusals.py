@@ -20,7 +20,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from kernbench.common.values import value
-from kernbench.frontends.torch.storage import Arguments, Options, TorchOperator
+from kernbench.frontends.torch.storage import CallArguments, CallOptions, TorchOperator
 
 _SIGNATURES = 16384
 """Maximum number of cached signatures: a program whose sizes change with each call must not fill the memory."""
@@ -98,17 +98,17 @@ Item: TypeAlias = TensorForm | NumberForm | Option
 class ListForm(NamedTuple):
     """The forms of the elements of a list."""
 
-    elements: tuple[Form, ...]
+    elements: tuple[ArgumentForm, ...]
 
 
-Form: TypeAlias = Item | ListForm
+ArgumentForm: TypeAlias = Item | ListForm
 
 
 class Operands(NamedTuple):
     """The forms of all arguments of a call."""
 
-    args: tuple[Form, ...]
-    named: tuple[tuple[str, Form], ...]
+    args: tuple[ArgumentForm, ...]
+    named: tuple[tuple[str, ArgumentForm], ...]
 
     def items(self) -> Iterator[Item]:
         """Yield the forms of all arguments, elements instead of lists."""
@@ -125,7 +125,7 @@ class Operands(NamedTuple):
         return Operands(args, tuple([(name, _change_items(change, form)) for name, form in self.named]))
 
 
-def _items_of(form: Form) -> Iterator[Item]:
+def _items_of(form: ArgumentForm) -> Iterator[Item]:
     if type(form) is not ListForm:
         yield form
         return
@@ -133,7 +133,7 @@ def _items_of(form: Form) -> Iterator[Item]:
         yield from _items_of(element)
 
 
-def _change_items(change: Callable[[Item], Item], form: Form) -> Form:
+def _change_items(change: Callable[[Item], Item], form: ArgumentForm) -> ArgumentForm:
     if type(form) is ListForm:
         return ListForm(tuple([_change_items(change, element) for element in form.elements]))
     return change(form)
@@ -153,7 +153,7 @@ _WIDEST = (torch.finfo(torch.float64).min, torch.finfo(torch.float64).max)
 # signatures
 
 
-def check_operands(operator: TorchOperator, args: Arguments, kwargs: Options) -> None:
+def check_operands(operator: TorchOperator, args: CallArguments, kwargs: CallOptions) -> None:
     """Raise PyTorch's own error if PyTorch refuses these operands."""
     slots = _number_slots(operator)
     if slots is None:
@@ -200,14 +200,14 @@ def _number_slots(operator: TorchOperator) -> _Slots | None:
     return _Slots(frozenset([place for place, _ in numbers]), frozenset([label for _, label in numbers]), exact)
 
 
-def _operands(args: Arguments, kwargs: Options, slots: _Slots) -> Operands:
+def _operands(args: CallArguments, kwargs: CallOptions, slots: _Slots) -> Operands:
     return Operands(
         tuple([_form_of(x, place in slots.places, slots.exact) for place, x in enumerate(args)]),
         tuple([(name, _form_of(x, name in slots.names, slots.exact)) for name, x in kwargs.items()]) if kwargs else (),
     )
 
 
-def _form_of(x: Any, is_number: bool, exact: bool) -> Form:
+def _form_of(x: Any, is_number: bool, exact: bool) -> ArgumentForm:
     if isinstance(x, torch.Tensor):
         return TensorForm(x.dtype, x.shape, x.stride())
     if isinstance(x, list | tuple):
@@ -328,7 +328,7 @@ def _call(operator: TorchOperator, operands: Operands, device: str, element: int
     )
 
 
-def _stand_in(form: Form, device: str, element: int) -> object:
+def _stand_in(form: ArgumentForm, device: str, element: int) -> object:
     if type(form) is ListForm:
         return [_stand_in(part, device, element) for part in form.elements]
     if type(form) is TensorForm:
@@ -381,7 +381,7 @@ def _with_small_sizes(operator: TorchOperator, operands: Operands) -> Operands:
             return form
         return Option(int, 0 if "pad" in name else min(form.content, 1))
 
-    def smaller(name: str, form: Form) -> Form:
+    def smaller(name: str, form: ArgumentForm) -> ArgumentForm:
         return _change_items(lambda item: small(name, item), form)
 
     names = [argument.name for argument in arguments]
@@ -392,7 +392,7 @@ def _with_small_sizes(operator: TorchOperator, operands: Operands) -> Operands:
 # operators in place
 
 
-def type_in_place(operator: TorchOperator, args: Arguments, kwargs: Options) -> torch.dtype:
+def type_in_place(operator: TorchOperator, args: CallArguments, kwargs: CallOptions) -> torch.dtype:
     """Return the dtype in which an in-place operator computes, before it writes to its first operand."""
     slots = _number_slots(operator) or _Slots(frozenset(), frozenset(), exact=False)
     return _computed_type(operator, _operands(args, kwargs, slots).replace(_with_one_element))

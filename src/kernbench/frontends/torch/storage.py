@@ -24,15 +24,15 @@ from kernbench.runtime_api.tensor import KnownValues, Tensor
 from kernbench.triton_emu.kernel_runner import check_host_calls
 
 TorchOperator: TypeAlias = torch._ops.OpOverload  # noqa: SLF001 - the class of PyTorch's operators
-Arguments: TypeAlias = Sequence[Any]
+CallArguments: TypeAlias = Sequence[Any]
 """Positional arguments of an operator, as PyTorch passes them."""
-Options: TypeAlias = Mapping[str, Any]
+CallOptions: TypeAlias = Mapping[str, Any]
 """Arguments of an operator that PyTorch passes by name."""
 Lowering: TypeAlias = Callable[..., Any]
 """A function that carries out an operator: it takes the operator's arguments and returns its results."""
 Missing: TypeAlias = Literal["raise", "zeros"]
 """The result of reading elements whose values a run without data lacks: NoDataError, or zeros."""
-Index: TypeAlias = "EllipsisType | slice | Array"
+ElementIndex: TypeAlias = "EllipsisType | slice | Array"
 """The elements of a range that a transfer moves."""
 MACHINE_TYPES: Mapping[torch.dtype, DType] = {
     torch.float32: F32,
@@ -260,7 +260,7 @@ class Storage:
         self.tensor = pool.take(self.n, machine_type(dtype), sip)
         finalize(self, pool.give, self.tensor).atexit = False
 
-    def read(self, first: int, end: int, index: Index = ..., missing: Missing = "raise") -> torch.Tensor:
+    def read(self, first: int, end: int, index: ElementIndex = ..., missing: Missing = "raise") -> torch.Tensor:
         """Transfer elements ``first`` to ``end - 1`` to the host, or those of them that ``index`` selects.
 
         With ``missing="zeros"`` the elements go to another tensor, unseen by the program. A run without data then

@@ -20,7 +20,15 @@ from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.placed import Placed
-from kernbench.frontends.torch.storage import Arguments, Index, Missing, Options, Storage, TorchOperator, current
+from kernbench.frontends.torch.storage import (
+    CallArguments,
+    CallOptions,
+    ElementIndex,
+    Missing,
+    Storage,
+    TorchOperator,
+    current,
+)
 from kernbench.runtime_api import tensor as machine
 
 
@@ -57,7 +65,7 @@ def _refuse_setting(name: str) -> NoReturn:
     raise AttributeError(f"property '{name}' of 'AhbmTensor' object has no setter")
 
 
-def _run_without_elements(operator: TorchOperator, args: Arguments, kwargs: Options) -> Any:
+def _run_without_elements(operator: TorchOperator, args: CallArguments, kwargs: CallOptions) -> Any:
     """Run an operator on fake tensors without elements, as PyTorch does to trace functions that capture tensors.
 
     Raises InputError if a captured tensor requires a gradient: the trace would lose this gradient.
@@ -202,20 +210,20 @@ def _describe(x: AhbmTensor, *, tensor_contents: object = None) -> str:  # noqa:
 replace(AhbmTensor, "__repr__", _describe)
 
 
-Run = Callable[[TorchOperator, tuple[Any, ...], dict[str, Any]], Any]
+RunOperator = Callable[[TorchOperator, tuple[Any, ...], dict[str, Any]], Any]
 """A function that runs an operator with its arguments."""
 
 
 class _Dispatch:
     """The function that runs operators. Its module imports this one, so the function is registered."""
 
-    run: Run
+    run: RunOperator
 
 
 _dispatch = _Dispatch()
 
 
-def dispatch_by(run: Run) -> None:
+def dispatch_by(run: RunOperator) -> None:
     """Register ``run(operator, args, kwargs)`` as the function that runs operators."""
     _dispatch.run = run
 
@@ -265,7 +273,7 @@ _NOTHING = slice(0)
 
 
 @value
-class _Span:
+class _StorageSpan:
     """The range of a storage that a tensor covers. Tensor and storage may have dtypes of different width.
 
     ``begin`` and ``end`` bound the range, in elements of the storage. The other fields are in elements of the
@@ -279,21 +287,21 @@ class _Span:
     extent: int
 
     @staticmethod
-    def of(x: AhbmTensor) -> _Span | None:
+    def of(x: AhbmTensor) -> _StorageSpan | None:
         """Return the range of a tensor; None if the tensor has no elements."""
         extent, first = _extent(x.shape, x.stride()), int(x.storage_offset())
         if not extent:
             return None
         item, width = x.dtype.itemsize, x.backing.dtype.itemsize
         begin, end = first * item // width, -(-(first + extent) * item // width)
-        return _Span(begin, end, first - begin * width // item, extent)
+        return _StorageSpan(begin, end, first - begin * width // item, extent)
 
     def is_filled_by(self, x: AhbmTensor) -> bool:
         """Return whether the tensor's elements fill the complete range, without gaps."""
         nbytes = (self.end - self.begin) * x.backing.dtype.itemsize
         return self.extent == x.numel() and self.extent * x.dtype.itemsize == nbytes
 
-    def index_of(self, x: AhbmTensor) -> Index:
+    def index_of(self, x: AhbmTensor) -> ElementIndex:
         """Return an index into the range: it selects the elements of the storage that contain the tensor's elements."""
         if self.is_filled_by(x):
             return ...
@@ -318,7 +326,7 @@ def read(x: Tensor, missing: Missing = "raise", *, overwritten: bool = False) ->
     values are not transferred.
     """
     tensor = on_machine(x)
-    span = _Span.of(tensor)
+    span = _StorageSpan.of(tensor)
     if span is None:
         return torch.empty(x.shape, dtype=x.dtype)
     index = _NOTHING if overwritten else span.index_of(tensor)
@@ -388,7 +396,7 @@ def write(x: Tensor, source: Tensor, *, is_known: bool = True) -> None:
             source = source.expand(x.shape).narrow(axis, x.shape[axis] - 1, 1)
             x = x.narrow(axis, 0, 1)
     tensor = on_machine(x)
-    span, storage = _Span.of(tensor), tensor.backing
+    span, storage = _StorageSpan.of(tensor), tensor.backing
     if span is None:
         return
     if span.is_filled_by(tensor) and x.is_contiguous():

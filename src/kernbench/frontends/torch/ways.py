@@ -37,7 +37,7 @@ WayKind: TypeAlias = Literal[
 
 
 @value
-class Way:
+class OperatorWay:
     """The way in which an operator runs.
 
     Kinds on the machine are a kernel, an elementwise ``expression``, one launch for a list, a view, and uninitialised
@@ -48,22 +48,22 @@ class Way:
     run: Run
 
 
-def kernel(function: Callable[..., Any]) -> Way:
+def kernel(function: Callable[..., Any]) -> OperatorWay:
     """Return the way of an operator that ``function`` runs, which has the operator's parameters."""
-    return Way("kernel", lambda _, args, kwargs: function(*args, **kwargs))
+    return OperatorWay("kernel", lambda _, args, kwargs: function(*args, **kwargs))
 
 
-def factory(function: Callable[..., Any]) -> Way:
+def factory(function: Callable[..., Any]) -> OperatorWay:
     """Return the way of operators that ``function`` runs, which has the operator as an additional first parameter."""
-    return Way("kernel", lambda operator, args, kwargs: function(operator, *args, **kwargs))
+    return OperatorWay("kernel", lambda operator, args, kwargs: function(operator, *args, **kwargs))
 
 
-def expression(rule: Rule) -> Way:
+def expression(rule: Rule) -> OperatorWay:
     """Return the way of an elementwise operator, and of its in-place form."""
-    return Way("expression", lambda operator, args, kwargs: carry_out(operator, rule, args, kwargs))
+    return OperatorWay("expression", lambda operator, args, kwargs: carry_out(operator, rule, args, kwargs))
 
 
-HOST = Way("host", on_host)
+HOST = OperatorWay("host", on_host)
 
 
 def _refuse_layout(operator: TorchOperator, *_: Any, **__: Any) -> Any:
@@ -74,7 +74,7 @@ def _refuse_layout(operator: TorchOperator, *_: Any, **__: Any) -> Any:
     )
 
 
-REFUSED_LAYOUT = Way("refused", _refuse_layout)
+REFUSED_LAYOUT = OperatorWay("refused", _refuse_layout)
 
 # views
 
@@ -106,8 +106,8 @@ def is_view(operator: TorchOperator) -> bool:
     return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
 
 
-VIEW = Way("view", _view)
-VIEW_IN_PLACE = Way("view", _view_in_place)
+VIEW = OperatorWay("view", _view)
+VIEW_IN_PLACE = OperatorWay("view", _view_in_place)
 
 
 def _allocate(operator: TorchOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -123,7 +123,7 @@ def _allocate(operator: TorchOperator, args: Sequence[Any], kwargs: Mapping[str,
     return new(tuple(form.shape), form.dtype, sip_of(device), form.stride())
 
 
-MEMORY = Way("memory", _allocate)
+MEMORY = OperatorWay("memory", _allocate)
 
 # other operators in place of an operator
 
@@ -136,10 +136,10 @@ def is_composite(operator: TorchOperator) -> bool:
         return False
 
 
-COMPOSITE = Way("decomposition", lambda operator, args, kwargs: operator.decompose(*args, **kwargs))
+COMPOSITE = OperatorWay("decomposition", lambda operator, args, kwargs: operator.decompose(*args, **kwargs))
 
 
-class _Parts:
+class _Decomposition:
     """A replacement of an operator by other operators. It does not apply if its own parts call the operator."""
 
     def __init__(self, parts: Callable[..., Any]) -> None:
@@ -158,17 +158,17 @@ class _Parts:
             self._is_running = False
 
 
-def decomposition(parts: Callable[..., Any]) -> Way:
+def decomposition(parts: Callable[..., Any]) -> OperatorWay:
     """Return the way of an operator that ``parts``, PyTorch's decomposition, replaces by others."""
-    return Way("decomposition", _Parts(parts))
+    return OperatorWay("decomposition", _Decomposition(parts))
 
 
-def in_place_of(functional: TorchOperator) -> Way:
+def in_place_of(functional: TorchOperator) -> OperatorWay:
     """Return the way of an in-place operator: its out-of-place form, whose result is copied to the first operand."""
-    return Way("another form", lambda _, args, kwargs: args[0].copy_(functional(*args, **kwargs)))
+    return OperatorWay("another form", lambda _, args, kwargs: args[0].copy_(functional(*args, **kwargs)))
 
 
-def with_out(operator: TorchOperator) -> Way | None:
+def with_out(operator: TorchOperator) -> OperatorWay | None:
     """Return the way of an ``out=`` operator: the form that returns its results, which are copied to ``out``.
 
     Return None for an operator without ``out=``, or without such a form.
@@ -183,8 +183,8 @@ def with_out(operator: TorchOperator) -> Way | None:
         if any(parameter.is_out or parameter.alias_info for parameter in parameters):
             continue
         if [parameter.name for parameter in parameters][: len(names)] == names:
-            parts = _Parts(lambda *args, form=form, **kwargs: _write_out(operator, form, args, kwargs))
-            return Way("another form", parts)
+            parts = _Decomposition(lambda *args, form=form, **kwargs: _write_out(operator, form, args, kwargs))
+            return OperatorWay("another form", parts)
     return None
 
 
@@ -206,14 +206,14 @@ def _write_out(operator: TorchOperator, form: TorchOperator, args: Sequence[Any]
 # lists
 
 
-def on_list(rule: Rule | None) -> Way:
+def on_list(rule: Rule | None) -> OperatorWay:
     """Return the way of a ``_foreach_`` operator: one launch by ``rule``, else tensor by tensor, as PyTorch's CPU."""
 
     def run(operator: TorchOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         results = optimizers.foreach(operator, rule, args, kwargs)
         return _run_each(operator, args, kwargs) if results is NotImplemented else results
 
-    return Way("list", run)
+    return OperatorWay("list", run)
 
 
 def _run_each(operator: TorchOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any] | None:

@@ -13,7 +13,7 @@ from kernbench.common.values import value
 
 
 @value
-class Box:
+class StridedBox:
     """A strided box: element ``i`` of ``shape`` is at ``base + i · strides`` bytes.
 
     ``valid``: extents of the accessed part, per axis from the first element; None: all elements are accessed.
@@ -30,9 +30,9 @@ class Box:
         last = self.base + sum(step for step in steps if step > 0) + itemsize
         return self.base + sum(step for step in steps if step < 0), last
 
-    def shift(self, by: int) -> Box:
+    def shift(self, by: int) -> StridedBox:
         """Return the box at addresses that are ``by`` bytes higher."""
-        return Box(self.base + by, self.shape, self.strides, self.valid)
+        return StridedBox(self.base + by, self.shape, self.strides, self.valid)
 
 
 @value
@@ -55,7 +55,7 @@ class List:
         return List(self.shape, tuple([(None if at is None else at + by, n) for at, n in self.runs]))
 
 
-ElementDescriptor: TypeAlias = Box | List
+ElementDescriptor: TypeAlias = StridedBox | List
 
 
 def drop_repeats(data: Array) -> Array:
@@ -147,7 +147,7 @@ def _corner_of(elements: bytes, shape: Shape) -> Shape | None:
     return extents if corner.all() and prod(extents) == np.count_nonzero(mask) else None
 
 
-def _box(at: Array, valid: Shape, itemsize: int, *, writing: bool) -> Box | None:
+def _box(at: Array, valid: Shape, itemsize: int, *, writing: bool) -> StridedBox | None:
     """Return the box of the first ``valid`` elements along each axis; None if their addresses form no box.
 
     Strides are taken from the first two elements of each axis. Every address is then compared with the box.
@@ -164,7 +164,7 @@ def _box(at: Array, valid: Shape, itemsize: int, *, writing: bool) -> Box | None
         return None
     dense = [itemsize * prod(at.shape[axis + 1 :]) for axis in range(at.ndim)]
     steps = tuple([row if step is None else step for row, step in zip(dense, strides, strict=True)])
-    return Box(base, at.shape, steps, None if valid == at.shape else valid)
+    return StridedBox(base, at.shape, steps, None if valid == at.shape else valid)
 
 
 @lru_cache(maxsize=32)

@@ -104,7 +104,7 @@ class Pointer:
 
 
 @value
-class Arguments:
+class LaunchArguments:
     """The arguments of a launch by name, divided into pointers and values."""
 
     pointers: Mapping[str, Pointer]
@@ -149,7 +149,7 @@ def launch(kernel: Launchable, grid: object, args: tuple[object, ...], kwargs: M
 
 
 def _find_pes(
-    context: AnyContext, bound: Mapping[str, object], arguments: Arguments, tensors: Sequence[Tensor]
+    context: AnyContext, bound: Mapping[str, object], arguments: LaunchArguments, tensors: Sequence[Tensor]
 ) -> list[PeCoord]:
     """Return the PEs that store the tensors; with a host-library tensor, all PEs that store such tensors."""
     if any(isinstance(x, Placed) or _is_address(x) or _is_placed_descriptor(x) for x in bound.values()):
@@ -161,7 +161,7 @@ def _is_placed_descriptor(x: object) -> bool:
     return isinstance(x, TensorDescriptor) and isinstance(x.base, Placed)
 
 
-def _check_placement(name: str, arguments: Arguments, spec: TopologySpec) -> None:
+def _check_placement(name: str, arguments: LaunchArguments, spec: TopologySpec) -> None:
     """Raise InputError for tensors on several SIPs, or relaxed memory ordering: Triton relies on program order."""
     if spec.pe.dma.ordering == "relaxed":
         raise InputError(
@@ -174,7 +174,7 @@ def _check_placement(name: str, arguments: Arguments, spec: TopologySpec) -> Non
 
 def _program(
     function: Callable[..., object],
-    arguments: Arguments,
+    arguments: LaunchArguments,
     tensors: tuple[Tensor, ...],
     grid: LaunchGrid,
     shares: Mapping[PeCoord, Iterable[int]],
@@ -227,7 +227,7 @@ def _grid(name: str, grid: object) -> LaunchGrid:
     return x, y, z
 
 
-def _split(name: str, function: Callable[..., object], bound: Mapping[str, object]) -> Arguments:
+def _split(name: str, function: Callable[..., object], bound: Mapping[str, object]) -> LaunchArguments:
     """Divide the arguments into pointers and values; a value that is no ``constexpr`` becomes a scalar tensor."""
     annotations = inspect.get_annotations(function)
     pointers = {
@@ -238,7 +238,7 @@ def _split(name: str, function: Callable[..., object], bound: Mapping[str, objec
         for key, value in bound.items()
         if key not in pointers
     }
-    return Arguments(pointers, values)
+    return LaunchArguments(pointers, values)
 
 
 def _is_address(x: object) -> TypeGuard[Addressed]:

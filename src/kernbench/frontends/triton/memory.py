@@ -17,8 +17,8 @@ from triton.language.semantic import TritonSemantic
 
 from kernbench.common.dtypes import Array, DType, Shape
 from kernbench.frontends.triton.descriptors import (
-    Box,
     ElementDescriptor,
+    StridedBox,
     add_offsets,
     broadcast,
     describe,
@@ -138,7 +138,7 @@ def load(builder: Selecting, pointers: Value, mask: Array | None, other: Value |
     kernel = running()
     kernel.admit_load()
     number = 0 if fill is None else fill
-    if isinstance(plan, Box):
+    if isinstance(plan, StridedBox):
         handle = kernel.tl.load(plan.base, plan.shape, item, plan.strides, plan.valid, number)
     else:
         handle = kernel.tl.load(plan.runs, plan.shape, item, other=number)
@@ -172,7 +172,7 @@ def store(pointers: Value, value: Value, mask: Array | None) -> None:
         plan = describe_pointers(pointers, mask, item.itemsize, writing=True)
     if plan is not None:
         running().note_write(plan, item.itemsize)
-    if isinstance(plan, Box):
+    if isinstance(plan, StridedBox):
         running().tl.store(plan.base, handle, plan.strides, plan.valid)
     elif plan is not None:
         running().tl.store(plan.runs, handle)
@@ -233,7 +233,7 @@ def _issue(operation: Callable[..., Handle | None], atomic: Atomic, operands: tu
         return TensorHandle(Symbolic(kernel.zeros(shape, item), shape), ty)
     running().note_write(plan, item.itemsize)
     options: How = {"fetch": not result_is_dropped(), "release": atomic.semantics in _RELEASING}
-    if isinstance(plan, Box):
+    if isinstance(plan, StridedBox):
         old = operation(kernel, plan.base, *operands, strides=plan.strides, valid=plan.valid, **options)
     else:
         old = operation(kernel, plan.runs, *operands, **options)
