@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernbench.kernels.random import write_numbers
 from reference import Array, Machine
 
 from kernbench.common.dtypes import F32, I32, I64
 from kernbench.common.errors import InputError
+from kernbench.kernels.elementwise import write_numbers
 from kernbench.kernels.indexing import IndexedAxis, RunSelection, fill_runs, gather_runs, list_nonzero, scatter_runs
 from kernbench.kernels.sort import find_extremes, find_rank, find_running_extremes, sort_rows, sum_running
 from kernbench.kernels.view import View

@@ -23,7 +23,7 @@ from kernbench.frontends.torch.refusals import type_in_place
 from kernbench.frontends.torch.storage import TorchOperator, machine_type
 from kernbench.frontends.torch.tensor import AhbmTensor, new, sip_of, without_elements
 from kernbench.kernels import functions
-from kernbench.kernels.elementwise import Constant, Expression, Term, Input, Intermediate, Operation, Task
+from kernbench.kernels.elementwise import Constant, Expression, Input, Intermediate, Operation, Task, Term
 from kernbench.kernels.functions import ElementFunction, call
 from kernbench.triton_emu.tl_context import TLContext
 
