@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from kernbench.common.dtypes import F16, F32, I8, I64, DType
-from kernbench.kernels.shares import columns_of, row_blocks
+from kernbench.kernels.shares import columns_of
+from kernbench.kernels.tiling import row_blocks
 from kernbench.kernels.view import View
 
 Index = tuple[int, ...]

@@ -4,7 +4,8 @@ from kernbench.common.dtypes import DTypeLike
 from kernbench.common.dtypes import dtype as element_type
 from kernbench.kernels.gemm import STAGE_BYTES, gemm_composite
 from kernbench.kernels.gemm_grid import write_product
-from kernbench.kernels.shares import blocks, columns_of, part, row_blocks, share
+from kernbench.kernels.shares import blocks, columns_of, part, share
+from kernbench.kernels.tiling import row_blocks
 from kernbench.kernels.view import View
 from kernbench.triton_emu.tl_context import TLContext
 

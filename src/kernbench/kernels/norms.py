@@ -13,16 +13,21 @@ from operator import add, mul, sub, truediv
 
 from kernbench.common.dtypes import F32, DTypeLike
 from kernbench.common.dtypes import dtype as element_type
-from kernbench.kernels.shares import RowPieces, all_gather, blocks, columns_of, program_number, row_ranges, share
-from kernbench.kernels.tiling import most_elements, piece_of_row
+from kernbench.kernels.shares import RowPieces, all_gather, blocks, columns_of, program_number, share
+from kernbench.kernels.tiling import (
+    NORM_BYTES,
+    NORM_GRADIENT_BYTES,
+    SOFTMAX_BYTES,
+    most_elements,
+    piece_of_row,
+    row_ranges,
+)
 from kernbench.kernels.view import View
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.tl_context import TLContext
 
 # The lowest f32, in place of -inf: -inf - -inf is NaN, while a piece of minus infinities adds 0 to its row's sum.
 LOWEST = -3.4028234663852886e38
-_SOFTMAX_BYTES, _NORM_BYTES, _BACKWARD_BYTES = 24, 32, 48
-"""Bytes of scratch for an element of a row: its value before and after each step, and parameters and their sums."""
 
 
 def layernorm(
@@ -112,7 +117,7 @@ def normalize_rows(
     if not share(x.extents[0], tl, split)[1]:
         return
     n = x.extents[1]
-    width = block or piece_of_row(n, _NORM_BYTES, tl)
+    width = block or piece_of_row(n, NORM_BYTES, tl)
     scale, shift = (None if vector is None else columns_of(vector, width, tl) for vector in (weight, bias))
     for row, count in row_ranges(x, block or most_elements(tl), split, tl):
         values = columns_of(x.tile((row, 0), (count, n)), width, tl)
@@ -158,7 +163,7 @@ def backpropagate_norm(
     """
     (weight,) = _gather((weight,), copies, tl)
     n = x.extents[1]
-    width = piece_of_row(n, _BACKWARD_BYTES, tl)
+    width = piece_of_row(n, NORM_GRADIENT_BYTES, tl)
     pieces, program = list(blocks(n, width)), program_number(tl)
     scale = None if weight is None else columns_of(weight, width, tl)
     gradients = [gradient for gradient in (by_weight, by_bias) if gradient is not None]
@@ -202,7 +207,7 @@ def softmax_rows(
     Rows in several pieces are read twice, with a running maximum and sum.
     """
     n = x.extents[1]
-    width = block or piece_of_row(n, _SOFTMAX_BYTES, tl)
+    width = block or piece_of_row(n, SOFTMAX_BYTES, tl)
     for row, count in row_ranges(x, block or most_elements(tl), split, tl):
         values = columns_of(x.tile((row, 0), (count, n)), width, tl)
         if len(values.pieces) > 1:
@@ -224,7 +229,7 @@ def softmax_rows(
 def log_sum_exp_rows(out: View, x: View, *, tl: TLContext) -> None:
     """Compute log(sum(exp(x))) of each row of ``x`` (rows, n), to ``out`` (rows, 1)."""
     n = x.extents[1]
-    width = piece_of_row(n, _SOFTMAX_BYTES, tl)
+    width = piece_of_row(n, SOFTMAX_BYTES, tl)
     for row, count in row_ranges(x, most_elements(tl), True, tl):
         values = columns_of(x.tile((row, 0), (count, n)), width, tl)
         largest = values.max(tl)
@@ -250,7 +255,7 @@ def _sum_exponentials(x: RowPieces, tl: TLContext) -> tuple[Handle, Handle]:
 def backpropagate_softmax(by_x: View, grad: View, y: View, *, log: bool, tl: TLContext) -> None:
     """Compute the gradient of `softmax_rows` from the gradient of its result ``y``, all (rows, n)."""
     n = y.extents[1]
-    width = piece_of_row(n, _NORM_BYTES, tl)
+    width = piece_of_row(n, NORM_BYTES, tl)
     for row, count in row_ranges(y, most_elements(tl), True, tl):
         g, p = (columns_of(operand.tile((row, 0), (count, n)), width, tl) for operand in (grad, y))
         product = p.map(tl.exp).map(mul, g.sum(tl)) if log else p.map(mul, g.map(sub, g.map(mul, p).sum(tl)))

@@ -7,16 +7,11 @@ from typing import Literal
 
 from kernbench.common.dtypes import F32, I32, I64
 from kernbench.common.values import value
-from kernbench.kernels.shares import blocks, load_rows, part, program_number, row_ranges, share
-from kernbench.kernels.tiling import most_elements
+from kernbench.kernels.shares import blocks, load_rows, part, program_number, share
+from kernbench.kernels.tiling import MOST_ROWS_OF_PARTS, most_elements, reduced_rows, row_ranges
 from kernbench.kernels.view import View
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.tl_context import TLContext
-
-_MOST_ROWS = 4096
-"""Rows that a program reduces at a time: enough to amortise a command"""
-_MOST_ROWS_OF_PARTS = 512
-"""Rows of which a program reduces a part at a time: more, shorter parts would fill scratch with partial results."""
 
 
 @value
@@ -45,8 +40,7 @@ def fold_rows(out: View, x: View, *, fold: RowFold, scale: float = 1.0, tl: TLCo
     """Reduce each row of ``x`` (rows, n), times ``scale``, to ``out`` (rows,). Programs share the rows."""
     rows, columns = x.extents
     first, size = share(rows, tl)
-    block = max(1, min(most_elements(tl) // max(columns, 1), _MOST_ROWS))
-    for row, count in blocks(size, block, first):
+    for row, count in blocks(size, reduced_rows(columns, tl), first):
         total = _fold_elements(fold, x.tile((row, 0), (count, columns)), tl)
         total = total if scale == 1 else tl.cast(total, F32) * scale
         out.tile((row,), total.shape).store(total, tl)
@@ -58,7 +52,7 @@ def fold_parts(out: View, x: View, *, fold: RowFold, tl: TLContext) -> None:
     program = program_number(tl)
     if program < parts:
         first, size = part(columns, parts, program)
-        for row, count in blocks(rows, _MOST_ROWS_OF_PARTS):
+        for row, count in blocks(rows, MOST_ROWS_OF_PARTS):
             total = _fold_elements(fold, x.tile((row, first), (count, size)), tl)
             out.tile((program, row), total.shape).store(total, tl)
 

@@ -15,11 +15,6 @@ from kernbench.kernels.view import View
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.tl_context import TLContext
 
-_BLOCKS = 4
-"""Number of blocks into which a program divides its rows, so that transfers and computation overlap"""
-_SMALLEST = 2048
-"""Elements of a block of several rows: enough to amortise a command"""
-
 
 def share(n: int, tl: TLContext, split: bool = True) -> tuple[int, int]:
     """Split ``n`` elements over cubes, then PEs, like tensors; return the start and size of this program's part.
@@ -122,25 +117,6 @@ class RowPieces:
         for first, count in self.pieces:
             values = self(first, count)
             matrix.tile((row, first), values.shape).store(values, tl)
-
-
-def row_ranges(matrix: View, block: int, split: bool, tl: TLContext) -> Iterator[tuple[int, int]]:
-    """Yield the first row and the number of rows of each block of this program's share.
-
-    A block has at most ``block`` elements, and at least one row. A large share has four blocks or more: the next one is
-    loaded while one is computed.
-    """
-    rows, columns = matrix.extents
-    first, size = share(rows, tl, split)
-    if size:
-        least = max(size, _BLOCKS * (_SMALLEST // columns))
-        yield from blocks(size, max(1, min(-(-least // _BLOCKS), block // columns)), first)
-
-
-def row_blocks(matrix: View, block: int, split: bool, tl: TLContext) -> Iterator[tuple[int, RowPieces]]:
-    """Yield the first row and the columns of each block of `row_ranges`."""
-    for row, count in row_ranges(matrix, block, split, tl):
-        yield row, columns_of(matrix.tile((row, 0), (count, matrix.extents[1])), block, tl)
 
 
 def columns_of(rows: View, width: int, tl: TLContext) -> RowPieces:

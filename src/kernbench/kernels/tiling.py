@@ -1,4 +1,8 @@
-"""Sizes of tiles: the boxes of an array that programs divide among themselves, load, compute and store."""
+"""Sizes of tiles: the boxes, rows and panels that programs divide among themselves, load, compute and store.
+
+A size is a function of the machine (scratch, tiles of the matrix unit, rates of links) and of the shape. The constants
+are lower bounds that amortise a command, counts of blocks that overlap, and bytes of scratch for an element.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,8 @@ from typing import TypeAlias
 
 from kernbench.common.dtypes import DType, Shape
 from kernbench.common.values import value
-from kernbench.kernels.shares import blocks, share
+from kernbench.kernels.shares import RowPieces, blocks, columns_of, share
+from kernbench.kernels.view import View
 from kernbench.topology.spec import TopologySpec
 from kernbench.triton_emu.tl_context import TLContext
 
@@ -323,6 +328,68 @@ def choose_cubes(
     return best
 
 
+# --- rows
+
+_ROW_BLOCKS = 4
+"""Blocks into which a program divides its rows, so that transfers and computation overlap."""
+_MOST_ROWS = 4096
+"""Rows that a program reduces at a time: enough to amortise a command."""
+MOST_ROWS_OF_PARTS = 512
+"""Rows of which a program reduces a part at a time: more, shorter parts would fill scratch with partial results."""
+_LEAST_PART = 256
+"""Minimum elements of a row that a PE reduces: with fewer, the launch that combines costs more than it saves."""
+_SHARED_ROW = 65536
+"""Minimum elements of a row that PEs should share: one PE needs longer for them than the parts need to launch."""
+SOFTMAX_BYTES, NORM_BYTES, NORM_GRADIENT_BYTES = 24, 32, 48
+"""Bytes of scratch for an element of a row: its value before and after each step, and parameters and their sums."""
+
+
+def row_ranges(matrix: View, block: int, split: bool, tl: TLContext) -> Iterator[tuple[int, int]]:
+    """Yield the first row and the number of rows of each block of this program's share.
+
+    A block has at most ``block`` elements, and at least one row. A large share has four blocks or more: the next one is
+    loaded while one is computed.
+    """
+    rows, columns = matrix.extents
+    first, size = share(rows, tl, split)
+    if size:
+        least = max(size, _ROW_BLOCKS * (_SMALLEST // columns))
+        yield from blocks(size, max(1, min(-(-least // _ROW_BLOCKS), block // columns)), first)
+
+
+def row_blocks(matrix: View, block: int, split: bool, tl: TLContext) -> Iterator[tuple[int, RowPieces]]:
+    """Yield the first row and the columns of each block of `row_ranges`."""
+    for row, count in row_ranges(matrix, block, split, tl):
+        yield row, columns_of(matrix.tile((row, 0), (count, matrix.extents[1])), block, tl)
+
+
+def reduced_rows(columns: int, tl: TLContext) -> int:
+    """Return the number of rows of ``columns`` elements that a program reduces at a time, to fit in scratch."""
+    return max(1, min(most_elements(tl) // max(columns, 1), _MOST_ROWS))
+
+
+def reduction_parts(rows: int, columns: int, pes: int) -> int:
+    """Return into how many parts a reduction splits each row: 1 if there is a row for each PE."""
+    return max(1, min(pes, columns // _LEAST_PART)) if rows < pes else 1
+
+
+def is_row_shared(rows: int, columns: int, pes: int) -> bool:
+    """Return True if PEs should share rows, by several launches, in place of one launch with a PE for each row."""
+    return columns >= _SHARED_ROW and rows < pes
+
+
+def piece_of_row(columns: int, bytes_per_element: int, tl: TLContext) -> int:
+    """Return the number of columns that a program computes at a time: all of a row that fits in scratch.
+
+    ``bytes_per_element``: bytes of scratch for an element of the row, with all its intermediate results. A longer row
+    is loaded again in each pass, in pieces that overlap with computation.
+    """
+    tcm = tl.site.tcm
+    return columns if tcm is not None and columns * bytes_per_element <= len(tcm) else most_elements(tl)
+
+
+# --- arrays that all programs read
+
 _COPY_BYTES = 64 << 10
 """Bytes that a link between cubes moves in the time in which a PE copies a small array to its cube's memory"""
 
@@ -334,13 +401,3 @@ def is_all_gather_faster(cubes: int, pes: int, nbytes: int) -> bool:
     cube. All this leaves by the links of one cube.
     """
     return (cubes - 1) * (pes - 1) * nbytes > _COPY_BYTES
-
-
-def piece_of_row(columns: int, bytes_per_element: int, tl: TLContext) -> int:
-    """Return the number of columns that a program computes at a time: all of a row that fits in scratch.
-
-    ``bytes_per_element``: bytes of scratch for an element of the row, with all its intermediate results. A longer row
-    is loaded again in each pass, in pieces that overlap with computation.
-    """
-    tcm = tl.site.tcm
-    return columns if tcm is not None and columns * bytes_per_element <= len(tcm) else most_elements(tl)

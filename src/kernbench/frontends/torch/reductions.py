@@ -22,6 +22,7 @@ from kernbench.frontends.torch.tensor import device_of, new, sip_of
 from kernbench.kernels import reduce as kernels
 from kernbench.kernels.norms import backpropagate_softmax, log_sum_exp_rows, softmax_rows
 from kernbench.kernels.reduce import MAX, MIN, SUM, SUM_OF_SQUARES, RowBody, RowFold, count_bins, fold_parts, fold_rows
+from kernbench.kernels.tiling import is_row_shared, reduction_parts
 from kernbench.kernels.view import View
 from kernbench.triton_emu.handles import Handle, Number
 from kernbench.triton_emu.tl_context import TLContext
@@ -30,10 +31,6 @@ aten = torch.ops.aten
 wide = kernels.wide
 Dim: TypeAlias = int | Sequence[int] | None
 """The argument ``dim`` of an operator along axes"""
-_LEAST_PART = 256
-"""Minimum elements of a row that a PE reduces: with fewer, the launch that combines costs more than it saves."""
-_SHARED_ROW = 65536
-"""Minimum elements of a row that PEs should share: one PE needs longer for them than PyTorch's parts need to launch."""
 TensorRows: TypeAlias = tuple[Tensor, View]
 """A tensor and its layout as rows (rows, n), at address 0"""
 
@@ -150,8 +147,8 @@ def reduce(
     cubes, pes = grid_for(current(), x.numel() * x.element_size())
     count, size = rows[1].extents
     result = out, View.row_major(0, (count,), dtype_of(out))
-    parts = min(cubes * pes, size // _LEAST_PART) if count < cubes * pes else 1
-    if parts <= 1:
+    parts = reduction_parts(count, size, cubes * pes)
+    if parts == 1:
         launch_rows(operator, partial(fold_rows, fold=fold, scale=scale), (result,), (rows,))
         return out
     partial_results = new((parts, count), torch.float32 if x.dtype.is_floating_point else torch.int64, sip_of(x))
@@ -328,7 +325,7 @@ def logsumexp(x: Tensor, dim: Dim, keepdim: bool = False) -> Tensor:
         return x.clone() if x.dim() == 0 else sum_elements(x, dim, keepdim).log_()
     dims = _axes_of(x, dim)
     size = prod(x.shape[d] for d in dims)
-    if size >= _SHARED_ROW and x.numel() // size < prod(grid_for(current(), x.numel() * x.element_size())):
+    if is_row_shared(x.numel() // size, size, prod(grid_for(current(), x.numel() * x.element_size()))):
         largest = x.amax(dims, keepdim=True)
         largest = torch.where(largest.abs() == torch.inf, 0.0, largest)
         total = (x - largest).exp().sum(dims, keepdim=True).log().add(largest)
