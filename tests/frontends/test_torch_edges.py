@@ -16,6 +16,7 @@ from torch.nn import functional  # noqa: E402
 
 import kernbench.torch  # noqa: E402, F401
 from frontends.torch_programs import AHBM, machine  # noqa: E402
+from kernbench.topology.builder import resolve_topology  # noqa: E402
 
 NAN, INF = float("nan"), float("inf")
 SPECIAL = [NAN, INF, -INF, 0.0, -0.0, 1.0, -1.0, 2.5, -2.5, 7.0, 0.5, -0.3]
@@ -342,3 +343,36 @@ def test_a_tensor_without_axes_has_a_mean_along_its_first() -> None:
 def test_what_is_not_0_fills_truth_values_with_true() -> None:
     with machine():
         assert torch.zeros(3, dtype=torch.bool).to(AHBM).fill_(300).tolist() == [True] * 3
+
+
+def test_lists_of_integers_and_of_several_shapes_have_the_results_of_the_cpu() -> None:
+    numbers, ones = torch.arange(6), torch.ones(3)
+    with machine():
+        roots = torch._foreach_sqrt([numbers.to(AHBM)])[0].cpu()  # noqa: SLF001 - an operator's name
+        products = torch._foreach_mul([numbers.to(AHBM)], 2.5)[0].cpu()  # noqa: SLF001
+        sums = torch._foreach_add([ones.to(AHBM)[0]], [ones.to(AHBM)])[0].cpu()  # noqa: SLF001
+    assert torch.equal(roots, numbers.sqrt())
+    assert torch.equal(products, numbers * 2.5)
+    assert torch.equal(sums, ones[0] + ones)
+
+
+def test_a_cell_without_bias_and_tensors_of_the_host() -> None:
+    cell, x = torch.nn.LSTMCell(4, 3, bias=False), torch.randn(2, 4)
+    expected = cell(x)[0].detach()
+    with machine():
+        assert torch.allclose(cell.to(AHBM)(x.to(AHBM))[0].detach().cpu(), expected, atol=1e-6)
+        on_machine = torch.arange(6, device=AHBM)
+        assert torch.empty_like(on_machine, device="cpu").shape == (6,)
+        assert on_machine.new_empty(2, device="cpu").device.type == "cpu"
+
+
+def test_each_rank_runs_the_parts_of_an_operator() -> None:
+    with machine(topology=resolve_topology("default", ["sip.cube_mesh.w=1", "sip.cube_mesh.h=1"])) as context:
+
+        def rank(number: int) -> None:
+            context.ahbm.set_device(number)
+            x = torch.ones(64, 64, device=f"{AHBM}:{number}")
+            assert functional.huber_loss(x, x + 1).item() == 0.5
+
+        context.multiprocessing.spawn(rank, nprocs=2)
+        assert [use.name for use in context.operators.uses() if not use.modelled] == []

@@ -37,7 +37,7 @@ def foreach(operator: TorchOperator, rule: Rule | None, args: Sequence[Any], kwa
     if single == "zero":
         apply_all(name, [(Expression.of(fill, 0, dtype_of(x)), x, (), ()) for (x, *_) in calls])
         return None
-    if rule is None or any(map(_is_mixed, calls)):
+    if rule is None or any(_is_mixed(call) or (not in_place and _is_converted(call)) for call in calls):
         return NotImplemented
     options = {key: x for key, x in kwargs.items() if not isinstance(x, list | tuple)}
     work: list[ElementwiseWork] = []
@@ -49,6 +49,14 @@ def foreach(operator: TorchOperator, rule: Rule | None, args: Sequence[Any], kwa
         work.append(work_of(single, rule, call, options, out, out.dtype))
     apply_all(name, work)
     return None if in_place else outs
+
+
+def _is_converted(args: Sequence[Any]) -> bool:
+    """Return whether the result may differ from the first tensor in dtype, as a root of integers, or in shape."""
+    first = args[0]
+    return not first.dtype.is_floating_point or any(
+        x.shape != first.shape for x in args if isinstance(x, Tensor) and x.dim()
+    )
 
 
 def _is_mixed(args: Sequence[Any]) -> bool:

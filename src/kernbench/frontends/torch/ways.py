@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -115,9 +116,8 @@ def _allocate(operator: TorchOperator, args: Sequence[Any], kwargs: Mapping[str,
     like = next((x for x in args if isinstance(x, AhbmTensor)), None)
     device = torch.device(kwargs.get("device") or (DEVICE if like is None else device_of(like)))
     if device.type != DEVICE:
-        return operator(*tree_map(without_elements, args), **{**kwargs, "device": torch.device("meta")}).to_empty(
-            device=device
-        )
+        form = operator(*tree_map(without_elements, args), **{**kwargs, "device": torch.device("meta")})
+        return torch.empty_strided(form.shape, form.stride(), dtype=form.dtype, device=device)
     options = {**kwargs, "device": torch.device("meta"), "pin_memory": None}
     form = operator(*tree_map(without_elements, args), **options)
     return new(tuple(form.shape), form.dtype, sip_of(device), form.stride())
@@ -143,19 +143,21 @@ class _Decomposition:
     """A replacement of an operator by other operators. It does not apply if its own parts call the operator."""
 
     def __init__(self, parts: Callable[..., Any]) -> None:
-        self._parts, self._is_running = parts, False
+        self._parts = parts
+        # Each rank has its own value: a rank may run the parts while another waits inside them.
+        self._is_running = ContextVar("is_running", default=False)
 
     def __call__(self, operator: TorchOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run the parts. Return NotImplemented for a nested call, or if a part needs a type that the machine lacks."""
-        if self._is_running:
+        if self._is_running.get():
             return NotImplemented
-        self._is_running = True
+        token = self._is_running.set(True)
         try:
             return self._parts(*args, **kwargs)
         except UnknownTypeError:
             return NotImplemented
         finally:
-            self._is_running = False
+            self._is_running.reset(token)
 
 
 def decomposition(parts: Callable[..., Any]) -> OperatorWay:
