@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextvars import Context
 
 import pytest
 
@@ -16,7 +17,7 @@ from torch._decomp import core_aten_decompositions, decomposition_table  # noqa:
 import kernbench.torch  # noqa: E402, F401
 from kernbench.frontends.torch.dispatch import TABLE, way_of  # noqa: E402
 from kernbench.frontends.torch.storage import TorchOperator  # noqa: E402
-from kernbench.frontends.torch.ways import is_composite, is_view  # noqa: E402
+from kernbench.frontends.torch.ways import decomposition, is_composite, is_view  # noqa: E402
 
 aten = torch.ops.aten
 
@@ -78,3 +79,18 @@ def test_forms_follow_their_operator() -> None:
     assert way_of(aten.cumsum_.default).kind == "another form"
     assert way_of(aten.squeeze_.dim).kind == "view"
     assert way_of(aten._nested_view_from_buffer.default).kind == "refused"  # noqa: SLF001
+
+
+def test_parts_of_an_operator_are_nested_in_one_rank_only() -> None:
+    answers: list[object] = []
+
+    def parts(depth: int) -> int:
+        if depth == 0:
+            answers.append(way.run(aten.add.Tensor, (1,), {}))  # nested: the parts call their operator
+            answers.append(Context().run(way.run, aten.add.Tensor, (2,), {}))  # another rank, meanwhile
+        return depth
+
+    way = decomposition(parts)
+    assert way.run(aten.add.Tensor, (0,), {}) == 0
+    assert answers == [NotImplemented, 2]
+    assert way.run(aten.add.Tensor, (3,), {}) == 3

@@ -16,7 +16,6 @@ from torch.nn import functional  # noqa: E402
 
 import kernbench.torch  # noqa: E402, F401
 from frontends.torch_programs import AHBM, machine  # noqa: E402
-from kernbench.topology.builder import resolve_topology  # noqa: E402
 
 NAN, INF = float("nan"), float("inf")
 SPECIAL = [NAN, INF, -INF, 0.0, -0.0, 1.0, -1.0, 2.5, -2.5, 7.0, 0.5, -0.3]
@@ -364,15 +363,3 @@ def test_a_cell_without_bias_and_tensors_of_the_host() -> None:
         on_machine = torch.arange(6, device=AHBM)
         assert torch.empty_like(on_machine, device="cpu").shape == (6,)
         assert on_machine.new_empty(2, device="cpu").device.type == "cpu"
-
-
-def test_each_rank_runs_the_parts_of_an_operator() -> None:
-    with machine(topology=resolve_topology("default", ["sip.cube_mesh.w=1", "sip.cube_mesh.h=1"])) as context:
-
-        def rank(number: int) -> None:
-            context.ahbm.set_device(number)
-            x = torch.ones(64, 64, device=f"{AHBM}:{number}")
-            assert functional.huber_loss(x, x + 1).item() == 0.5
-
-        context.multiprocessing.spawn(rank, nprocs=2)
-        assert [use.name for use in context.operators.uses() if not use.modelled] == []
