@@ -69,7 +69,7 @@ _work_of: Callable[[torch.futures.Future[object]], Work] = vars(c10d)["_create_w
 
 
 def _done(results: object) -> torch.ScriptObject:
-    """Return a boxed ``ElementwiseWork`` that is complete, with ``results`` as its result."""
+    """Return a boxed ``Work`` that is complete, with ``results`` as its result."""
     future = torch.futures.Future[object]()
     future.set_result(results if isinstance(results, list) else [results])
     return _work_of(future).boxed()
