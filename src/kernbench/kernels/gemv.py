@@ -1,7 +1,7 @@
 """Products of few rows (GEMV): one read of B from the memories of a machine takes most of their time.
 
 `Gemv` has the programs that read B. `PartialSums` finishes a split-K product, whose cubes sum different rows of B. Both
-end with an `GemvEpilogue`.
+end with a `GemvEpilogue`.
 """
 
 from __future__ import annotations
