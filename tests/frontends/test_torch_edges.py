@@ -16,6 +16,7 @@ from torch.nn import functional  # noqa: E402
 
 import kernbench.torch  # noqa: E402, F401
 from frontends.torch_programs import AHBM, machine  # noqa: E402
+from kernbench.topology.builder import resolve_topology  # noqa: E402
 
 NAN, INF = float("nan"), float("inf")
 SPECIAL = [NAN, INF, -INF, 0.0, -0.0, 1.0, -1.0, 2.5, -2.5, 7.0, 0.5, -0.3]
@@ -363,3 +364,10 @@ def test_a_cell_without_bias_and_tensors_of_the_host() -> None:
         on_machine = torch.arange(6, device=AHBM)
         assert torch.empty_like(on_machine, device="cpu").shape == (6,)
         assert on_machine.new_empty(2, device="cpu").device.type == "cpu"
+
+
+def test_norms_of_few_long_rows_gather_their_weight_in_each_cube() -> None:
+    x, weight = torch.randn(3, 8192), torch.randn(8192)
+    with machine("torch.cubes=16", topology=resolve_topology("default", ["system.sips.count=1"])):
+        y = functional.layer_norm(x.to(AHBM), (8192,), weight.to(AHBM), weight.to(AHBM)).cpu()
+    assert torch.allclose(y, functional.layer_norm(x, (8192,), weight, weight), atol=1e-5)

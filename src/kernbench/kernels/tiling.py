@@ -166,13 +166,16 @@ def shard_panel_rows(k: int, columns: int, itemsize: int) -> int:
     return min(sixteenth, panel_rows(k, columns, itemsize))
 
 
-def gathering_panels(cubes: int, a_bytes: int, memories: int, shard: tuple[int, int], itemsize: int) -> int:
+def gathering_panels(
+    cubes: int, a_bytes: int, memories: int, shard: tuple[int, int], itemsize: int, scratch_bytes: int
+) -> int:
     """Return the number of panels that a memory serves while each memory that stores A serves its part to all cubes.
 
-    ``memories``: the number of memories that store A. ``shard``: rows and columns of B that a PE reads.
+    ``memories``: the number of memories that store A. ``shard``: rows and columns of B that a PE reads. The panels take
+    at most a quarter of scratch.
     """
     panel_bytes = shard_panel_rows(*shard, itemsize) * shard[1] * itemsize
-    return -(-cubes * a_bytes // (memories * panel_bytes))
+    return min(-(-cubes * a_bytes // (memories * panel_bytes)), scratch_bytes // 4 // panel_bytes)
 
 
 def last_panel_rows(rows: int) -> int:

@@ -162,7 +162,7 @@ class TensorMemory:
         self._engine.renew((shard.pa, shard.nbytes) for shard in layout.shards)
 
     def map_on(self, wanted: Iterable[tuple[Iterable[TensorLayout], tuple[PeCoord, ...]]]) -> None:
-        """Map tensors in the MMUs of PEs that do not map them yet; the owners of a tensor always map it."""
+        """Map tensors in the MMUs of PEs that do not map them yet."""
         self._requests.transfer(chain.from_iterable(self._make_mappings(layouts, pes) for layouts, pes in wanted))
 
     def join(self, layouts: Sequence[TensorLayout]) -> int:
@@ -186,14 +186,17 @@ class TensorMemory:
                 messages.append(MmuMapMsg(name=layout.name, sip=layout.sip, mapping=mapping, target_pe=new))
         return messages
 
-    def _make_unmapping(self, layout: TensorLayout) -> HostMsg:
-        mapped = tuple(sorted(self._mapped[layout.key]))
-        return MmuUnmapMsg(name=layout.name, sip=layout.sip, va_base=layout.va, target_pe=mapped)
+    def _make_unmappings(self, layouts: Iterable[TensorLayout]) -> Iterator[HostMsg]:
+        for layout in layouts:
+            mapped = tuple(sorted(self._mapped[layout.key]))
+            if mapped:  # else no launch has mapped the tensor
+                yield MmuUnmapMsg(name=layout.name, sip=layout.sip, va_base=layout.va, target_pe=mapped)
 
     def clone(self, layout: TensorLayout, name: str) -> TensorLayout:
         """Create a tensor of the same layout: every owner PE copies its shards."""
         self.settle(layout)
         copied = self.create_like(layout, name, layout.dtype)
+        self.map_on([([layout], layout.owners)])
         copying = self._requests.submit(copy_launch(layout, copied))
         self.uses.note(copying, (layout.key, copied.key))
         self._requests.wait([copying])
@@ -326,7 +329,7 @@ class TensorMemory:
     def release(self, layout: TensorLayout) -> None:
         """Unmap the tensor, then free its memory."""
         self.settle(layout)
-        self._requests.transfer([self._make_unmapping(layout), *self._joined.unmappings([layout])])
+        self._requests.transfer([*self._make_unmappings([layout]), *self._joined.unmappings([layout])])
         self._forget([layout])
 
     def release_all(self, *, unmap: bool = True) -> CleanupReport:
@@ -338,14 +341,13 @@ class TensorMemory:
         if unmap:
             for layout in left:
                 self.settle(layout)
-            self._requests.transfer([*map(self._make_unmapping, left), *self._joined.unmappings(left)])
-        self._forget(left)
+            self._requests.transfer([*self._make_unmappings(left), *self._joined.unmappings(left)])
         freed = tuple(
             FreedTensor(layout.name, layout.shape, layout.dtype.name, layout.sip, layout.nbytes)
             for layout in left
             if layout not in self._workspaces.values()
         )
-        self._workspaces.clear()
+        self._forget(left)
         return CleanupReport(freed, tuple(self._find_leaks()))
 
     def _write(self, layout: TensorLayout, messages: Iterable[HostMsg]) -> None:
@@ -363,6 +365,9 @@ class TensorMemory:
         self._joined.forget(layouts)
         for layout in layouts:
             del self._live[layout.key], self._mapped[layout.key]
+            self._workspaces = {
+                key: workspace for key, workspace in self._workspaces.items() if workspace is not layout
+            }
             release_deployment(layout.deployment, self._engine.allocators, self._engine.va_allocator(layout.sip))
             self._engine.retire()
 

@@ -202,7 +202,8 @@ def suits_gemv(m: int, weight: Tensor, torch: AnyContext) -> bool:
     pe, grid = torch.topology.pe, PeGrid.of(weight)
     by_columns = (weight.dp.cube, weight.dp.pe) == (COLUMNS, COLUMNS)
     is_few = is_few_rows(pe.gemm.tile_m, pe.tcm.scratch_bytes, m, weight.shape[0], weight.dtype.itemsize)
-    return by_columns and grid.cubes > 1 and is_few
+    is_full_grid = len(weight.layout.owners) == grid.cubes * grid.pes  # every PE gathers a piece of x
+    return by_columns and grid.cubes > 1 and is_full_grid and is_few
 
 
 def gather_buffer(m: int, weight: Tensor, torch: AnyContext) -> Tensor:
@@ -216,14 +217,15 @@ def _launch_gemv(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, torc
     (m, k), n, item = matrix_size(x), weight.shape[1], weight.dtype
     pe, grid, x_grid = torch.topology.pe, PeGrid.of(weight), PeGrid.of(x)
     shard = k, -(-n // (grid.cubes * grid.pes))
-    behind = gathering_panels(grid.cubes, m * k * item.itemsize, x_grid.cubes * x_grid.pes, shard, item.itemsize)
+    scratch, memories = pe.tcm.scratch_bytes, x_grid.cubes * x_grid.pes
+    behind = gathering_panels(grid.cubes, m * k * item.itemsize, memories, shard, item.itemsize, scratch)
     addend = None if bias is None else View(0, (1, m, n), (0, 0, 1), item)
     product = Gemv(
         m,
         View.row_major(0, (1, k, n), item),
         GemvEpilogue(View.row_major(0, (1, m, n), item), addend),
         pe.gemm.tile_n,
-        panel_columns(pe.tcm.scratch_bytes, grid.pes, m, item.itemsize),
+        panel_columns(scratch, grid.pes, m, item.itemsize),
         is_sharded=True,
         a_grid=(x_grid.cubes, x_grid.pes) if behind > PREFETCHED_PANELS else (0, 0),
         prefetched=max(PREFETCHED_PANELS, behind),

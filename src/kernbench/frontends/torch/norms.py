@@ -59,12 +59,13 @@ def _normalize(
         kernel = partial(normalize_rows, eps=eps, centred=mean is not None)
         results = _rows_of(y, n), _rows_of(mean, 1), _rows_of(rstd, 1)
         operands = [_rows_of(operand, n) for operand in inputs]
-        launch_rows(operator, kernel, results, [*operands, *_copies(inputs[1:], n, y)])
+        nbytes = max(x.numel() * x.element_size() for x in (*outs, *inputs) if x is not None)
+        launch_rows(operator, kernel, results, [*operands, *_copies(inputs[1:], n, y, nbytes)], nbytes)
 
 
-def _copies(parameters: Sequence[Tensor | None], n: int, x: Tensor) -> list[TensorRows]:
+def _copies(parameters: Sequence[Tensor | None], n: int, x: Tensor, work_bytes: int) -> list[TensorRows]:
     """Return buffers (cubes, n) for copies of parameters, if the launch on ``x`` should gather them in each cube."""
-    cubes, pes = grid_for(current(), x.numel() * x.element_size())
+    cubes, pes = grid_for(current(), work_bytes)
     vectors = [parameter for parameter in parameters if parameter is not None]
     if not is_all_gather_faster(cubes, pes, sum(n * vector.element_size() for vector in vectors)):
         return []
@@ -95,7 +96,7 @@ def _backpropagate(
     sums = [None if parameter is None else new((programs, n), torch.float32, sip) for parameter in parameters]
     outs = [_rows_of(result, n) for result in (by_x, *sums)]
     inputs = [*operands, *[_rows_of(statistic, 1) for statistic in statistics], _rows_of(weight, n)]
-    inputs += _copies((weight,), n, x)
+    inputs += _copies((weight,), n, x, nbytes)
     launch_rows(operator, backpropagate_norm, outs, inputs, nbytes)
     gradients = [
         None if parameter is None or by_program is None else _add_rows(by_program, parameter)
