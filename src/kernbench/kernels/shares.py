@@ -59,7 +59,8 @@ def all_gather(sources: Sequence[View], copies: Sequence[View], tl: TLContext) -
     ``sources`` are (1, n). ``copies`` are (cubes, n), with a row in each cube's memory. Each PE of a cube copies a
     piece. All PEs of the cube must call this, because they wait for each other.
     """
-    cube = tl.program_id(1)
+    cube, cubes = tl.program_id(1), tl.num_programs(1)
+    assert all(copy.extents[0] == cubes for copy in copies), "the buffer has a row for each cube of the launch"
     for source, copy in zip(sources, copies, strict=True):
         first, count = part(source.extents[1], tl.num_programs(0), tl.program_id(0))
         if count:
