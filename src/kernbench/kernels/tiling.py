@@ -393,14 +393,13 @@ def piece_of_row(columns: int, bytes_per_element: int, tl: TLContext) -> int:
 
 # --- arrays that all programs read
 
-_COPY_BYTES = 64 << 10
-"""Bytes that a link between cubes moves in the time in which a PE copies a small array to its cube's memory"""
 
-
-def is_all_gather_faster(cubes: int, pes: int, nbytes: int) -> bool:
+def is_all_gather_faster(spec: TopologySpec, cubes: int, pes: int, nbytes: int) -> bool:
     """Return True if the PEs of a cube should gather an array of ``nbytes`` that all PEs read, then read their copy.
 
     Otherwise, the cube that stores the array sends it to each of the ``pes`` PEs of every other cube, not once to each
-    cube. All this leaves by the links of one cube.
+    cube. All this leaves by the links of one cube. The copy costs a write and a read of the cube's memory, and their
+    transfers about as much.
     """
-    return (cubes - 1) * (pes - 1) * nbytes > _COPY_BYTES
+    saved_ns = (cubes - 1) * (pes - 1) * nbytes / spec.sip.links.cube_to_cube.bw_gbs
+    return saved_ns > 4 * spec.cube.hbm_access_ns

@@ -65,9 +65,10 @@ def _normalize(
 
 def _copies(parameters: Sequence[Tensor | None], n: int, x: Tensor, work_bytes: int) -> list[TensorRows]:
     """Return buffers (cubes, n) for copies of parameters, if the launch on ``x`` should gather them in each cube."""
-    cubes, pes = grid_for(current(), work_bytes)
+    context = current()
+    cubes, pes = grid_for(context, work_bytes)
     vectors = [parameter for parameter in parameters if parameter is not None]
-    if not is_all_gather_faster(cubes, pes, sum(n * vector.element_size() for vector in vectors)):
+    if not is_all_gather_faster(context.topology, cubes, pes, sum(n * vector.element_size() for vector in vectors)):
         return []
     return [contiguous_rows(new((cubes, n), vector.dtype, sip_of(x)), n) for vector in vectors]
 
