@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from kernbench.library.runs import Run as Run
     from kernbench.library.sweeps import Sweep as Sweep
     from kernbench.library.sweeps import sweep as sweep
-    from kernbench.library.tables import Table as Table
+    from kernbench.result.table import Table as Table
 else:
     _ERRORS = (
         *("AbandonedError", "AddressFaultError", "AllocationError", "BenchError", "ConfigError", "InputError"),
@@ -75,7 +75,7 @@ else:
         "Explanation": "library.explanations",
         **dict.fromkeys(("ProgressDisplay", "RunProgress"), "library.progress"),
         "Run": "library.runs",
-        "Table": "library.tables",
+        "Table": "result.table",
         "evaluate": "library.evaluations",
         **dict.fromkeys(("Probe", "probe_case"), "library.probes"),
         **dict.fromkeys(("SideBySide", "compare"), "library.comparisons"),

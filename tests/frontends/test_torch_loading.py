@@ -22,10 +22,11 @@ from frontends.torch_programs import AHBM, ONE_CUBE, machine  # noqa: E402
 from kernbench.common.errors import InputError  # noqa: E402
 from kernbench.library.loading import run_of  # noqa: E402
 from kernbench.library.machines import load_machine  # noqa: E402
-from kernbench.library.running import RunRequest, simulate  # noqa: E402
+from kernbench.library.running import simulate  # noqa: E402
 from kernbench.library.runs import Run  # noqa: E402
 from kernbench.runtime_api.bench_runner import as_bench, run_bench  # noqa: E402
 from kernbench.runtime_api.frontends import frontend_settings  # noqa: E402
+from kernbench.runtime_api.run_request import PreparedRun  # noqa: E402
 
 
 class Scaled(nn.Module):
@@ -52,9 +53,9 @@ def infer(_: Any) -> None:
 def simulate_program(program: Any, *settings: str, advise: bool = False, refresh: str = "all-bank") -> Run:
     torch.manual_seed(0)
     return simulate(
-        RunRequest(
+        PreparedRun(
             bench=as_bench(program),
-            machine=load_machine(overrides={"cube.hbm.refresh": refresh}),
+            machine=load_machine(overrides={"cube.hbm.refresh": refresh}).topology,
             frontends=frontend_settings(settings),
             advise=advise,
         )

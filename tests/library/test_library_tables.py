@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import kernbench as kb
-from kernbench.library.tables import make_table
+from kernbench.result.table import make_table
 
 
 def test_a_table_in_every_form() -> None:

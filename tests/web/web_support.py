@@ -12,8 +12,9 @@ from typing import Any
 
 from kernbench.library.machines import load_machine
 from kernbench.library.pages import observed_run
-from kernbench.library.running import RunRequest, simulate
+from kernbench.library.running import simulate
 from kernbench.runtime_api.bench_registry import Bench
+from kernbench.runtime_api.run_request import PreparedRun
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology
 from kernbench.web.activity import ObservedRun
@@ -68,7 +69,9 @@ def read_page(page: str) -> PageData:
 
 def observe_run(machine: Topology, bench: Bench, device: DeviceSelector, params: Sequence[str] = ()) -> ObservedRun:
     """Run a bench, and what was seen of it, as a page takes it."""
-    request = RunRequest(bench=bench, machine=load_machine(machine), params=params, device=str(device), queues=False)
+    request = PreparedRun(
+        bench=bench, machine=load_machine(machine).topology, params=params, device=str(device), queues=False
+    )
     return observed_run(simulate(request))
 
 

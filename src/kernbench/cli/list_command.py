@@ -12,7 +12,7 @@ from kernbench.cli.console import facts, key_table, print_json, say, show, show_
 from kernbench.cli.options import current_session, output_options, verbose_option
 from kernbench.common.errors import InputError
 from kernbench.library.lists import BenchDescription, Catalogue, describe_bench, list_all
-from kernbench.library.tables import Table as Listing
+from kernbench.result.table import Table as Listing
 
 
 @click.command(name="list")

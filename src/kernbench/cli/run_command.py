@@ -33,11 +33,12 @@ from kernbench.common.late import late
 from kernbench.common.values import value
 from kernbench.engine.requests import Limits
 from kernbench.library.machines import CompiledMachine, compile_machine
-from kernbench.library.running import RunRequest, simulate
+from kernbench.library.running import simulate
 from kernbench.library.runs import Run
 from kernbench.runtime_api.bench_registry import Bench, load_bench, load_script
 from kernbench.runtime_api.frontends import frontend_settings
 from kernbench.runtime_api.overrides import BENCH_PREFIX, split_overrides
+from kernbench.runtime_api.run_request import PreparedRun
 
 if TYPE_CHECKING:
     from kernbench.cli.run_outputs import RunFiles
@@ -168,9 +169,9 @@ def command(session: Session, /, **keywords: Any) -> int:
     if shows and not options.observe:
         raise click.UsageError("--no-observe records no data for --explain, --advise, --trace or --roofline.")
     files = options.files(machine)
-    request = RunRequest(
+    request = PreparedRun(
         bench=bench,
-        machine=machine,
+        machine=machine.topology,
         params=params,
         device=options.device,
         verify=options.verify,

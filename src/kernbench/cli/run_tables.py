@@ -117,7 +117,7 @@ def _about(run: Run) -> Iterator[ReportLine]:
 
 def _machine(run: Run) -> Iterator[str]:
     if run.live is not None:
-        topology = run.live.machine.topology
+        topology = run.live.machine
         spec, clocks = topology.spec, topology.configured.clocks
         yield f"{spec.num_sips} SIPs × {spec.cubes_per_sip} cubes × {spec.pes_per_cube} PEs"
         if clocks.changed:

@@ -15,7 +15,7 @@ from kernbench.evaluation.compare_machines import Differing, values_text
 from kernbench.evaluation.compare_results import Change, Pair, ResultComparison, compare_results, verdict
 from kernbench.library.runs import Run
 from kernbench.library.sweeps import Sweep
-from kernbench.library.tables import LINE, Table, make_table, text_html
+from kernbench.result.table import LINE, Table, make_table, text_html
 
 Comparable: TypeAlias = "Run | Sweep | str | os.PathLike[str]"
 """A run, a sweep, or a path. A path names the JSON of a run, or the folder, the Parquet file or a point of a sweep."""

@@ -13,7 +13,7 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.evaluation.study_report import Summary
 from kernbench.library.machines import CompiledMachine, MachineLike, load_machine
 from kernbench.library.running import param_texts
-from kernbench.library.tables import LINE
+from kernbench.result.table import LINE
 from kernbench.runtime_api.bench_registry import Bench, load_bench
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.types import DeviceSelector, resolve_device

@@ -11,12 +11,12 @@ from kernbench.common.ids import pe_name
 from kernbench.common.late import late
 from kernbench.common.units import format_ns, is_reported, ps_to_ns
 from kernbench.common.values import value
-from kernbench.library.tables import LINE, Table, make_table, text_html
 from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, Spent
 from kernbench.observe.path_resources import PathShare, divide_ties, sum_resources
 from kernbench.observe.roofline import Roofline
 from kernbench.observe.slices import SliceTime
 from kernbench.observe.verdict import RunVerdict
+from kernbench.result.table import LINE, Table, make_table, text_html
 from kernbench.runtime_api.run_explanation import KernelShare, LaunchExplanation, LineUse, LineWait, RunExplanation
 from kernbench.triton_emu.source import ProgramText
 

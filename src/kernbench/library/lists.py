@@ -12,9 +12,9 @@ from kernbench.ccl.loading import algorithms, load_ccl_config
 from kernbench.common.config_keys import ConfigKey, describe_key
 from kernbench.common.values import value
 from kernbench.di.registry import REGISTRY, known_kinds
-from kernbench.library.tables import LINE, Table, make_table
 from kernbench.probe import memory_case
 from kernbench.probe.cases import CASES
+from kernbench.result.table import LINE, Table, make_table
 from kernbench.runtime_api.bench_registry import Bench, known_benches, load_bench
 from kernbench.topology.builder import list_machines as packaged
 from kernbench.topology.hbm_export import TimingRow, preset_document, preset_facts, preset_named, timing_rows

@@ -18,12 +18,12 @@ from kernbench.evaluation.figure_style import BLUE, INK, STYLE, VERMILLION, valu
 from kernbench.evaluation.roofline_figure import roofline_figure
 from kernbench.evaluation.timeline_figure import Bar, read_bars, timeline_figure
 from kernbench.library.runs import LiveRun
-from kernbench.library.tables import arrow_table
 from kernbench.observe.op_log_io import op_log_table
 from kernbench.observe.roofline_chart import roofline_charts
 from kernbench.observe.trace import make_trace, process_of
 from kernbench.observe.trace_filter import EVERYTHING, TraceFilter
 from kernbench.observe.trace_io import write_trace
+from kernbench.result.table import arrow_table
 from kernbench.runtime_api.launch_report import LaunchSplit
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from kernbench.common.errors import InputError
 from kernbench.common.files import plain_document
 from kernbench.common.late import late
 from kernbench.common.units import format_size
-from kernbench.library.tables import Table, make_table, text_html
+from kernbench.result.table import Table, make_table, text_html
 from kernbench.topology.builder import Topology, compile_topology, topology_file
 from kernbench.topology.export import (
     ClockRow,

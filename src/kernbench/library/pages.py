@@ -18,13 +18,14 @@ from kernbench.common.values import value
 from kernbench.engine.requests import Limits
 from kernbench.library.machines import compile_machine
 from kernbench.library.progress import OnProgress
-from kernbench.library.running import RunRequest, simulate
+from kernbench.library.running import simulate
 from kernbench.library.runs import Run, verification_document
 from kernbench.observe.guard import guarded
 from kernbench.observe.statistics import link_traffic
 from kernbench.runtime_api.bench_registry import Bench, load_bench, load_script
 from kernbench.runtime_api.frontends import frontend_settings
 from kernbench.runtime_api.overrides import split_overrides
+from kernbench.runtime_api.run_request import PreparedRun
 from kernbench.topology.builder import topology_file
 from kernbench.web.activity import ObservedRun
 from kernbench.web.page import Page, make_page
@@ -105,9 +106,9 @@ class PageRequest:
             self._refuse_options((*changes.bench, *changes.frontends))
             return MadePage(make_page(machine.topology))
         run = simulate(
-            RunRequest(
+            PreparedRun(
                 bench=bench,
-                machine=machine,
+                machine=machine.topology,
                 params=changes.bench,
                 device=self.device,
                 verify=self.verify,

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kernbench.common.values import value
-from kernbench.library.tables import LINE, Table, make_table
 from kernbench.probe.part_suite import PartCheck
 from kernbench.probe.part_suite import check_part as make_checks
+from kernbench.result.table import LINE, Table, make_table
 
 
 @value(repr=False, eq=False)

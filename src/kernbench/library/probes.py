@@ -12,13 +12,13 @@ from kernbench.common.units import format_size, parse_size, ps_to_ns
 from kernbench.common.values import value
 from kernbench.library.machines import CompiledMachine, MachineLike, load_machine
 from kernbench.library.progress import ProgressDisplay, StepProgress
-from kernbench.library.tables import LINE, Table, make_table, text_html
 from kernbench.probe.cases import ProbeCase, cases_of, find_case
 from kernbench.probe.measure import probe_case as measure_case
 from kernbench.probe.measure import spread_refresh
 from kernbench.probe.memory_case import NAME as MEMORY
 from kernbench.probe.memory_case import Latency, LatencyFigures, PatternRow, SliceReport, probe_slice, slices_of
 from kernbench.probe.report import Crowd, LinkLoad, NotHere, ProbeReport, Sustained, TraceRow, Transaction
+from kernbench.result.table import LINE, Table, make_table, text_html
 
 OnSteps: TypeAlias = Callable[[StepProgress], None]
 DEFAULT_SIZE = "4KiB"

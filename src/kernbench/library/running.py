@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import wraps
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -16,24 +16,25 @@ import kernbench.benches
 from kernbench.ccl.diagnostics import trace_ccl
 from kernbench.ccl.loading import check_ccl
 from kernbench.common.complaints import one_of, show
-from kernbench.common.data_policy import DataOptions, DataPolicy
+from kernbench.common.data_policy import DataOptions
 from kernbench.common.errors import BenchError, ExplanationError, InputError, LimitReached, RunError, text_of
 from kernbench.common.late import late
 from kernbench.common.program_line import ErrorPlace
 from kernbench.common.units import is_reported, whole_ps
-from kernbench.common.values import state, value
+from kernbench.common.values import state
 from kernbench.engine.engine import GraphEngine, Observer
 from kernbench.engine.requests import Limits
-from kernbench.library.machines import CompiledMachine, MachineLike, load_machine
+from kernbench.library.machines import MachineLike, load_machine
 from kernbench.library.progress import OnProgress, ProgressDisplay, ProgressWatch
 from kernbench.library.runs import INTERRUPTED, LiveRun, Run, RunFailure, RunStatus, StatedVerdict, failure_of
-from kernbench.library.wall_limit import wall_limit
+from kernbench.result.wall_limit import wall_limit
 from kernbench.runtime_api.bench_registry import Bench, load_bench
 from kernbench.runtime_api.bench_runner import BenchResult, BenchStatus, as_bench, run_bench, summarise
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.frontends import FrontendSettings, frontend_settings
+from kernbench.runtime_api.frontends import frontend_settings
 from kernbench.runtime_api.launch_report import RunReport, report_run
 from kernbench.runtime_api.overrides import BENCH_PREFIX, FRONTEND_PREFIXES, part_of
+from kernbench.runtime_api.run_request import PreparedRun
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 
 if TYPE_CHECKING:
@@ -56,33 +57,6 @@ WRONG = ("unwritten", "copies", "race", "slot", "message")
 FAILED = 1
 Program: TypeAlias = "str | os.PathLike[str] | Bench | Callable[[Any], object]"
 """A bench name, ``file.py[:function]``, ``module:function``, a bench, or a function of one argument"""
-
-
-@value(kw_only=True)
-class RunRequest:
-    """A program to run, its machine, and its options.
-
-    ``params``: changes of bench parameters as texts, ``bench.m=512``. ``observe``: record the causes of the time.
-    ``links``, ``queues``: record also the loads of links and queues, which pages and timelines show. ``sanitize``:
-    report races and reads of unwritten bytes. ``trace_ccl``: print every message of queues. ``advise``: simulate the
-    gain of machine changes.
-    """
-
-    bench: Bench
-    machine: CompiledMachine
-    params: Sequence[str] = ()
-    device: str = "all"
-    verify: bool = False
-    data: DataPolicy = field(default_factory=DataPolicy)
-    ccl: str | os.PathLike[str] | None = None
-    frontends: FrontendSettings = field(default_factory=FrontendSettings)
-    limits: Limits = field(default_factory=Limits)
-    observe: bool = True
-    links: bool = True
-    queues: bool = True
-    sanitize: bool = False
-    trace_ccl: bool = False
-    advise: bool = False
 
 
 def run(
@@ -118,9 +92,9 @@ def run(
     """
     bench = find_program(program)
     policy = DataOptions(data).policy(verify=verify, bench=bench.data)
-    request = RunRequest(
+    request = PreparedRun(
         bench=bench,
-        machine=load_machine(machine),
+        machine=load_machine(machine).topology,
         params=param_texts(params or {}, keywords),
         device=device,
         verify=verify,
@@ -184,9 +158,9 @@ def _limit(name: str, given: float | None) -> float | None:
     return float(given)
 
 
-def simulate(request: RunRequest, on_progress: OnProgress | None = None) -> Run:
+def simulate(request: PreparedRun, on_progress: OnProgress | None = None) -> Run:
     """Run the program of a request until it ends or the user interrupts it. Raises InputError for invalid inputs."""
-    machine = request.machine.topology
+    machine = request.machine
     device = DeviceSelector(request.device)
     resolve_device(device, machine.spec)
     if request.advise and not request.observe:
@@ -200,7 +174,7 @@ def simulate(request: RunRequest, on_progress: OnProgress | None = None) -> Run:
 class _Simulation:
     """A running simulation. It stores all that a result needs, even after an interrupt."""
 
-    request: RunRequest
+    request: PreparedRun
     device: DeviceSelector
     on_progress: OnProgress | None = None
     watch: ProgressWatch | None = None
@@ -227,7 +201,7 @@ class _Simulation:
                 around.enter_context(_return_to_folder())
                 around.enter_context(wall_limit(request.limits.wall_s, self._out_of_time))
                 result = run_bench(
-                    topology=request.machine.topology,
+                    topology=request.machine,
                     bench_fn=replace(request.bench, function=self._note_context()),
                     device=self.device,
                     engine_factory=lambda *_: self._make_engine(),
@@ -260,7 +234,7 @@ class _Simulation:
         )
         try:
             with late(GUARD, "guarded")("advice"):
-                advice = late(ADVICE, "advise_program")(program, request.machine.topology)
+                advice = late(ADVICE, "advise_program")(program, request.machine)
         except KeyboardInterrupt:  # the result of the program itself is complete
             return replace(found, status="INTERRUPTED", exit_code=INTERRUPTED)
         except RunError as error:
@@ -286,7 +260,7 @@ class _Simulation:
     def _make_engine(self) -> GraphEngine:
         request = self.request
         observers: list[Observer] = [each for each in (self.sanitizer, self.log) if each is not None]
-        machine = request.machine.topology
+        machine = request.machine
         self.engine = GraphEngine(machine, request.data, observers=observers, limits=request.limits)
         if self.watch is not None:
             self.watch.engine = self.engine

@@ -8,6 +8,7 @@ from dataclasses import field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from kernbench.common import errors
+from kernbench.common.config import Document
 from kernbench.common.errors import ExplanationError, InputError, KernbenchError, RunError, text_of
 from kernbench.common.files import plain_document, writable
 from kernbench.common.ids import pe_name
@@ -17,15 +18,15 @@ from kernbench.common.units import format_ns
 from kernbench.common.values import state, value
 from kernbench.engine.keeping import DataReport
 from kernbench.engine.records import PrintedLine
-from kernbench.library.machines import CompiledMachine, load_machine
-from kernbench.library.tables import LINE, Table, make_table, text_html
+from kernbench.library.machines import CompiledMachine
 from kernbench.observe.statistics import EngineUsage, LinkTraffic, MemoryTraffic
+from kernbench.result.table import LINE, Table, make_table, text_html
 from kernbench.runtime_api.bench_runner import BenchSummary, PhaseSummary
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
 from kernbench.runtime_api.operators import LoadTime, OperatorUse
 from kernbench.runtime_api.testing import Comparison
 from kernbench.runtime_api.testing import verdict as passed_or_not
-from kernbench.topology.builder import name_of
+from kernbench.topology.builder import Topology, name_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -93,7 +94,7 @@ class LiveRun:
     """The objects of a run that exist in its process only, such as its engine. ``error``: the program's error."""
 
     engine: GraphEngine
-    machine: CompiledMachine
+    machine: Topology
     result: BenchResult | None = None
     log: TraceLog | None = None
     sanitizer: Sanitizer | None = None
@@ -185,8 +186,8 @@ class Run:
 
     @property
     def machine(self) -> CompiledMachine:
-        """The machine of the run. A loaded or unpickled run compiles it from its configuration."""
-        return load_machine(self.configuration) if self.live is None else self.live.machine
+        """The machine of the run, compiled again from its configuration on first use."""
+        return CompiledMachine(Document(self.source, dict(self.configuration), {}))
 
     @property
     def engine(self) -> GraphEngine:

@@ -43,7 +43,7 @@ from kernbench.evaluation.sweep_table import (
 from kernbench.library.machines import MachineLike, Overrides, load_machine
 from kernbench.library.progress import ProgressDisplay
 from kernbench.library.running import Program, find_program, setting_texts
-from kernbench.library.tables import LINE, Table, make_table, text_html
+from kernbench.result.table import LINE, Table, make_table, text_html
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

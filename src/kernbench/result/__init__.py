@@ -1,0 +1,1 @@
+"""The outcome of a run: typed sections, and the forms derived from them."""
