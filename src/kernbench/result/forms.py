@@ -1,7 +1,7 @@
 """Plain data of typed results, and results of plain data: both derived from the types.
 
-A dataclass is a mapping of its figures in order, a tuple is a list, an enumeration its value. Readers accept documents of
-other versions: a missing key has the default of its field, and an unknown key has no effect.
+A dataclass is a mapping of its figures in order, a tuple is a list, an enumeration its value. Readers accept documents
+of other versions: a missing key has the default of its field, and an unknown key has no effect.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def to_plain(content: Any) -> Any:
 
 def _to_mapping(content: Any) -> dict[str, Any]:
     document: dict[str, Any] = {}
-    for entry in figures_of(type(content)):
+    for entry in figures_of(content.__class__):
         forms, figure = entry.forms, getattr(content, entry.name)
         if not forms.stored or (forms.optional and not figure):
             continue
@@ -49,7 +49,7 @@ def _to_mapping(content: Any) -> dict[str, Any]:
         elif figure is not None:
             document |= _to_mapping(figure)
         else:
-            document |= dict.fromkeys(_keys_of(_hints(type(content))[entry.name]))
+            document |= dict.fromkeys(_keys_of(_hints(content.__class__)[entry.name]))
     return document
 
 
