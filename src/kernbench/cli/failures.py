@@ -12,7 +12,8 @@ from kernbench.cli.console import Json, document_text, say
 from kernbench.cli.options import current_session
 from kernbench.cli.session import FAILED, INTERRUPTED, INVALID, Session
 from kernbench.common.errors import ConfigError, KernbenchError, SimulationDeadlock, exit_error, notes_of, text_of
-from kernbench.common.program_line import is_program, place_document, place_of, program_line
+from kernbench.common.figures import to_plain
+from kernbench.common.program_line import is_program, place_of, program_line
 
 
 def report_failure(error: Exception | SystemExit, session: Session) -> int:
@@ -109,7 +110,7 @@ def print_failure(error: Exception, session: Session) -> None:
         found: Json = {
             "status": "FAILED",
             "error": f"{type(error).__name__}: {failure_text(error, session)}",
-            "place": place_document(place_of(error)),
+            "place": to_plain(place_of(error)),
         }
         session.output.print_document(document_text(found))
 

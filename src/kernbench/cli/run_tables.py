@@ -15,11 +15,11 @@ from kernbench.common.ids import pe_name
 from kernbench.common.late import late
 from kernbench.common.units import format_size
 from kernbench.common.values import state
-from kernbench.library.running import WRONG
-from kernbench.library.runs import LiveRun, Run
+from kernbench.library.runs import Run
 from kernbench.messages.commands import BY_BLOCKS
 from kernbench.observe.guard import guarded
 from kernbench.observe.statistics import TimeShare
+from kernbench.result.simulation import WRONG, FinishedRun
 from kernbench.runtime_api.launch_report import LaunchSplit
 from kernbench.runtime_api.operators import OperatorUse
 
@@ -117,7 +117,7 @@ def _about(run: Run) -> Iterator[ReportLine]:
 
 def _machine(run: Run) -> Iterator[str]:
     if run.live is not None:
-        topology = run.live.machine
+        topology = run.live.request.machine
         spec, clocks = topology.spec, topology.configured.clocks
         yield f"{spec.num_sips} SIPs × {spec.cubes_per_sip} cubes × {spec.pes_per_cube} PEs"
         if clocks.changed:
@@ -131,8 +131,8 @@ def _tables(run: Run, explanation: _Explanation, *, explain: bool, verbose: bool
     """Yield the tables, the most important first; yield none for a run without events."""
     if not run.report.events:
         return
-    if run.live is not None and run.live.advice is not None:
-        yield from late(EXPLANATION, "advice_parts")(run.live.advice)
+    if run.live is not None and run.advice is not None:
+        yield from late(EXPLANATION, "advice_parts")(run.advice)
     if explain:
         yield from explanation.parts()
     yield _operators(run.operators, None if verbose else MOST_OPERATORS)
@@ -153,7 +153,7 @@ def _tables(run: Run, explanation: _Explanation, *, explain: bool, verbose: bool
 class _Explanation:
     """The tables of an explanation. They are computed while they are printed, until the user interrupts."""
 
-    live: LiveRun | None
+    live: FinishedRun | None
     interrupted: bool = False
 
     def parts(self) -> Iterator[ReportPart]:

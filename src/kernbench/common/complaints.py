@@ -98,7 +98,7 @@ def _explain_one(model: type[BaseModel], data: object, item: ErrorDetails) -> It
         yield _explain_unknown_key(model, data, item["loc"])
     else:
         path = _trim_path(data, item["loc"])
-        yield Complaint(path, _make_message(item, path), at_key=item["loc"][-1:] == ("[key]",))
+        yield Complaint(path, describe_error(item, path), at_key=item["loc"][-1:] == ("[key]",))
 
 
 def _explain_unknown_key(model: type[BaseModel], data: object, loc: Path) -> Complaint:
@@ -119,7 +119,8 @@ def _trim_path(data: object, loc: Path) -> Path:
     return tuple(path)
 
 
-def _make_message(item: ErrorDetails, path: Path) -> str:
+def describe_error(item: ErrorDetails, path: Path) -> str:
+    """Return one of pydantic's errors in words: what was found at ``path``, and what is allowed."""
     cause = item.get("ctx", {}).get("error")
     if cause is not None and item["type"] in {"value_error", "assertion_error"}:
         return str(cause)

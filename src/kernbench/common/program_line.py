@@ -9,9 +9,9 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from kernbench.common.errors import InputError, KernelNote, ProgramExitError, RunError, notes_of, text_of
+from kernbench.common.figures import figure
 from kernbench.common.values import value
 
 _PACKAGE = Path(__file__).parents[1]
@@ -109,25 +109,10 @@ def _describe_error(error: BaseException) -> str:
 class ErrorPlace:
     """The place of an error; None for each part that is unknown."""
 
-    line: ProgramLine | None = None
+    line: ProgramLine | None = figure(inline=True, default=None)
     pe: tuple[int, int, int] | None = None
     kernel: str | None = None
     rank: int | None = None
-
-
-def place_document(place: ErrorPlace | None) -> dict[str, Any] | None:
-    """Return the place of an error as an entry of a document."""
-    if place is None:
-        return None
-    line = place.line
-    return {
-        "file": None if line is None else line.file,
-        "line": None if line is None else line.line,
-        "function": None if line is None else line.function,
-        "pe": None if place.pe is None else list(place.pe),
-        "kernel": place.kernel,
-        "rank": place.rank,
-    }
 
 
 def place_of(error: BaseException) -> ErrorPlace:

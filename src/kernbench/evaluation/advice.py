@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 from kernbench.common.data_policy import DataPolicy
 from kernbench.common.errors import ConfigError, RunError, text_of
+from kernbench.common.figures import derived_after, figure
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine, Observer
@@ -26,6 +27,7 @@ from kernbench.evaluation.program_review import ProgramAdvice, review_program
 from kernbench.observe.path_resources import PathShare, divide_ties, sum_resources
 from kernbench.observe.roofline import Roofline
 from kernbench.observe.trace_log import TraceLog
+from kernbench.result.sections import Absence, Section, register
 from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.frontends import FrontendSettings
@@ -84,9 +86,21 @@ class Advice:
     """The gains of machine changes and the upper bounds of program changes, the largest first."""
 
     launch: str
-    timing: Timing
+    timing: Timing = figure(stored=False)
     machine: tuple[MachineAdvice, ...]
     program: tuple[ProgramAdvice, ...]
+
+    @derived_after("launch")
+    def run_ns(self) -> float:
+        """The time of the run with ``refresh: spread``, in ns."""
+        return ps_to_ns(self.timing.run_ps)
+
+
+ADVICE: Section[Advice] = register(
+    Section(
+        name="advice", form=Advice, compute=lambda _: Absence("no advice was requested"), columns={}, row=lambda _: {}
+    )
+)
 
 
 def spread_refresh(machine: Topology) -> Topology:

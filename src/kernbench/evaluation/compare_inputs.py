@@ -8,190 +8,41 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePath
-from typing import Annotated, Any, TypeAlias
+from typing import Any, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from kernbench.common.complaints import explain, show
-from kernbench.common.config import path_text, read_model
+from kernbench.common.complaints import show
 from kernbench.common.errors import InputError
-from kernbench.common.units import ps_to_ns
 from kernbench.common.values import value
-from kernbench.evaluation.outputs import read_json
 from kernbench.evaluation.sweep_measure import (
     OK,
     PointRow,
     flat_configuration,
-    slug,
-    tabulate_times,
-    tabulate_use,
 )
 from kernbench.evaluation.sweep_plan import CCL
-from kernbench.evaluation.sweep_spec import LARGEST
 from kernbench.evaluation.sweep_table import JSON_COLUMNS, TABLE_FILE, SweepTable, read_sweep_table
+from kernbench.result import run_sections
+from kernbench.result.sections import Outcome, read_outcome
 from kernbench.runtime_api.frontends import FrontendSettings
 from kernbench.runtime_api.overrides import BENCH_PREFIX, part_of
 
 RUN_COMMAND = "kernbench run --json"
 GOOD_STATUS = "OK"
 TAKEN = f"compare takes {TABLE_FILE}, or the output of {RUN_COMMAND}"
-Picoseconds = Annotated[int, Field(ge=0, le=LARGEST)]
 
 
-class _ReadPart(BaseModel):
-    """A mapping of which only the declared keys are read."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
-
-
-class PhaseUse(_ReadPart):
-    """The time during which requests of a phase are in flight."""
-
-    phase: str
-    busy_ns: float
+def read_run(path: Path) -> Outcome:
+    """Read the run in a file. Raises InputError for other documents and for failed runs."""
+    outcome = read_outcome(path)
+    _refuse_failed(str(path), outcome.document.get("status", GOOD_STATUS), outcome.document.get("error"), show)
+    return outcome
 
 
-class EngineUse(_ReadPart):
-    """The busy time of an engine type."""
-
-    engine: str
-    busy_ns: float
-
-
-class LaunchUse(_ReadPart):
-    """The time of the longest launch of a name."""
-
-    name: str
-    total_ns: float
-
-
-class StagePart(_ReadPart):
-    """The time of a critical path in a part, on a resource; some parts use no resource."""
-
-    part: str
-    ps: Picoseconds
-    resource: str = ""
-
-
-class ResourceTime(_ReadPart):
-    """The time of a critical path on a resource, or the least time that the resource needs for its work."""
-
-    resource: str
-    ps: Picoseconds
-    queued_ps: Picoseconds = 0
-
-
-class PathTaken(_ReadPart):
-    """A critical path, with its time by part and by resource."""
-
-    total_ps: Picoseconds
-    parts: tuple[StagePart, ...]
-    shares: tuple[StagePart, ...] = ()
-    resources: tuple[ResourceTime, ...] = ()
-
-    def causes(self) -> Iterator[tuple[str, int, int]]:
-        """Yield each resource, and each part without a resource, with its time and its queueing time."""
-        yield from ((each.resource, each.ps, each.queued_ps) for each in self.resources)
-        yield from ((each.part, each.ps, 0) for each in self.shares if not each.resource)
-
-
-class Bounds(_ReadPart):
-    """A roofline: the bounds of resources, and the limiting resource (``binding``)."""
-
-    binding: str | None
-    bounds: tuple[ResourceTime, ...]
-
-
-class Judged(_ReadPart):
-    """A verdict."""
-
-    sentence: str
-    label: str = ""
-
-    def row(self, group: str) -> PointRow:
-        """Return the verdict by column of ``group`` (``run`` or ``launch``)."""
-        return {f"{group}.bound": self.label or self.sentence, f"{group}.verdict": self.sentence}
-
-
-class Explained(_ReadPart):
-    """The explanation of the time of a launch or of the run."""
-
-    critical_path: PathTaken
-    roofline: Bounds | None = None
-    verdict: Judged | None = None
-    request_id: int = -1
-    name: str = ""
-
-    def row(self, group: str) -> PointRow:
-        """Return the figures by column of ``group`` (``run`` or ``launch``)."""
-        path, roof, said = self.critical_path, self.roofline or Bounds(binding=None, bounds=()), self.verdict
-        return tabulate_times(
-            group,
-            path=((each.part, each.ps) for each in path.parts),
-            causes=path.causes(),
-            bounds={each.resource: each.ps for each in roof.bounds},
-            label=roof.binding,
-        ) | (said.row(group) if said else {})
-
-
-class ReadExplanation(Explained):
-    """The explanations of the run and of its launches. ``main_launch``: the launch with most of the critical path."""
-
-    launches: tuple[Explained, ...] = ()
-    main_launch: int | None = None
-
-    def rows(self) -> PointRow:
-        """Return the figures of the run and of its main launch, which is the longest launch by default."""
-        main = [each for each in self.launches if each.request_id == self.main_launch]
-        longest = max(main or self.launches, key=lambda each: each.critical_path.total_ps, default=None)
-        if longest is None:
-            return self.row("run")
-        named: PointRow = {"launch.name": longest.name, "launch.ns": ps_to_ns(longest.critical_path.total_ps)}
-        return self.row("run") | longest.row("launch") | named
-
-
-class RunDocument(_ReadPart):
-    """A successful run. Fields that an earlier version did not write have defaults."""
-
-    bench: str
-    sim_ns: float
-    params: dict[str, Any]
-    configuration: dict[str, Any]
-    frontends: dict[str, Any] = {}
-    phases: tuple[PhaseUse, ...] = ()
-    engines: tuple[EngineUse, ...] = ()
-    launches: tuple[LaunchUse, ...] = ()
-    verdict: Judged | None = None
-    used: Mapping[str, int | str | tuple[str, ...]] = {}
-    explanation: ReadExplanation | None = None
-
-    def row(self) -> PointRow:
-        """Return the figures of the run by column."""
-        row: PointRow = {"status": OK, "sim_ns": self.sim_ns}
-        row |= {f"phase.{each.phase}.busy_ns": each.busy_ns for each in self.phases}
-        row |= {f"engine.{slug(each.engine)}.busy_ns": each.busy_ns for each in self.engines}
-        longest = max(self.launches, key=lambda each: each.total_ns, default=None)
-        row |= {} if longest is None else {"launch.name": longest.name, "launch.ns": longest.total_ns}
-        row |= tabulate_use(self.used) | (self.verdict.row("run") if self.verdict else {})
-        return row if self.explanation is None else row | self.explanation.rows()
-
-
-def read_run(path: Path) -> RunDocument:
-    """Read the document in a file. Raises InputError for other documents and for failed runs."""
-    document = read_json(path, RUN_COMMAND)
-    status = document.get("status", GOOD_STATUS) if isinstance(document, dict) else GOOD_STATUS
+def _refuse_failed(name: str, status: object, error: object, text: Callable[[object], object]) -> None:
     if status != GOOD_STATUS:
-        why = f": {show(document['error'])}" if document.get("error") else ""
-        raise InputError(f"{path}: the run ended with status {show(status)}{why}; there is nothing to compare")
-    try:
-        return read_model(RunDocument, document)
-    except ValidationError as error:
-        first, *others = explain(RunDocument, document, error)
-    at = f"{path_text(first.path)}: " if first.path else ""
-    more = f" (and {len(others)} more)" if others else ""
-    raise InputError(f"{path}: not an output of {RUN_COMMAND}: {at}{first.message}{more}")
+        reason = f": {show(error)}" if error else ""
+        raise InputError(f"{name}: the run ended with status {text(status)}{reason}; there is nothing to compare")
 
 
 CCL_PREFIX = f"{CCL}."
@@ -270,12 +121,11 @@ def take_table(name: str, table: SweepTable) -> ResultFile:
     return ResultFile(name, table.axes, tuple(_points(table)))
 
 
-def take_run(name: str, document: Mapping[str, Any]) -> ResultFile:
+def take_run(name: str, outcome: Outcome) -> ResultFile:
     """Return the result of a run for a comparison. Raises InputError for a failed run."""
-    if document["status"] != GOOD_STATUS:
-        why = f": {show(document['error'])}" if document["error"] else ""
-        raise InputError(f"{name}: the run ended with status {document['status']}{why}; there is nothing to compare")
-    return ResultFile(name, (), (_figures(read_model(RunDocument, document)),))
+    ending = outcome[run_sections.ENDING]
+    _refuse_failed(name, ending.status, ending.error, str)
+    return ResultFile(name, (), (_figures(outcome),))
 
 
 def _points(table: SweepTable) -> Iterator[ResultFigures]:
@@ -289,10 +139,16 @@ def _points(table: SweepTable) -> Iterator[ResultFigures]:
         yield ResultFigures(_plain({**base, **axes, **changed, **_of_bench(params)}), row)
 
 
-def _figures(document: RunDocument) -> ResultFigures:
-    made_with = {**flat_configuration(document.configuration), **DEFAULT_SETTINGS}
-    made_with |= flat_configuration(document.frontends) | _of_bench(document.params)
-    return ResultFigures(_plain({"bench": document.bench, **made_with}), document.row())
+def _figures(outcome: Outcome) -> ResultFigures:
+    program, machine = outcome[run_sections.PROGRAM], outcome[run_sections.MACHINE]
+    settings = outcome.get(run_sections.SETTINGS)
+    made_with = {**flat_configuration(machine.configuration), **DEFAULT_SETTINGS}
+    made_with |= {} if settings is None else flat_configuration(settings.frontends)
+    row = outcome.to_row() | {"status": OK}
+    verdict = outcome.get(run_sections.VERDICT)
+    if verdict is not None and "run.bound" not in row:
+        row |= {"run.bound": verdict.sentence, "run.verdict": verdict.sentence}
+    return ResultFigures(_plain({"bench": program.bench, **made_with, **_of_bench(program.params)}), row)
 
 
 def _of_bench(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,10 +14,11 @@ from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.evaluation.compare_inputs import ResultFigures, ResultFile, ResultPair
 from kernbench.evaluation.compare_machines import MOST_NAMED, Differing, find_differing, say_machines
-from kernbench.evaluation.sweep_measure import CAUSES, slug
 from kernbench.observe.critical_path_model import PathPart
 from kernbench.observe.path_resources import join_words
 from kernbench.observe.works import PE_ENGINES
+from kernbench.result.run_columns import CAUSES, slug
+from kernbench.result.sections import sections
 from kernbench.runtime_api.requests import PHASES
 from kernbench.topology import resources as of
 
@@ -33,6 +34,8 @@ _SAID: Mapping[str, str] = {
     "used.": "its use of the machine",
 }
 """Contents of results by column prefix"""
+_COMPARED = ("sim_ns",)
+"""Figures that the comparison has already"""
 RUN, MAIN = "run", "main launch"
 NOTHING = "nothing"
 """The bottleneck of a result without a roofline"""
@@ -151,7 +154,8 @@ class ResultComparison:
     """The complete comparison of two results.
 
     ``stages``: changes of stages, summed over all pairs. ``moves``: the same changes, where stages that cancel out
-    are one move. ``busy``: without critical paths, busy times of phases and engines, which overlap. ``unmatched``:
+    are one move. ``busy``: without critical paths, busy times of phases and engines, which overlap. ``figures``: changes
+    of other figures of sections, as averages over the pairs. ``unmatched``:
     number of results of each side without a partner or without figures. ``left_out``: the reasons. ``unsaid``:
     sentences about contents that are not compared, because one side lacks them. ``machines``: a summary of the
     differences of the machines, if there are many. ``unused``: differences that affect no result.
@@ -168,6 +172,7 @@ class ResultComparison:
     stages: tuple[Change, ...]
     moves: tuple[Move, ...]
     busy: tuple[Change, ...]
+    figures: tuple[Change, ...]
     unsaid: tuple[str, ...]
     machines: str
 
@@ -193,6 +198,7 @@ def compare_results(a: ResultFile, b: ResultFile) -> ResultComparison:
         stages=stages,
         moves=_find_moves(stages),
         busy=_busy(good),
+        figures=_compare_figures(good),
         unsaid=tuple(_unsaid(good)),
         machines=say_machines(*zip(*good, strict=True)) if sum(d.of_machine for d in differing) > MOST_NAMED else "",
     )
@@ -303,6 +309,22 @@ def _busy(pairs: Sequence[ResultPair]) -> tuple[Change, ...]:
         if _both_say(pairs, f"{what}.")
         for name in names[what]
     )
+
+
+def _compare_figures(pairs: Sequence[ResultPair]) -> tuple[Change, ...]:
+    """Return the changed figures of the sections whose columns are derived, as averages over pairs."""
+    columns = [
+        name
+        for section in sections()
+        if section.columns is None
+        for name, column in section.all_columns.items()
+        if column.kind in (int, float) and name not in _COMPARED and _both_say(pairs, name)
+    ]
+    averages = (
+        Change(name, *(sum(side.number(name) for side in results) / len(pairs) for results in zip(*pairs, strict=True)))
+        for name in columns
+    )
+    return tuple(change for change in averages if change.ns)
 
 
 def _sort_changes(changes: Iterable[Change]) -> tuple[Change, ...]:

@@ -14,9 +14,10 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from kernbench.common.values import value
 from kernbench.evaluation.figure_style import INK
-from kernbench.evaluation.sweep_measure import BOUNDS, OK, PointRow
+from kernbench.evaluation.sweep_measure import OK, PointRow
 from kernbench.evaluation.sweep_spec import AxisValue, is_numeric, short_name
 from kernbench.evaluation.sweep_table import SweepTable
+from kernbench.result.run_columns import BOUNDS
 
 ValueGrid: TypeAlias = "np.ndarray[tuple[int, int], np.dtype[np.float64]]"
 # Beyond this ratio of largest to smallest value, a linear scale hides the small values.

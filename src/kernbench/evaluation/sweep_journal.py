@@ -19,7 +19,16 @@ from typing import Any, BinaryIO, Self
 from kernbench.common.errors import InputError
 from kernbench.common.files import parse_json
 from kernbench.common.values import value
-from kernbench.evaluation.sweep_measure import COLUMNS, STATUSES, Cell, PointRow, fits, flat_configuration, is_whole
+from kernbench.evaluation.sweep_measure import (
+    STATUSES,
+    Cell,
+    PointRow,
+    fits,
+    flat_configuration,
+    is_whole,
+    list_columns,
+)
+from kernbench.result.columns import Cell
 from kernbench.evaluation.sweep_point import PointOutcome
 
 GRID = "grid"
@@ -309,7 +318,7 @@ def _outcome(entry: Mapping[str, Any]) -> PointOutcome:
 
 
 def _cell(name: str, found: Any) -> Cell:
-    kind = COLUMNS[name]
+    kind = list_columns()[name]
     cell: Cell = float(found) if isinstance(found, str) and kind is float else found
     if not fits(cell, kind):
         raise ValueError(f"{name} is {type(cell).__name__}")

@@ -31,7 +31,7 @@ from kernbench.common.errors import (
 from kernbench.common.values import state, value
 from kernbench.common.yaml_document import YamlPlace
 from kernbench.di.registry import REGISTRY
-from kernbench.evaluation.sweep_measure import BOUNDS, COLUMNS
+from kernbench.evaluation.sweep_measure import list_columns
 from kernbench.evaluation.sweep_plan import SweepPlan, as_override
 from kernbench.evaluation.sweep_spec import (
     AxisValue,
@@ -43,6 +43,7 @@ from kernbench.evaluation.sweep_spec import (
     read_draft,
     why_not_stored,
 )
+from kernbench.result.run_columns import BOUNDS
 from kernbench.runtime_api.bench_registry import Bench, load_bench
 from kernbench.runtime_api.frontends import frontend_settings
 from kernbench.runtime_api.overrides import Part, part_of
@@ -68,7 +69,7 @@ def _device_complaints(draft: SweepDraft) -> Iterator[Complaint]:
 
 
 def _column_complaints(at: int, plot: Plot, draft: SweepDraft) -> Iterator[Complaint]:
-    numeric = [name for name, kind in COLUMNS.items() if kind is not str]
+    numeric = [name for name, kind in list_columns().items() if kind is not str]
     for key, name in (("value", plot.value), ("cost", plot.cost)):
         if name is None or (plot.kind == "heat-map" and name in BOUNDS):
             continue

@@ -21,21 +21,20 @@ from kernbench.common.config import Document, apply_overrides
 from kernbench.common.data_policy import DataPolicy
 from kernbench.common.errors import InputError, RunError, exit_is_failure
 from kernbench.common.values import value
-from kernbench.engine.engine import GraphEngine
 from kernbench.evaluation.sweep_measure import (
     FAILED,
     INVALID,
     PointRow,
-    error_text,
     flat_configuration,
-    measure,
 )
-from kernbench.observe.trace_log import TraceLog
+from kernbench.result.run_columns import merge_own_parts
+from kernbench.result.run_sections import error_text
+from kernbench.result.sections import Outcome
+from kernbench.result.simulation import simulate
 from kernbench.runtime_api.bench_registry import Bench, load_bench
-from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.runtime_api.frontends import frontend_settings
 from kernbench.runtime_api.overrides import OverrideTexts
-from kernbench.runtime_api.types import DeviceSelector
+from kernbench.runtime_api.run_request import PreparedRun
 from kernbench.topology.builder import Topology, compile_topology
 
 
@@ -144,19 +143,23 @@ def _row_without_figures(error: BaseException) -> PointRow:
 
 
 def _run(job: SweepJob, machine: Topology, bench: Bench, point: PointJob) -> PointRow:
-    log = TraceLog(watch_queues=False) if job.explain else None
-    engine = GraphEngine(machine, job.data, observers=() if log is None else (log,))
-    result = run_bench(
-        topology=machine,
-        bench_fn=bench,
-        device=DeviceSelector(job.device),
-        engine_factory=lambda _machine, _device: engine,
-        params=point.changes.bench,
-        verify=job.verify,
-        ccl=job.ccl,
-        frontends=frontend_settings(point.changes.frontends),
+    finished = simulate(
+        PreparedRun(
+            bench=bench,
+            machine=machine,
+            params=point.changes.bench,
+            device=job.device,
+            verify=job.verify,
+            data=job.data,
+            ccl=job.ccl,
+            frontends=frontend_settings(point.changes.frontends),
+            observe=job.explain,
+            queues=False,
+        )
     )
-    return measure(result, engine, log)
+    if finished.is_interrupted:
+        raise KeyboardInterrupt
+    return merge_own_parts(Outcome(finished).to_row())
 
 
 def _machine(job: SweepJob, machine: Topology) -> PointRow:

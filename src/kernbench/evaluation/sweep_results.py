@@ -43,10 +43,11 @@ from kernbench.evaluation.sweep_axes import (
 )
 from kernbench.evaluation.sweep_folder import WALL_FILE, picture_file, pictures_in
 from kernbench.evaluation.sweep_journal import Journal
-from kernbench.evaluation.sweep_measure import BOUNDS, PointRow
+from kernbench.evaluation.sweep_measure import PointRow
 from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_spec import Plot, PlotKind, is_numeric, short_name
 from kernbench.evaluation.sweep_table import TABLE_FILE, SweepTable, sweep_table, walls, write_sweep_table
+from kernbench.result.run_columns import BOUNDS
 
 MOST_CURVES = len(PALETTE)
 MOST_NAMED = 12

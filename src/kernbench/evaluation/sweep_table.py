@@ -19,7 +19,7 @@ from kernbench.common.complaints import one_line, one_of, show
 from kernbench.common.errors import InputError, UnreadableFileError
 from kernbench.common.files import check_input, parse_json, replacing
 from kernbench.common.values import value
-from kernbench.evaluation.sweep_measure import COLUMNS, OK, STATUSES, PointRow
+from kernbench.evaluation.sweep_measure import OK, STATUSES, PointRow, list_columns
 from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_point import PointOutcome
 from kernbench.evaluation.sweep_spec import AxisValue
@@ -125,7 +125,7 @@ JSON_COLUMNS = ("params", "changed")
 
 def write_sweep_table(table: SweepTable, path: Path) -> None:
     """Write the Parquet file, without empty columns. Equal tables give identical files."""
-    kinds = {POINT: int, **{axis: kind_of([row[axis] for row in table.rows]) for axis in table.axes}, **COLUMNS}
+    kinds = {POINT: int, **{axis: kind_of([row[axis] for row in table.rows]) for axis in table.axes}, **list_columns()}
     there = set(table.columns)
     fields = [(name, _TYPES[kind]) for name, kind in kinds.items() if name in there]
     about = json.dumps({"axes": table.axes, **table.about}, sort_keys=True)
@@ -178,7 +178,7 @@ def _check_columns(schema: pa.Schema, about: Mapping[str, Any]) -> None:
     for name in dict.fromkeys([*needed, *schema.names]):
         if schema.names.count(name) != 1:
             raise ValueError(f"column {show(name)} exists {schema.names.count(name)} times, must exist once")
-    for name, kind in {POINT: int, **COLUMNS}.items():
+    for name, kind in {POINT: int, **list_columns()}.items():
         if name in schema.names and schema.field(name).type != _TYPES[kind]:
             raise ValueError(f"column {name!r} is of type {schema.field(name).type}, must be {_TYPES[kind]}")
     for name in about["axes"]:

@@ -103,7 +103,7 @@ def compare(a: Comparable, b: Comparable) -> SideBySide:
 
 def _file_of(given: Comparable, name: str) -> ResultFile:
     if isinstance(given, Run):
-        return take_run(given.bench, given.to_dict())
+        return take_run(given.bench, given.outcome)
     if isinstance(given, Sweep):
         return take_table(given.name, given.found)
     if isinstance(given, str | os.PathLike):

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernbench.common.errors import InputError, text_of
+from kernbench.common.figures import to_plain
 from kernbench.common.files import plain_document
-from kernbench.common.program_line import place_document
 from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.evaluation.study_report import Summary
@@ -48,7 +48,7 @@ class Evaluation:
             {
                 "status": result.status.value,
                 "error": None if error is None else f"{type(error).__name__}: {text_of(error)}",
-                "place": place_document(result.place),
+                "place": to_plain(result.place),
                 "bench": self.bench,
                 "folder": None if summary is None else str(summary.folder),
                 "files": [] if summary is None else list(summary.files),

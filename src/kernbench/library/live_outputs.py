@@ -17,12 +17,12 @@ from kernbench.core.observed import Carries
 from kernbench.evaluation.figure_style import BLUE, INK, STYLE, VERMILLION, value_grid
 from kernbench.evaluation.roofline_figure import roofline_figure
 from kernbench.evaluation.timeline_figure import Bar, read_bars, timeline_figure
-from kernbench.library.runs import LiveRun
 from kernbench.observe.op_log_io import op_log_table
 from kernbench.observe.roofline_chart import roofline_charts
 from kernbench.observe.trace import make_trace, process_of
 from kernbench.observe.trace_filter import EVERYTHING, TraceFilter
 from kernbench.observe.trace_io import write_trace
+from kernbench.result.simulation import FinishedRun
 from kernbench.result.table import arrow_table
 from kernbench.runtime_api.launch_report import LaunchSplit
 
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 MOST_LAUNCHES = 4
 
 
-def write_timeline(live: LiveRun, path: Path, keep: TraceFilter | None = None) -> None:
+def write_timeline(live: FinishedRun, path: Path, keep: TraceFilter | None = None) -> None:
     """Write the timeline of a run for Perfetto."""
     assert live.log is not None, "an observed run has a log"
     write_trace(make_trace(live.log, live.engine.handles, keep or EVERYTHING), path)
 
 
-def draw_run(live: LiveRun, launches: Sequence[LaunchSplit]) -> Figure:
+def draw_run(live: FinishedRun, launches: Sequence[LaunchSplit]) -> Figure:
     """Draw a timeline of the engines of the PE with the longest kernel. Raises InputError for a run without kernels."""
     if not launches:
         raise InputError("timeline: the run has no kernel")
@@ -60,7 +60,7 @@ def _busiest_memory(bars: Sequence[Bar]) -> str:
     return max(served, key=lambda row: served[row], default="")
 
 
-def draw_roofs(live: LiveRun, title: str) -> Figure:
+def draw_roofs(live: FinishedRun, title: str) -> Figure:
     """Draw the launches of a run in a roofline plot of the machine."""
     assert live.explanation is not None, "an observed run is explained"
     return roofline_figure(roofline_charts(live.engine.machine.graph, live.explanation.rooflines), title)
@@ -94,12 +94,12 @@ def svg_of(figure: Figure) -> str:
     return made.getvalue().partition("<svg")[1] + made.getvalue().partition("<svg")[2]
 
 
-def op_log_of(live: LiveRun) -> pyarrow.Table:
+def op_log_of(live: FinishedRun) -> pyarrow.Table:
     """Return the op-log as an Arrow table."""
     return op_log_table(live.engine.op_log)
 
 
-def transfers_of(live: LiveRun) -> pyarrow.Table:
+def transfers_of(live: FinishedRun) -> pyarrow.Table:
     """Return the transfers as an Arrow table, ordered by start time."""
     assert live.log is not None, "an observed run has a log"
     seen = live.log.seen

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from kernbench.common.data_policy import UNSAID, DataOptions
 from kernbench.common.errors import BenchError, InputError
+from kernbench.common.figures import to_plain
 from kernbench.common.files import plain_document
 from kernbench.common.ids import pe_name
-from kernbench.common.program_line import ErrorPlace, place_document
+from kernbench.common.program_line import ErrorPlace
 from kernbench.common.units import format_size, ns_to_ps
 from kernbench.common.values import value
 from kernbench.engine.requests import Limits
 from kernbench.library.machines import compile_machine
 from kernbench.library.progress import OnProgress
 from kernbench.library.running import simulate
-from kernbench.library.runs import Run, verification_document
+from kernbench.library.runs import Run
 from kernbench.observe.guard import guarded
 from kernbench.observe.statistics import link_traffic
+from kernbench.result import run_sections as of
 from kernbench.runtime_api.bench_registry import Bench, load_bench, load_script
 from kernbench.runtime_api.frontends import frontend_settings
 from kernbench.runtime_api.overrides import split_overrides
@@ -53,11 +55,11 @@ class MadePage:
                 "bench": run.bench,
                 "status": run.status,
                 "error": None if run.error is None else str(run.error),
-                "place": place_document(run.place),
+                "place": to_plain(run.place),
                 "sim_ns": run.latency_ns,
-                "load": None if run.load is None else asdict(run.load),
-                "verification": verification_document(run.checks, run.skipped),
-                "data": asdict(run.data),
+                "load": to_plain(run.load),
+                "verification": to_plain(run.outcome[of.VERIFICATION]),
+                "data": to_plain(run.data),
             }
         )
 
@@ -185,6 +187,7 @@ def observed_run(run: Run) -> ObservedRun:
         engine=live.engine,
         log=live.log,
         explanation=live.explanation,
+        figures=run.outcome.figures(),
         notice=_describe_failure(run),
     )
 

@@ -142,8 +142,10 @@ class ProgressWatch:
         self._thread.join()
         if error is None:
             self._look()
-            if self._error is not None:
-                raise self._error
+        if isinstance(self._tell, ProgressDisplay):
+            self._tell.close()
+        if error is None and self._error is not None:
+            raise self._error
 
 
 BAR_WIDTH, BESIDE_TEXT = 40, 14

@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from kernbench.common import errors
 from kernbench.common.config import Document
-from kernbench.common.errors import ExplanationError, InputError, KernbenchError, RunError, text_of
+from kernbench.common.errors import ExplanationError, InputError
+from kernbench.common.figures import to_plain
 from kernbench.common.files import plain_document, writable
 from kernbench.common.ids import pe_name
 from kernbench.common.late import late
 from kernbench.common.program_line import ErrorPlace
 from kernbench.common.units import format_ns
-from kernbench.common.values import state, value
 from kernbench.engine.keeping import DataReport
 from kernbench.engine.records import PrintedLine
 from kernbench.library.machines import CompiledMachine
-from kernbench.observe.statistics import EngineUsage, LinkTraffic, MemoryTraffic
+from kernbench.observe.sanitizer import Finding
+from kernbench.observe.statistics import EngineUsage, LinkTraffic, MachineUse, MemoryTraffic
+from kernbench.observe.verdict import RunVerdict
+from kernbench.result import run_sections as of
+from kernbench.result.explanation import Explanation
+from kernbench.result.run_sections import RunStatus, StatedVerdict
+from kernbench.result.sections import Absence, Outcome
+from kernbench.result.simulation import FinishedRun, RunFailure
 from kernbench.result.table import LINE, Table, make_table, text_html
 from kernbench.runtime_api.bench_runner import BenchSummary, PhaseSummary
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
 from kernbench.runtime_api.operators import LoadTime, OperatorUse
 from kernbench.runtime_api.testing import Comparison
 from kernbench.runtime_api.testing import verdict as passed_or_not
-from kernbench.topology.builder import Topology, name_of
+from kernbench.topology.builder import name_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -34,122 +40,34 @@ if TYPE_CHECKING:
 
     from kernbench.engine.engine import GraphEngine
     from kernbench.evaluation.advice import Advice
-    from kernbench.library.explanations import Explanation
-    from kernbench.observe.sanitizer import Finding, Sanitizer
     from kernbench.observe.trace_filter import TraceFilter
-    from kernbench.observe.trace_log import TraceLog
-    from kernbench.observe.verdict import RunVerdict
-    from kernbench.runtime_api.bench_runner import BenchResult
-    from kernbench.runtime_api.run_explanation import RunExplanation
 
-RunStatus: TypeAlias = Literal["OK", "FAILED", "NO_REQUESTS", "INTERRUPTED"]
-DOCUMENT = "kernbench.library.run_document"
-EXPLANATION = "kernbench.library.explanations"
 GUARD = "kernbench.observe.guard"
 LIVE = "kernbench.library.live_outputs"
 PAGES = "kernbench.library.pages"
 HTML_ROWS = 8
 """Number of rows of each table that a notebook shows for a run"""
-INTERRUPTED = 130
-"""The exit code of a run that Ctrl-C ended"""
-UNEXPLAINED = "not explained: the explanation was interrupted"
 RUN_AGAIN = "it needs the engine, which files and pickles do not contain: run again"
+NOT_SAID = "no verdict: an earlier version wrote this file"
+ADVICE = "advice"
+"""The name of the section of advice, which a room above the sections registers"""
+_UNUSED = MachineUse(sips=0, cubes=0, pes=0, slices=0, within="", parts=())
 
 
-@value
-class RunFailure:
-    """The error that ended a run: its type, a short text, and a text with all details."""
-
-    kind: str
-    text: str
-    full: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}: {self.text}"
-
-    def as_error(self) -> KernbenchError:
-        """Return an error of the original type if the type takes a single text, else a RunError that names the type."""
-        kind = vars(errors).get(self.kind)
-        if isinstance(kind, type) and issubclass(kind, RunError | InputError) and kind.__init__ is Exception.__init__:
-            return kind(self.text)
-        return RunError(str(self))
-
-
-def failure_of(error: Exception) -> RunFailure:
-    """Return the type and the texts of an error, to store them."""
-    text = text_of(error)
-    full = error.full if isinstance(error, errors.SimulationDeadlock) else text
-    return RunFailure(type(error).__name__, text, full)
-
-
-@value
-class StatedVerdict:
-    """The verdict on a run without a critical path: a sentence."""
-
-    sentence: str
-
-
-@state(eq=False)
-class LiveRun:
-    """The objects of a run that exist in its process only, such as its engine. ``error``: the program's error."""
-
-    engine: GraphEngine
-    machine: Topology
-    result: BenchResult | None = None
-    log: TraceLog | None = None
-    sanitizer: Sanitizer | None = None
-    explanation: RunExplanation | None = None
-    advice: Advice | None = None
-    error: Exception | None = None
-    tables: dict[str, pyarrow.Table] = field(default_factory=dict)
-
-
-@value(kw_only=True, repr=False, eq=False)
 class Run:
-    """A run of a program on a machine, as plain data.
+    """A run of a program on a machine: a view of the sections of its outcome.
 
-    ``verdict`` names the bottleneck, also in a ``sentence``. ``params``: the program's parameters. ``error``: None
-    after success, else the error at ``place``. ``said``: a line in which the program summarises its result.
-    ``skipped``: number of comparisons that were not evaluated. ``leaked``, ``left``: memory and work that the program
-    left behind. ``unmodelled``: operators that the host computed, with counts. ``operators``: operators of a host
-    library by time, the longest first. ``remarks``: remarks of a front end, and the reason for missing advice.
-    ``load``: initialisation time of the program. ``frontends``: front-end settings that differ from their defaults.
-    ``findings``: findings of the sanitizer, if it ran. ``advised``: the predicted gain of each machine change, as a
-    part of the document, if requested. ``unexplained``: the failure of the explanation. ``explained_before``: the
-    explanation as a part of the document, for a run without its engine.
+    A pickled or loaded run has all figures and tables and, if observed, its explanation.
     """
 
-    bench: str
-    status: RunStatus
-    device: str
-    verdict: RunVerdict | StatedVerdict
-    params: Mapping[str, Any]
-    source: str
-    digest: str
-    configuration: Mapping[str, Any]
-    summary: BenchSummary
-    report: RunReport
-    checks: tuple[Comparison, ...]
-    skipped: int
-    verify: bool
-    data: DataReport
-    error: RunFailure | None = None
-    place: ErrorPlace | None = None
-    exit_code: int = 0
-    said: str = ""
-    leaked: tuple[str, ...] = ()
-    left: tuple[str, ...] = ()
-    unmodelled: Mapping[str, int] = field(default_factory=dict)
-    operators: tuple[OperatorUse, ...] = ()
-    remarks: tuple[str, ...] = ()
-    load: LoadTime | None = None
-    frontends: Mapping[str, Any] = field(default_factory=dict)
-    printed: tuple[PrintedLine, ...] = ()
-    findings: tuple[Finding, ...] | None = None
-    unexplained: RunFailure | None = None
-    explained_before: Mapping[str, Any] | None = None
-    advised: Mapping[str, Any] | None = None
-    live: LiveRun | None = None
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        self._tables: dict[str, pyarrow.Table] = {}
+
+    @property
+    def status(self) -> RunStatus:
+        """OK, FAILED, NO_REQUESTS or INTERRUPTED."""
+        return self.outcome[of.ENDING].status
 
     @property
     def ok(self) -> bool:
@@ -157,27 +75,67 @@ class Run:
         return self.status == "OK"
 
     @property
-    def latency_ns(self) -> float:
-        """The simulated time of the program in ns, without its initialisation."""
-        return self.summary.sim_ns
+    def exit_code(self) -> int:
+        """The exit code of the command line."""
+        code = self.outcome[of.ENDING].exit_code
+        return {"OK": 0, "INTERRUPTED": of.INTERRUPTED}.get(self.status, of.FAILED) if code is None else code
 
     @property
-    def verified(self) -> bool:
-        """True if values were compared and all comparisons passed."""
-        return bool(self.checks) and all(each.passed for each in self.checks)
+    def error(self) -> RunFailure | None:
+        """The error of a failed run: its type and its texts."""
+        ending = self.outcome[of.ENDING]
+        if ending.failure is not None or ending.error is None:
+            return ending.failure
+        kind, _, text = ending.error.partition(": ")
+        return RunFailure(kind, text, text)
 
-    def without_explanation(self) -> Run:
-        """Return the run without its explanation. Used if the explanation was interrupted."""
-        live = None if self.live is None else replace(self.live, explanation=None)
-        remarks = (*self.remarks, UNEXPLAINED)
-        return replace(self, status="INTERRUPTED", exit_code=INTERRUPTED, remarks=remarks, live=live)
+    @property
+    def place(self) -> ErrorPlace | None:
+        """The place of the error."""
+        return self.outcome[of.ENDING].place
 
-    def raise_for_status(self) -> None:
-        """Raise the error of a failed run."""
-        if self.live is not None and self.live.error is not None:
-            raise self.live.error
-        if self.error is not None:
-            raise self.error.as_error()
+    @property
+    def verdict(self) -> RunVerdict | StatedVerdict:
+        """The bottleneck of the run, also as a ``sentence``."""
+        content = self.outcome.find(of.VERDICT)
+        if isinstance(content, RunVerdict | StatedVerdict):
+            return content
+        return StatedVerdict(content.text if isinstance(content, RunFailure) else NOT_SAID)
+
+    @property
+    def bench(self) -> str:
+        """The name of the bench."""
+        return self.outcome[of.PROGRAM].bench
+
+    @property
+    def device(self) -> str:
+        """The SIPs that the program used: ``all``, or one as ``sip:0``."""
+        return self.outcome[of.PROGRAM].device
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """The parameters of the program."""
+        return self.outcome[of.PROGRAM].params
+
+    @property
+    def frontends(self) -> Mapping[str, Any]:
+        """The settings of front ends that differ from their defaults."""
+        return self.outcome[of.SETTINGS].frontends
+
+    @property
+    def source(self) -> str:
+        """The file of the machine, or its other source."""
+        return self.outcome[of.MACHINE].topology
+
+    @property
+    def digest(self) -> str:
+        """The digest of the machine's configuration."""
+        return self.outcome[of.MACHINE].digest
+
+    @property
+    def configuration(self) -> Mapping[str, Any]:
+        """The complete configuration of the machine as plain data."""
+        return self.outcome[of.MACHINE].configuration
 
     @property
     def machine_name(self) -> str:
@@ -190,9 +148,146 @@ class Run:
         return CompiledMachine(Document(self.source, dict(self.configuration), {}))
 
     @property
+    def latency_ns(self) -> float:
+        """The simulated time of the program in ns, without its initialisation."""
+        return self.outcome[of.TIME].sim_ns
+
+    @property
+    def load(self) -> LoadTime | None:
+        """The initialisation time of a front end's program; None for other programs."""
+        return self.outcome[of.TIME].load
+
+    @property
+    def summary(self) -> BenchSummary:
+        """The time, the phases and the launches of the program."""
+        phases = self.outcome[of.PHASES]
+        return BenchSummary(sim_ns=self.latency_ns, phases=phases.phases, kernels=phases.kernels)
+
+    @property
+    def report(self) -> RunReport:
+        """The figures that were measured on the engine."""
+        outcome = self.outcome
+        time, launches, traffic, memories = (
+            outcome[of.TIME],
+            outcome[of.LAUNCHES],
+            outcome[of.TRAFFIC],
+            outcome[of.MEMORIES],
+        )
+        return RunReport(
+            launches=launches.launches,
+            engines=outcome[of.ENGINES].engines,
+            traffic=traffic.traffic,
+            used=memories.used or _UNUSED,
+            events=time.events,
+            transfers=time.transfers,
+            records=time.records,
+            under_way=launches.under_way,
+            queues=traffic.queues,
+            translation=traffic.translation,
+            memories=memories.memories,
+        )
+
+    @property
+    def checks(self) -> tuple[Comparison, ...]:
+        """The evaluated comparisons."""
+        return self.outcome[of.VERIFICATION].comparisons
+
+    @property
+    def skipped(self) -> int:
+        """The number of comparisons that were not evaluated."""
+        return self.outcome[of.VERIFICATION].skipped
+
+    @property
+    def verify(self) -> bool:
+        """True if the run evaluated comparisons."""
+        return self.outcome[of.PROGRAM].verify or bool(self.checks)
+
+    @property
+    def verified(self) -> bool:
+        """True if values were compared and all comparisons passed."""
+        return bool(self.checks) and all(comparison.passed for comparison in self.checks)
+
+    @property
+    def data(self) -> DataReport:
+        """The values that were stored, read and computed."""
+        return self.outcome.get(of.DATA) or DataReport(kept=False)
+
+    @property
+    def operators(self) -> tuple[OperatorUse, ...]:
+        """The operators of a host library by time, the longest first."""
+        return self.outcome[of.OPERATORS].operators
+
+    @property
+    def unmodelled(self) -> Mapping[str, int]:
+        """The operators that the host computed, with their counts."""
+        return self.outcome[of.OPERATORS].unmodelled
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Remarks of a front end, and reasons for what is missing."""
+        return self.outcome[of.OPERATORS].remarks
+
+    @property
+    def said(self) -> str:
+        """A line in which the program summarises its result."""
+        return self.outcome[of.OUTPUT].said
+
+    @property
+    def printed(self) -> tuple[PrintedLine, ...]:
+        """The lines that kernels printed."""
+        return self.outcome[of.OUTPUT].printed
+
+    @property
+    def leaked(self) -> tuple[str, ...]:
+        """The memory that the program did not free."""
+        return self.outcome[of.OUTPUT].leaked
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """The work that the program left behind."""
+        return self.outcome[of.OUTPUT].left
+
+    @property
+    def findings(self) -> tuple[Finding, ...] | None:
+        """The findings of the sanitizer; None if it did not run."""
+        return self.outcome.get(of.FINDINGS)
+
+    @property
+    def advised(self) -> Mapping[str, Any] | None:
+        """The predicted gain of each machine change as plain data; None if it was not requested."""
+        document: Mapping[str, Any] | None = to_plain(self.advice)
+        return document
+
+    @property
+    def advice(self) -> Advice | Mapping[str, Any] | None:
+        """The predicted gain of each machine change; plain data if it was loaded; None if it was not requested."""
+        advice: Advice | Mapping[str, Any] | None = self.outcome.get_named(ADVICE)
+        return advice
+
+    @property
+    def live(self) -> FinishedRun | None:
+        """The engine of the run and its observers; None for a loaded or unpickled run."""
+        return self.outcome.run
+
+    @property
     def engine(self) -> GraphEngine:
         """The engine of the run. Raises InputError for a run without its engine."""
         return self._require_live("engine").engine
+
+    def without_explanation(self) -> Run:
+        """Return the run without its explanation. Used if the explanation was interrupted."""
+        ending, operators = self.outcome[of.ENDING], self.outcome[of.OPERATORS]
+        ending = replace(ending, status="INTERRUPTED", exit_code=of.INTERRUPTED)
+        operators = replace(operators, remarks=(*operators.remarks, of.UNEXPLAINED))
+        outcome = self.outcome.with_content(of.ENDING, ending).with_content(of.OPERATORS, operators)
+        return Run(outcome.with_content(of.EXPLANATION, Absence("its explanation was interrupted")))
+
+    def raise_for_status(self) -> None:
+        """Raise the error of a failed run."""
+        if self.live is not None and self.live.error is not None:
+            raise self.live.error
+        if self.error is not None:
+            raise self.error.as_error()
 
     @property
     def phases(self) -> Table[PhaseSummary]:
@@ -225,32 +320,20 @@ class Run:
         return make_table("comparisons", self.checks, _COMPARISONS)
 
     @property
-    def explained(self) -> Mapping[str, Any] | RunFailure | None:
-        """The explanation as a part of the document, or its failure; None without observation."""
-        if self.unexplained is not None:
-            return self.unexplained
-        if self.live is None or self.live.explanation is None:
-            return self.explained_before
-        try:
-            with late(GUARD, "guarded")("explanation"):
-                document: Mapping[str, Any] = late(EXPLANATION, "explanation_document")(self.live.explanation)
-        except ExplanationError as error:
-            return failure_of(error)
-        return document
+    def unexplained(self) -> RunFailure | None:
+        """The failure of the explanation."""
+        content = self.outcome.find(of.EXPLANATION)
+        return content if isinstance(content, RunFailure) else None
 
     def explain(self) -> Explanation:
         """Return the explanation of the time: critical paths, bounds, lines.
 
         Raises InputError for a run without observation, and ExplanationError if the explanation failed.
         """
-        explained = self.explained
-        if isinstance(explained, RunFailure):
-            raise explained.as_error()
-        if explained is None:
-            why = "its explanation was interrupted" if UNEXPLAINED in self.remarks else "the run was not observed"
-            raise InputError(f"this run has no explanation, since {why}: run again with observe=True")
-        found: Explanation = late(EXPLANATION, "Explanation")(self.bench, explained)
-        return found
+        content = self.outcome.find(of.EXPLANATION)
+        if isinstance(content, Absence):
+            raise InputError(f"this run has no explanation, since {content.reason}: run again with observe=True")
+        return replace(self.outcome[of.EXPLANATION], name=self.bench)
 
     def trace(self, path: str | os.PathLike[str], *, keep: TraceFilter | None = None) -> None:
         """Write a timeline for Perfetto. ``keep``: filter of its tracks; by default all tracks."""
@@ -273,7 +356,8 @@ class Run:
     def roofline(self) -> Figure:
         """Draw the launches in a roofline plot. Without the engine, draw the bounds beside the measured time."""
         if self.live is None or self.live.explanation is None:
-            return self.explain().roofline_figure()
+            bounds: Figure = self.explain().roofline_figure()
+            return bounds
         with late(GUARD, "guarded")("roofline"):
             figure: Figure = late(LIVE, "draw_roofs")(self.live, self.bench)
         return figure
@@ -289,26 +373,26 @@ class Run:
         self._require_log("transfers")
         return self._table("transfers", "transfers_of")
 
-    def _table(self, name: str, make: str) -> pyarrow.Table:
+    def _table(self, name: str, function: str) -> pyarrow.Table:
         live = self._require_live(name)
-        if name not in live.tables:
-            live.tables[name] = late(LIVE, make)(live)
-        return live.tables[name]
+        if name not in self._tables:
+            self._tables[name] = late(LIVE, function)(live)
+        return self._tables[name]
 
-    def _require_live(self, what: str) -> LiveRun:
+    def _require_live(self, subject: str) -> FinishedRun:
         if self.live is None:
-            raise InputError(f"{what}: {RUN_AGAIN}")
+            raise InputError(f"{subject}: {RUN_AGAIN}")
         return self.live
 
-    def _require_log(self, what: str) -> LiveRun:
-        live = self._require_live(what)
+    def _require_log(self, subject: str) -> FinishedRun:
+        live = self._require_live(subject)
         if live.log is None:
-            raise InputError(f"{what}: this run was not observed: run again with observe=True")
+            raise InputError(f"{subject}: this run was not observed: run again with observe=True")
         return live
 
     def to_dict(self) -> dict[str, Any]:
         """Return the run as the document that ``kernbench run --json`` prints."""
-        return plain_document(late(DOCUMENT, "document_of")(self))
+        return plain_document(self.outcome.to_document())
 
     @property
     def status_line(self) -> str:
@@ -317,34 +401,28 @@ class Run:
         return f"{self.status}  {self.bench}: {simulated}"
 
     def __repr__(self) -> str:
-        params = ", ".join(f"{name}={each}" for name, each in self.params.items())
+        params = ", ".join(f"{name}={content}" for name, content in self.params.items())
         lines = [self.verdict.sentence, self.status_line]
         lines += [f"  error        {self.error}".partition("\n")[0]] if self.error is not None else []
         lines += [f"  parameters   {params}"] if params else []
         lines += [f"  machine      {self.machine_name} ({self.digest[:12]}), device {self.device}"]
         lines += [f"  numbers      {passed_or_not(self.checks)}; {self.data}"]
-        lines += [f"  launch       {each.title}: {each.total_ns:,.3f} ns" for each in self.report.launches[:2]]
+        lines += [f"  launch       {launch.title}: {launch.total_ns:,.3f} ns" for launch in self.report.launches[:2]]
         return "\n".join(line[:LINE] for line in lines)
 
     def _repr_html_(self) -> str:
         tables = (self.launches, self.phases, self.engines, self.links, self.memories, self.comparisons)
-        observed = self.explained_before is not None or (self.live is not None and self.live.explanation is not None)
         text, picture = repr(self), []
         try:
-            picture = [late(LIVE, "svg_of")(self.roofline())] if observed else []
+            is_explained = self.live is not None and self.live.explanation is not None
+            is_explained = is_explained or self.outcome.get(of.EXPLANATION) is not None
+            picture = [late(LIVE, "svg_of")(self.roofline())] if is_explained else []
         except ExplanationError as error:
             text = f"{text}\n{error}"
-        return text_html(text, *picture, *(each.to_html(HTML_ROWS) for each in tables if len(each)))
+        return text_html(text, *picture, *(table.to_html(HTML_ROWS) for table in tables if len(table)))
 
-    def __getstate__(self) -> list[Any]:
-        explained = self.explained
-        failed = isinstance(explained, RunFailure)
-        changed = {
-            "live": None,
-            "explained_before": None if failed else explained,
-            "unexplained": explained if failed else None,
-        }
-        return [changed.get(item.name, getattr(self, item.name)) for item in fields(self)]
+    def __getstate__(self) -> dict[str, Any]:
+        return {"outcome": self.outcome, "_tables": {}}
 
 
 _NS = "ns with at least one request in flight"
@@ -402,33 +480,3 @@ _COMPARISONS: Mapping[str, Any] = {
     "atol": ("absolute tolerance", lambda row: row.tolerance.atol),
     "reason": "the reason if nothing was compared",
 }
-
-
-def verification_document(comparisons: Sequence[Comparison], skipped: int) -> dict[str, Any]:
-    """Return the evaluated comparisons and the number of skipped ones."""
-    return {
-        "verdict": passed_or_not(comparisons),
-        "skipped": skipped,
-        "comparisons": [_comparison(each) for each in comparisons],
-    }
-
-
-def _comparison(each: Comparison) -> dict[str, Any]:
-    first = each.first_wrong
-    wrong = None
-    if first is not None:
-        wrong = {"index": list(first.index), "got": first.got, "expected": first.expected, "place": first.place}
-    return {
-        "name": each.name,
-        "passed": each.passed,
-        "elements": each.elements,
-        "wrong": each.wrong,
-        "max_abs_error": each.max_abs_error,
-        "max_rel_error": each.max_rel_error,
-        "rtol": each.tolerance.rtol,
-        "atol": each.tolerance.atol,
-        "first_wrong": wrong,
-        "pes": each.pes,
-        "wrong_pes": [list(pe) for pe in each.wrong_pes],
-        "reason": each.reason,
-    }

@@ -28,7 +28,7 @@ from kernbench.evaluation.sweep_driver import ChunkWorkers, InlineWorker, LocalW
 from kernbench.evaluation.sweep_folder import open_journal
 from kernbench.evaluation.sweep_journal import JOURNAL_FILE, Journal, read_state
 from kernbench.evaluation.sweep_loading import SweepAsked, families_of, plan_document
-from kernbench.evaluation.sweep_measure import COLUMNS, OK, PointRow
+from kernbench.evaluation.sweep_measure import OK, PointRow, list_columns
 from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_spec import Plot, PlotKind, short_name
 from kernbench.evaluation.sweep_table import (
@@ -98,7 +98,7 @@ class Sweep:
             POINT: "the number of the point; the last axis varies fastest",
             **dict.fromkeys(self.axes, "an axis of the grid"),
         }
-        about = {**known, **{name: _say_column(name) for name in COLUMNS if name in self.found.columns}}
+        about = {**known, **{name: _say_column(name) for name in list_columns() if name in self.found.columns}}
         return make_table(kind, rows, about)
 
     def best(self, value: str = TIME) -> PointRow:
@@ -142,7 +142,7 @@ class Sweep:
         return figure
 
     def _hint(self, name: str) -> str:
-        there = [each for each, kind in COLUMNS.items() if kind is not str and each in self.found.columns]
+        there = [each for each, kind in list_columns().items() if kind is not str and each in self.found.columns]
         named = ", ".join([*self.axes, *families_of(there)])
         return f"{close_to(name, [*self.axes, *there])}there are: {named}"
 

@@ -51,7 +51,7 @@ class Party:
     writes: bool
     t_start_ns: float
     t_end_ns: float
-    place: str
+    place: str = ""
     file: str = ""
 
     def __str__(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
+from kernbench.common.figures import figure
 from kernbench.common.ids import HOST, SWITCH
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import value
@@ -56,10 +57,10 @@ class LinkTraffic:
 class Traffic:
     """Bytes on links, headers included: into and out of all HBM slices, to and from the host, and the busiest links."""
 
-    hbm_in: int
-    hbm_out: int
-    to_machine: int
-    from_machine: int
+    hbm_in: int = figure(column="traffic.hbm_in_bytes")
+    hbm_out: int = figure(column="traffic.hbm_out_bytes")
+    to_machine: int = figure(column="traffic.to_machine_bytes")
+    from_machine: int = figure(column="traffic.from_machine_bytes")
     host_utilisation: float
     busiest: tuple[LinkTraffic, ...]
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from enum import StrEnum
 
+from kernbench.common.figures import derived_after
 from kernbench.common.units import is_reported, ps_to_ns
 from kernbench.common.values import value
 from kernbench.observe.critical_path_model import CriticalPath, PathHop, PathPart, PathStep
@@ -75,12 +76,12 @@ class Verdict:
     tile_ns: float = 0.0
     waits: tuple[str, ...] = ()
 
-    @property
+    @derived_after(None)
     def sentence(self) -> str:
         """The verdict as a sentence."""
         return "; ".join((self._says(), *self.waits))
 
-    @property
+    @derived_after(None)
     def label(self) -> str:
         """The verdict in a few words, for a table."""
         match self.kind:
@@ -212,7 +213,14 @@ class RunVerdict:
     time_ps: int
     spent: tuple[Spending, ...] = ()
 
-    @property
+    @derived_after(None)
+    def sentence(self) -> str:
+        """The verdict as a sentence."""
+        first, *further = (str(spending) for spending in self.spent) if self.spent else ("",)
+        opening = first.replace("%", f"% of {time_text(self.time_ps)}", 1)
+        return ", ".join((opening, *further)) or "nothing was computed or moved"
+
+    @derived_after(None)
     def label(self) -> str:
         """The largest share in a few words, for a table: the verdict on kernels, or the main resource of other time."""
         if not self.spent:
@@ -220,13 +228,6 @@ class RunVerdict:
         most = self.spent[0]
         why = [reason.resource.removeprefix(BOUND_BY) for reason in most.why[:1]]
         return ": ".join(why if why and most.what == KERNELS else (most.what, *why))
-
-    @property
-    def sentence(self) -> str:
-        """The verdict as a sentence."""
-        first, *further = (str(spending) for spending in self.spent) if self.spent else ("",)
-        opening = first.replace("%", f"% of {time_text(self.time_ps)}", 1)
-        return ", ".join((opening, *further)) or "nothing was computed or moved"
 
 
 def judge_run(

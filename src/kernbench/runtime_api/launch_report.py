@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from kernbench.common.errors import AbandonedError
+from kernbench.common.figures import derived_after, figure
 from kernbench.common.ids import pe_part
 from kernbench.common.units import ns_to_ps, ps_to_ns, whole_ps
 from kernbench.common.values import value
@@ -46,20 +47,20 @@ class LaunchSplit:
     """
 
     name: str
-    title: str
+    title: str = figure(fallback="name")
     algorithm: str | None
     launches: int
     pe_count: int
+    late_pes: int
     before_ns: float
     kernel_ns: float
     after_ns: float
-    late_pes: int
-    slowest: PeCoord
+    slowest: PeCoord = figure(key="slowest_pe")
     slowest_ns: float
     shares: tuple[TimeShare, ...]
     blocks: tuple[str, ...] = ()
 
-    @property
+    @derived_after("late_pes")
     def total_ns(self) -> float:
         """The time from submission to completion."""
         return whole_ps(self.before_ns + self.kernel_ns + self.after_ns)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import field
 
+from kernbench.common.figures import figure
 from kernbench.common.units import format_ns
 from kernbench.common.values import state, value
 
@@ -35,9 +36,9 @@ class LoadTime:
     as the user requested.
     """
 
-    ns: float
-    until: str
-    counted: bool = False
+    ns: float = figure(column="load_ns")
+    until: str = figure(column=False)
+    counted: bool = figure(column=False, default=False)
 
     @property
     def left_out_ns(self) -> float:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import field
 
+from kernbench.ccl.loading import CclLike
 from kernbench.common.data_policy import DataPolicy
 from kernbench.common.values import value
 from kernbench.engine.requests import Limits
@@ -30,7 +30,7 @@ class PreparedRun:
     device: str = "all"
     verify: bool = False
     data: DataPolicy = field(default_factory=DataPolicy)
-    ccl: str | os.PathLike[str] | None = None
+    ccl: CclLike = None
     frontends: FrontendSettings = field(default_factory=FrontendSettings)
     limits: Limits = field(default_factory=Limits)
     observe: bool = True

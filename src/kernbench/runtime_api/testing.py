@@ -9,6 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from kernbench.common.dtypes import Array
+from kernbench.common.figures import derived_after, figure
 from kernbench.common.ids import pe_names
 from kernbench.common.program_line import ProgramLine, calling_line
 from kernbench.common.values import value
@@ -39,7 +40,7 @@ class Mismatch:
     index: tuple[int, ...]
     got: float
     expected: float
-    pe: PeCoord | None = None
+    pe: PeCoord | None = figure(stored=False, default=None)
     place: str = ""
 
     def __str__(self) -> str:
@@ -58,18 +59,18 @@ class Comparison:
     """
 
     name: str
-    tolerance: Tolerance
     elements: int = 0
     wrong: int = 0
     max_abs_error: float = 0.0
     max_rel_error: float = 0.0
+    tolerance: Tolerance = figure(inline=True)
     first_wrong: Mismatch | None = None
     pes: int = 0
     wrong_pes: tuple[PeCoord, ...] = ()
     reason: str = ""
-    line: ProgramLine | None = None
+    line: ProgramLine | None = figure(stored=False, default=None)
 
-    @property
+    @derived_after("name")
     def passed(self) -> bool:
         """True when all elements are close."""
         return not self.wrong and not self.reason

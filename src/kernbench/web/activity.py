@@ -16,6 +16,7 @@ from kernbench.messages.requests import PeCoord
 from kernbench.observe.statistics import LinkTraffic
 from kernbench.observe.trace import IPCQ, PE_ROWS
 from kernbench.observe.trace_log import TraceLog
+from kernbench.result.sections import NamedFigure
 from kernbench.runtime_api.launch_report import launches_of
 from kernbench.runtime_api.run_explanation import RunExplanation
 from kernbench.topology.graph import Node
@@ -27,7 +28,7 @@ class ObservedRun:
     """A finished or interrupted run, and its observations.
 
     ``begin_ps``: start of the counted time, after the initialisation if that is not counted. ``end_ps``: end of the
-    program, before the cleanup. ``links``: link loads at that time. ``notice``: a note for the reader about a failed
+    program, before the cleanup. ``links``: link loads at that time. ``figures``: figures of sections without a view of their own. ``notice``: a note for the reader about a failed
     run.
     """
 
@@ -41,6 +42,7 @@ class ObservedRun:
     engine: GraphEngine
     log: TraceLog
     explanation: RunExplanation
+    figures: Sequence[NamedFigure] = ()
     notice: str = ""
 
     def traffic(self) -> dict[int, TimeSpans]:

@@ -208,6 +208,7 @@ class _RunView:
             "end_ps": run.end_ps,
             "events": engine.n_events,
             "transfers": engine.machine.network.n_transfers,
+            "figures": [[figure.name, figure.value, figure.about] for figure in run.figures],
         }
 
     def _windows(self) -> Iterator[tuple[TimeWindow, int]]:

@@ -269,6 +269,28 @@
     });
   };
 
+  const figures = (panel) => {
+    const rows = KB.run.figures.map(([name, value, about]) => ({ name, value, about }));
+    make(panel, {
+      what: "a figure",
+      columns: [
+        { name: "figure", text: true, of: (row) => row.name },
+        {
+          name: "value",
+          of: (row) => row.value,
+          show: (value) => (typeof value === "number" ? format.figure(value, Number.isInteger(value) ? 0 : 3) : value),
+        },
+        { name: "description", text: true, of: (row) => row.about },
+      ],
+      rows: () => [...rows],
+      sort: [0, false],
+      pick: () => {},
+      selected: () => false,
+      watch: ["tab"],
+      note: () => "of the complete run",
+    });
+  };
+
   const TABS = [
     { id: "timeline", name: "Timeline", make: (panel) => KB.timeline.make(panel), run: true },
     { id: "path", name: "Critical path", make: (panel) => KB.path.make(panel), run: true },
@@ -276,6 +298,7 @@
     { id: "links", name: "Links", make: links, run: false },
     { id: "pes", name: "PEs", make: pes, run: true },
     { id: "requests", name: "Requests", make: requests, run: true },
+    { id: "figures", name: "Figures", make: figures, run: true },
   ];
 
   const show = () => {

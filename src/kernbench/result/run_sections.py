@@ -1,0 +1,474 @@
+"""The sections of every run: their types, and how they are computed from a finished run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from kernbench.common.errors import ExplanationError, text_of
+from kernbench.common.figures import derived_after, figure
+from kernbench.common.program_line import ErrorPlace
+from kernbench.common.units import is_reported
+from kernbench.common.values import value
+from kernbench.engine.keeping import DataReport
+from kernbench.engine.records import PrintedLine
+from kernbench.observe.guard import guarded
+from kernbench.observe.sanitizer import Finding
+from kernbench.observe.statistics import EngineUsage, MachineUse, MemoryTraffic, QueueTraffic, Traffic, Translation
+from kernbench.observe.verdict import RunVerdict
+from kernbench.result import run_columns
+from kernbench.result.columns import Row
+from kernbench.result.explanation import ExplainedLaunch, Explanation, describe_explanation
+from kernbench.result.sections import Absence, Outcome, Section, register, sections
+from kernbench.result.simulation import WRONG, FinishedRun, RunFailure, failure_of
+from kernbench.runtime_api.bench_runner import BenchStatus, KernelSummary, PhaseSummary, summarise
+from kernbench.runtime_api.launch_report import LaunchSplit
+from kernbench.runtime_api.operators import LoadTime, OperatorUse
+from kernbench.runtime_api.run_explanation import LaunchExplanation
+from kernbench.runtime_api.testing import Comparison
+from kernbench.runtime_api.testing import verdict as passed_or_not
+
+T = TypeVar("T")
+RunStatus: TypeAlias = Literal["OK", "FAILED", "NO_REQUESTS", "INTERRUPTED"]
+FAILED, INTERRUPTED = 1, 130
+"""Exit codes of a run: failed, ended by Ctrl-C"""
+UNEXPLAINED = "not explained: the explanation was interrupted"
+UNSANITIZED = "sanitizer: interrupted, so there is no result"
+
+
+@value(kw_only=True)
+class Ending:
+    """The end of a run: its status, and the error with its place. ``why``: the error in the words of a sweep."""
+
+    status: RunStatus = figure(column=False)
+    error: str | None = figure(column=False, default=None)
+    place: ErrorPlace | None = figure(column=False, default=None)
+    failure: RunFailure | None = figure(stored=False, default=None)
+    why: str | None = figure(stored=False, default=None)
+    exit_code: int | None = figure(stored=False, default=None)
+
+
+@value(kw_only=True)
+class ProgramRun:
+    """The program of a run, its parameters and its device. ``verify``: the run evaluated comparisons."""
+
+    bench: str = figure(column=False)
+    device: str = figure(column=False, default="all")
+    params: Mapping[str, Any]
+    verify: bool = figure(stored=False, default=False)
+
+
+@value(kw_only=True)
+class RunTime:
+    """The simulated time of a program in ns, its initialisation, and the sizes of the simulation."""
+
+    sim_ns: float
+    load: LoadTime | None = figure(optional=True, default=None)
+    events: int = 0
+    transfers: int = 0
+    records: int = 0
+
+
+@value(kw_only=True)
+class RunPhases:
+    """The requests by phase, and the launches by name."""
+
+    phases: tuple[PhaseSummary, ...] = ()
+    kernels: tuple[KernelSummary, ...] = ()
+
+
+@value(kw_only=True)
+class RunLaunches:
+    """The longest launch of each name, and the requests that had not ended."""
+
+    launches: tuple[LaunchSplit, ...]
+    under_way: tuple[str, ...] = ()
+
+
+@value(kw_only=True)
+class RunEngines:
+    """The use of engines, by type."""
+
+    engines: tuple[EngineUsage, ...]
+
+
+@value(kw_only=True)
+class RunTraffic:
+    """The bytes that moved, by link and by queue, and the translations of addresses."""
+
+    traffic: Traffic
+    queues: tuple[QueueTraffic, ...] = ()
+    translation: Translation | None = figure(column=False, optional=True, default=None)
+
+
+@value(kw_only=True)
+class RunMemories:
+    """The memories with most traffic, and the used part of the machine."""
+
+    memories: tuple[MemoryTraffic, ...] = ()
+    used: MachineUse | None = figure(optional=True, default=None)
+
+
+@value(kw_only=True)
+class RunOperators:
+    """The operators of a host library, those that the host computed (``unmodelled``), and remarks on the run."""
+
+    unmodelled: Mapping[str, int] = figure(optional=True, default_factory=dict)
+    operators: tuple[OperatorUse, ...] = figure(optional=True, default=())
+    remarks: tuple[str, ...] = figure(optional=True, default=())
+
+
+@value(kw_only=True)
+class RunOutput:
+    """The outputs of a program, and the memory and work that it left behind."""
+
+    leaked: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    said: str = figure(column=False, optional=True, default="")
+    printed: tuple[PrintedLine, ...] = figure(optional=True, default=())
+
+
+@value(kw_only=True)
+class RunSettings:
+    """The settings of front ends that differ from their defaults."""
+
+    frontends: Mapping[str, Any] = figure(optional=True, default_factory=dict)
+
+
+@value(kw_only=True)
+class Verification:
+    """The evaluated comparisons, and the number of those that were not evaluated."""
+
+    skipped: int
+    comparisons: tuple[Comparison, ...]
+
+    @derived_after(None)
+    def verdict(self) -> str:
+        """PASS, FAIL or ``not verified``."""
+        return passed_or_not(self.comparisons)
+
+
+@value(kw_only=True)
+class RunMachine:
+    """The machine of a run: its file, the digest of its configuration, and the configuration."""
+
+    topology: str = figure(column=False, default="")
+    digest: str = figure(column="machine", default="")
+    configuration: Mapping[str, Any]
+
+
+@value
+class StatedVerdict:
+    """The verdict on a run without a critical path: a sentence."""
+
+    sentence: str
+
+
+def _find_ending(run: FinishedRun) -> Ending:
+    result, error = run.result, run.error
+    if result is None or run.is_interrupted:
+        status: RunStatus = "INTERRUPTED"
+    elif error is None:
+        status = "OK"
+    else:
+        status = "NO_REQUESTS" if result.status is BenchStatus.NO_REQUESTS else "FAILED"
+    if result is None:
+        return Ending(status=status, exit_code=INTERRUPTED)
+    is_wrong = any(finding.kind in WRONG for finding in run.findings or ())
+    place = result.place or (ErrorPlace(line=result.program) if is_wrong else None)
+    failure = None if error is None else failure_of(error)
+    code = INTERRUPTED if run.is_interrupted else result.exit_code or (FAILED if error is not None else 0)
+    return Ending(
+        status=status,
+        error=None if failure is None else str(failure),
+        place=place,
+        failure=failure,
+        why=None if error is None else _say_why(run, error),
+        exit_code=code,
+    )
+
+
+def _say_why(run: FinishedRun, error: Exception) -> str:
+    """Return the error of a failed run as a sweep states it."""
+    assert run.result is not None, "a failed run has a result"
+    if run.result.status is BenchStatus.NO_REQUESTS:
+        return "the bench submitted no request"
+    wrong = [comparison for comparison in run.result.comparisons if not comparison.passed]
+    return str(wrong[0]) if wrong and run.result.error is None else error_text(error)
+
+
+def error_text(error: BaseException) -> str:
+    """Return an error as text, such as ``ValueError: no 48``, without characters that a text file cannot store."""
+    return f"{type(error).__name__}: {text_of(error)}".encode(errors="replace").decode()
+
+
+def _find_program(run: FinishedRun) -> ProgramRun:
+    params = run.request.bench.params() if run.context is None else run.context.params
+    return ProgramRun(
+        bench=run.request.bench.name,
+        device=run.device,
+        params=params.model_dump(mode="json"),
+        verify=run.request.verify,
+    )
+
+
+def _find_time(run: FinishedRun) -> RunTime:
+    report = run.report
+    return RunTime(
+        sim_ns=run.sim_ns,
+        events=report.events,
+        transfers=report.transfers,
+        records=report.records,
+        load=None if run.context is None else run.context.operators.load,
+    )
+
+
+def _find_phases(run: FinishedRun) -> RunPhases:
+    summary = summarise(() if run.context is None else run.context.traces, run.sim_ns, run.zero_ns)
+    return RunPhases(phases=summary.phases, kernels=summary.kernels)
+
+
+def _find_memories(run: FinishedRun) -> RunMemories:
+    report = run.report
+    return RunMemories(memories=report.memories, used=report.used if report.used.sips else None)
+
+
+def _find_operators(run: FinishedRun) -> RunOperators:
+    result = run.result
+    remarks = [] if run.unsanitized is None else [run.unsanitized.text]
+    if result is not None:
+        remarks += result.remarks
+    if run.is_explanation_interrupted:
+        remarks += [UNEXPLAINED] + ([] if run.sanitizer is None else [UNSANITIZED])
+    if result is None:
+        return RunOperators(remarks=tuple(remarks))
+    return RunOperators(unmodelled=result.unmodelled, operators=result.operators, remarks=tuple(remarks))
+
+
+def _find_output(run: FinishedRun) -> RunOutput:
+    result, printed = run.result, run.engine.printed()
+    if result is None:
+        return RunOutput(printed=printed)
+    return RunOutput(
+        # An aborted run could not free its memory.
+        leaked=tuple(map(str, result.cleanup.leaked)) if result.error is None else (),
+        left=result.cleanup.left,
+        said=result.value if isinstance(result.value, str) else "",
+        printed=printed,
+    )
+
+
+def _find_verification(run: FinishedRun) -> Verification:
+    testing = None if run.context is None else run.context.testing
+    if testing is None:
+        return Verification(skipped=0, comparisons=())
+    return Verification(skipped=testing.skipped, comparisons=testing.comparisons)
+
+
+def _find_machine(run: FinishedRun) -> RunMachine:
+    machine = run.request.machine
+    return RunMachine(topology=machine.source, digest=machine.digest, configuration=machine.configuration)
+
+
+def _find_verdict(run: FinishedRun) -> RunVerdict | StatedVerdict:
+    """Return the verdict. Without a critical path, it consists of the reason and the busiest resources."""
+    if run.unexplained is not None:
+        return StatedVerdict(run.unexplained.text)
+    if run.explanation is not None:
+        return run.explanation.verdict
+    report = run.report
+    busiest = max(report.engines, key=lambda usage: usage.occupancy, default=None)
+    used = [] if busiest is None else [(busiest.engine, busiest.occupancy)]
+    used += [(f"link {link.src} → {link.dst}", link.utilisation) for link in report.traffic.busiest[:1]]
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in used if is_reported(share))
+    reason = "not observed" if run.log is None else "not explained"
+    return StatedVerdict(f"{reason}; busiest: {shares or 'nothing'}")
+
+
+def _find_findings(run: FinishedRun) -> tuple[Finding, ...] | Absence:
+    return Absence("the sanitizer did not run") if run.findings is None else run.findings
+
+
+def _find_explanation(run: FinishedRun) -> Explanation | Absence | RunFailure:
+    if run.unexplained is not None:
+        return run.unexplained
+    if run.explanation is None:
+        interrupted = "its explanation was interrupted"
+        return Absence(interrupted if run.is_explanation_interrupted else "the run was not observed")
+    return describe_explanation(run.request.bench.name, run.explanation)
+
+
+def _tabulate(outcome: Outcome, section: Section[T], tabulate: Callable[[T], Row]) -> Row:
+    content = outcome.get(section)
+    return {} if content is None else tabulate(content)
+
+
+def _tabulate_ending(ending: Ending) -> Row:
+    return {"status": "ok" if ending.status == "OK" else "failed", "error": ending.why or ending.error}
+
+
+def _tabulate_launch(outcome: Outcome) -> Row:
+    launches = outcome.get(LAUNCHES)
+    main = _find_main_launch(outcome)
+    return (
+        {} if launches is None else run_columns.tabulate_launch(launches.launches, None if main is None else main.name)
+    )
+
+
+def _find_main_launch(outcome: Outcome) -> ExplainedLaunch | LaunchExplanation | None:
+    """Return the launch with most of the critical path, or the longest one in a document that does not name it."""
+    if outcome.run is not None:
+        return None if outcome.run.explanation is None else outcome.run.explanation.main_launch
+    explanation = outcome.get(EXPLANATION)
+    return None if explanation is None else explanation.find_main_launch()
+
+
+def _tabulate_explanation(outcome: Outcome) -> Row:
+    """Tabulate the run and its main launch; other launches are not explained for it."""
+    run = outcome.run
+    if run is not None and run.unexplained is not None:
+        return {"run.verdict": run.unexplained.text}
+    if run is None:
+        whole = outcome.get(EXPLANATION)
+        main = None if whole is None else whole.find_main_launch()
+    elif run.explanation is None:
+        return {}
+    else:
+        launch = run.explanation.main_launch
+        try:
+            with guarded("explanation"):
+                whole = describe_run(run.request.bench.name, run.explanation)
+                main = None if launch is None else describe_launch(launch)
+        except ExplanationError as error:
+            return {"run.verdict": str(error)}
+    row = {} if whole is None else run_columns.tabulate_time("run", whole)
+    return row | ({} if main is None else run_columns.tabulate_time("launch", main))
+
+
+ENDING: Section[Ending] = register(
+    Section(
+        name="ending",
+        form=Ending,
+        needed=True,
+        compute=_find_ending,
+        inline=True,
+        columns={"status": str, "error": str},
+        row=lambda outcome: _tabulate_ending(outcome[ENDING]),
+    )
+)
+TIME: Section[RunTime] = register(Section(name="time", form=RunTime, needed=True, compute=_find_time, inline=True))
+VERIFICATION: Section[Verification] = register(
+    Section(
+        name="verification",
+        form=Verification,
+        compute=_find_verification,
+        columns=run_columns.VERIFICATION_COLUMNS,
+        row=lambda outcome: _tabulate(
+            outcome, VERIFICATION, lambda verification: run_columns.tabulate_comparisons(verification.comparisons)
+        ),
+    )
+)
+DATA: Section[DataReport] = register(
+    Section(
+        name="data",
+        form=DataReport,
+        compute=lambda run: run.engine.data_report(),
+        columns=run_columns.DATA_COLUMNS,
+        row=lambda outcome: _tabulate(outcome, DATA, run_columns.tabulate_data),
+    )
+)
+EXPLANATION: Section[Explanation] = register(
+    Section(
+        name="explanation",
+        form=Explanation,
+        compute=_find_explanation,
+        columns=run_columns.EXPLANATION_COLUMNS,
+        row=_tabulate_explanation,
+    )
+)
+LAUNCHES: Section[RunLaunches] = register(
+    Section(
+        name="launches",
+        form=RunLaunches,
+        compute=lambda run: RunLaunches(launches=run.report.launches, under_way=run.report.under_way),
+        inline=True,
+        columns=run_columns.LAUNCH_COLUMNS,
+        row=_tabulate_launch,
+    )
+)
+VERDICT: Section[RunVerdict | StatedVerdict] = register(
+    Section(name="verdict", form=RunVerdict | StatedVerdict, compute=_find_verdict, columns={}, row=lambda _: {})
+)
+PHASES: Section[RunPhases] = register(
+    Section(
+        name="phases",
+        form=RunPhases,
+        compute=_find_phases,
+        inline=True,
+        columns=run_columns.PHASE_COLUMNS,
+        row=lambda outcome: _tabulate(outcome, PHASES, lambda phases: run_columns.tabulate_phases(phases.phases)),
+    )
+)
+ENGINES: Section[RunEngines] = register(
+    Section(
+        name="engines",
+        form=RunEngines,
+        compute=lambda run: RunEngines(engines=run.report.engines),
+        inline=True,
+        columns=run_columns.ENGINE_COLUMNS,
+        row=lambda outcome: _tabulate(outcome, ENGINES, lambda engines: run_columns.tabulate_engines(engines.engines)),
+    )
+)
+TRAFFIC: Section[RunTraffic] = register(
+    Section(
+        name="traffic",
+        form=RunTraffic,
+        compute=lambda run: RunTraffic(
+            traffic=run.report.traffic, queues=run.report.queues, translation=run.report.translation
+        ),
+        inline=True,
+    )
+)
+MEMORIES: Section[RunMemories] = register(
+    Section(
+        name="memories",
+        form=RunMemories,
+        compute=_find_memories,
+        inline=True,
+        columns=run_columns.USE_COLUMNS,
+        row=lambda outcome: _tabulate(outcome, MEMORIES, lambda memories: run_columns.tabulate_use(memories.used)),
+    )
+)
+OPERATORS: Section[RunOperators] = register(
+    Section(name="operators", form=RunOperators, compute=_find_operators, inline=True)
+)
+OUTPUT: Section[RunOutput] = register(Section(name="output", form=RunOutput, compute=_find_output, inline=True))
+FINDINGS: Section[tuple[Finding, ...]] = register(
+    Section(name="findings", form=tuple[Finding, ...], compute=_find_findings, columns={}, row=lambda _: {})
+)
+SETTINGS: Section[RunSettings] = register(
+    Section(
+        name="settings",
+        form=RunSettings,
+        compute=lambda run: RunSettings(frontends=run.request.frontends.model_dump(mode="json", exclude_defaults=True)),
+        inline=True,
+    )
+)
+PROGRAM: Section[ProgramRun] = register(
+    Section(
+        name="program",
+        form=ProgramRun,
+        needed=True,
+        compute=_find_program,
+        inline=True,
+        columns={"params": str},
+        row=lambda outcome: {"params": json.dumps(dict(outcome[PROGRAM].params), sort_keys=True)},
+    )
+)
+MACHINE: Section[RunMachine] = register(
+    Section(name="machine", form=RunMachine, needed=True, compute=_find_machine, inline=True)
+)
+
+BUILT_IN = sections()
+"""The sections of every run, without those of rooms above"""

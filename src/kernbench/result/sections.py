@@ -1,0 +1,266 @@
+"""The outcome of a run as sections: typed parts, each computed when it is first asked for.
+
+A section is registered once, with its type and the function that computes it. JSON, columns of sweeps, comparisons, the
+terminal and pages are derived from the type. A room above registers a section of its own in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from kernbench.common.complaints import show
+from kernbench.common.errors import ExplanationError, InputError, UnreadableFileError
+from kernbench.common.figures import figure, figures_of, to_plain
+from kernbench.common.files import parse_json, read_input
+from kernbench.common.values import value
+from kernbench.observe.guard import guarded
+from kernbench.result.columns import Cell, FigureColumn, Row, columns_of, flatten
+from kernbench.result.forms import FormError, read_plain
+from kernbench.result.simulation import FinishedRun, RunFailure, failure_of
+
+T = TypeVar("T")
+
+
+@value
+class Absence:
+    """The reason why a run has no content of a section."""
+
+    reason: str
+
+
+@value
+class Unread:
+    """The content of a section that a later version of kernbench wrote, as it stands in its document."""
+
+    version: int
+    part: Mapping[str, Any]
+
+
+@value
+class NamedFigure:
+    """A figure of a run: its column in sweeps, its value, and its description."""
+
+    name: str = figure("the column in sweeps and comparisons")
+    value: Cell = figure("the number or the text")
+    about: str = figure("what it is")
+
+
+@value(kw_only=True, eq=False)
+class Section(Generic[T]):
+    """A kind of section.
+
+    - ``form``: the type of its content
+    - ``compute``: the function that returns the content of a run, or the reason why there is none
+    - ``version``: increased when a key changes its meaning
+    - ``inline``: the figures are keys of the document itself; ``needed``: every document has them
+    - ``columns``, ``row``: the columns of sweeps with their types, and their cells; by default derived from the type
+    """
+
+    name: str
+    form: Any
+    compute: Callable[[FinishedRun], T | Absence | RunFailure]
+    version: int = 1
+    inline: bool = False
+    needed: bool = False
+    columns: Mapping[str, type] | None = None
+    row: Callable[[Outcome], Row] | None = None
+
+    @property
+    def all_columns(self) -> Mapping[str, FigureColumn]:
+        """The columns of sweeps and comparisons, by name."""
+        if self.columns is not None:
+            return {name: FigureColumn(name, kind) for name, kind in self.columns.items()}
+        return {column.name: column for column in columns_of(self.form, "" if self.inline else self.name)}
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of the document that belong to the section."""
+        if not self.inline:
+            return (self.name,)
+        return tuple(entry.key for entry in figures_of(self.form) if entry.forms.stored)
+
+
+_SECTIONS: dict[str, Section[Any]] = {}
+
+
+def register(section: Section[T]) -> Section[T]:
+    """Add a section to the outcomes of all runs. Raises ValueError if a section has this name."""
+    if section.name in _SECTIONS:
+        raise ValueError(f"a section {section.name!r} exists already")
+    _SECTIONS[section.name] = section
+    return section
+
+
+@contextmanager
+def registered(section: Section[T]) -> Iterator[Section[T]]:
+    """Register a section for the duration of the block."""
+    register(section)
+    try:
+        yield section
+    finally:
+        del _SECTIONS[section.name]
+
+
+def sections() -> tuple[Section[Any], ...]:
+    """Return all sections, in the order of their registration."""
+    return tuple(_SECTIONS.values())
+
+
+class Outcome:
+    """The outcome of a run: its sections, each computed, or read from ``document``, when it is first asked for.
+
+    ``run``: the finished run; None for an outcome that was loaded or unpickled. ``document``: the document of a loaded
+    run. ``origin``: its file, for errors.
+    """
+
+    def __init__(
+        self, run: FinishedRun | None = None, document: Mapping[str, Any] | None = None, origin: str = ""
+    ) -> None:
+        self.run = run
+        self.document: Mapping[str, Any] = {} if document is None else document
+        self.origin = origin
+        self._contents: dict[str, Any] = {}
+
+    def find(self, section: Section[T]) -> T | Absence | Unread | RunFailure:
+        """Return the content of a section, or the reason why there is none."""
+        if section.name not in self._contents:
+            self._contents[section.name] = self._compute(section)
+        content: T | Absence | Unread | RunFailure = self._contents[section.name]
+        return content
+
+    def _compute(self, section: Section[T]) -> T | Absence | Unread | RunFailure:
+        if self.run is None:
+            return self._read(section)
+        try:
+            with guarded(section.name):
+                return section.compute(self.run)
+        except ExplanationError as error:
+            return failure_of(error)
+
+    def _read(self, section: Section[T]) -> T | Absence | Unread | RunFailure:
+        """Read a section from the document, also one of another version. Raises InputError for another form."""
+        document = self.document
+        reason = document.get(f"{section.name}{FAILED}")
+        if reason is not None:
+            return RunFailure(ExplanationError.__name__, str(reason), str(reason))
+        part = {key: document[key] for key in section.keys if key in document}
+        if not part and not section.needed:
+            return Absence("its file has none")
+        versions = document.get(VERSIONS)
+        version = versions.get(section.name) if isinstance(versions, Mapping) else None
+        if isinstance(version, int) and version > section.version:
+            return Unread(version, part)
+        try:
+            content: T = read_plain(
+                section.form, part if section.inline else part[section.name], section.keys[:1] * (not section.inline)
+            )
+        except FormError as error:
+            raise InputError(
+                f"{self.origin}: not an output of {COMMAND}: {error}; write it again with that command"
+            ) from error
+        return content
+
+    def get(self, section: Section[T]) -> T | None:
+        """Return the content of a section, or None if there is none."""
+        content = self.find(section)
+        return None if isinstance(content, Absence | Unread | RunFailure) else content
+
+    def __getitem__(self, section: Section[T]) -> T:
+        content = self.find(section)
+        if isinstance(content, RunFailure):
+            raise content.as_error()
+        if isinstance(content, Absence):
+            raise InputError(f"this run has no {section.name}, since {content.reason}")
+        if isinstance(content, Unread):
+            raise InputError(f"{section.name}: a later version of kernbench wrote it (version {content.version})")
+        return content
+
+    def with_content(self, section: Section[T], content: T | Absence) -> Outcome:
+        """Return the outcome with another content of a section."""
+        outcome = Outcome(self.run, self.document, self.origin)
+        outcome._contents = {**self._contents, section.name: content}
+        return outcome
+
+    def get_named(self, name: str) -> Any:
+        """Return the content of a section by its name: plain data if no section has the name, None without content."""
+        section = _SECTIONS.get(name)
+        return self.document.get(name) if section is None else self.get(section)
+
+    def to_document(self) -> dict[str, Any]:
+        """Return all contents as plain data: what was found first, the configuration last."""
+        known = {key for section in sections() for key in (*section.keys, f"{section.name}{FAILED}", VERSIONS)}
+        document = {key: content for key, content in self.document.items() if key not in known}
+        versions: dict[str, int] = {}
+        for section in sections():
+            content = self.find(section)
+            if isinstance(content, Unread):
+                document |= content.part
+                versions[section.name] = content.version
+            elif isinstance(content, RunFailure):
+                document[f"{section.name}{FAILED}"] = content.text
+            elif not isinstance(content, Absence):
+                plain = to_plain(content)
+                document |= plain if section.inline else {section.name: plain}
+                versions |= {section.name: section.version} if section.version > 1 else {}
+        document |= {VERSIONS: versions} if versions else {}
+        ordered = [key for key in _FIRST if key in document]
+        ordered += [key for key in document if key not in {*_FIRST, *_LAST}]
+        return {key: document[key] for key in [*ordered, *(key for key in _LAST if key in document)]}
+
+    def to_row(self) -> Row:
+        """Return the figures as one row of a sweep, by column."""
+        row: Row = {}
+        for section in sections():
+            if section.row is not None:
+                row |= section.row(self)
+            elif (content := self.get(section)) is not None:
+                row |= flatten(content, "" if section.inline else section.name)
+        return row
+
+    def figures(self) -> tuple[NamedFigure, ...]:
+        """Return the figures of the sections whose columns are derived, for views that show any section."""
+        named = []
+        for section in sections():
+            if section.columns is None and (content := self.get(section)) is not None:
+                columns = section.all_columns
+                cells = flatten(content, "" if section.inline else section.name)
+                named += [NamedFigure(name, cell, columns[name].about) for name, cell in cells.items()]
+        return tuple(named)
+
+    def __getstate__(self) -> dict[str, Any]:
+        contents = {section.name: self.find(section) for section in sections()}
+        return {**vars(self), "run": None, "_contents": {**self._contents, **contents}}
+
+
+COMMAND = "kernbench run --json"
+"""The command that writes documents of runs"""
+FAILED = "_failed"
+"""End of the key of a section that could not be computed; its value is the reason"""
+VERSIONS = "section_versions"
+"""Key of the versions of sections above 1"""
+_FIRST = (
+    *("status", "verdict", "error", "place", "bench", "device", "sim_ns", "verification", "phases", "kernels"),
+    *("launches", "engines", "traffic", "memories", "queues", "events", "transfers", "records", "under_way", "data"),
+    *("leaked", "left", "used", "said", "translation", "unmodelled", "operators", "remarks", "load", "printed"),
+    *("frontends", "findings", "advice", "explanation", "explanation_failed"),
+)
+_LAST = ("params", "topology", "digest", "configuration")
+
+
+def read_outcome(path: Path) -> Outcome:
+    """Return the outcome of a run from a file. Sections are read when they are asked for.
+
+    Raises InputError, which names the command that writes such a file, for a file that is no document.
+    """
+    try:
+        document = parse_json(read_input(path))
+    except UnreadableFileError as error:
+        raise InputError(f"{path}: cannot be read: {error.why}; write it with: {COMMAND}") from error
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON: {error}; write it with: {COMMAND}") from error
+    if not isinstance(document, dict):
+        raise InputError(f"{path}: not an output of {COMMAND}: found {show(document)}, must be a mapping")
+    return Outcome(document=document, origin=str(path))

@@ -1,0 +1,268 @@
+"""Run a prepared program to its end, or until the user stops it, and collect what its result is computed from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kernbench.ccl.diagnostics import trace_ccl
+from kernbench.ccl.loading import check_ccl
+from kernbench.common import errors
+from kernbench.common.errors import ExplanationError, InputError, KernbenchError, LimitReached, RunError, text_of
+from kernbench.common.late import late
+from kernbench.common.units import whole_ps
+from kernbench.common.values import state, value
+from kernbench.engine.engine import GraphEngine, Observer
+from kernbench.result.wall_limit import wall_limit
+from kernbench.runtime_api.bench_runner import BenchResult, run_bench
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.launch_report import RunReport, report_run
+from kernbench.runtime_api.run_request import PreparedRun
+from kernbench.runtime_api.types import DeviceSelector, resolve_device
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from kernbench.observe.sanitizer import Finding, Sanitizer
+    from kernbench.observe.trace_log import TraceLog
+    from kernbench.runtime_api.run_explanation import RunExplanation
+
+TRACE_LOG = "kernbench.observe.trace_log"
+SANITIZER = "kernbench.observe.sanitizer"
+EXPLAIN = "kernbench.runtime_api.run_explanation"
+GUARD = "kernbench.observe.guard"
+WRONG = ("unwritten", "copies", "race", "slot", "message")
+"""Findings that fail a run; a wait for scratch memory only costs time"""
+
+
+@value
+class RunFailure:
+    """The error that ended a run: its type, a short text, and a text with all details."""
+
+    kind: str
+    text: str
+    full: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}"
+
+    def as_error(self) -> KernbenchError:
+        """Return an error of the original type if the type takes a single text, else a RunError that names the type."""
+        kind = vars(errors).get(self.kind)
+        if isinstance(kind, type) and issubclass(kind, RunError | InputError) and kind.__init__ is Exception.__init__:
+            return kind(self.text)
+        return RunError(str(self))
+
+
+def failure_of(error: Exception) -> RunFailure:
+    """Return the type and the texts of an error, to store them."""
+    text = text_of(error)
+    full = error.full if isinstance(error, errors.SimulationDeadlock) else text
+    return RunFailure(type(error).__name__, text, full)
+
+
+class RunWatch(Protocol):
+    """A context manager around a run, such as a display of its progress. ``engine`` is set when the engine exists."""
+
+    engine: GraphEngine | None
+
+
+@dataclass(eq=False)
+class FinishedRun:
+    """A run that has ended: the objects that its sections are computed from.
+
+    ``result``: None after an interrupt of the program. ``context``: None if the program did not begin. ``end_ns``: the
+    end of the program. ``explanation``: None without observation; ``unexplained``: its failure. ``findings``: None
+    without the sanitizer; ``unsanitized``: its failure. ``is_explanation_interrupted``: Ctrl-C came after the program.
+    """
+
+    request: PreparedRun
+    device: str
+    engine: GraphEngine
+    context: RuntimeContext[Any] | None
+    result: BenchResult | None
+    log: TraceLog | None
+    sanitizer: Sanitizer | None
+    end_ns: float
+    explanation: RunExplanation | None = None
+    unexplained: RunFailure | None = None
+    findings: tuple[Finding, ...] | None = None
+    unsanitized: RunFailure | None = None
+    is_explanation_interrupted: bool = False
+
+    @property
+    def is_interrupted(self) -> bool:
+        """True if Ctrl-C ended the program or its explanation."""
+        return self.result is None or self.is_explanation_interrupted
+
+    @property
+    def zero_ns(self) -> float:
+        """The time at which the reported time begins, in ns: the end of an initialisation that does not count."""
+        load = None if self.context is None else self.context.operators.load
+        return 0.0 if load is None else load.left_out_ns
+
+    @property
+    def sim_ns(self) -> float:
+        """The simulated time of the program in ns."""
+        return whole_ps(self.end_ns - self.zero_ns) if self.result is None else self.result.sim_ns
+
+    @cached_property
+    def report(self) -> RunReport:
+        """The figures of launches, engines and traffic."""
+        links = None if self.result is None else self.result.links
+        works = None if self.log is None else self.log.seen.works
+        return report_run(self.engine, links, works, self.zero_ns)
+
+    @property
+    def error(self) -> Exception | None:
+        """The error of the program, of a failed comparison, or of a finding that fails the run."""
+        if self.result is None:
+            return None
+        wrong = [finding for finding in self.findings or () if finding.kind in WRONG]
+        return self.result.completion.error or (RunError(f"the sanitizer found: {wrong[0]}") if wrong else None)
+
+
+def simulate(request: PreparedRun, watch: AbstractContextManager[RunWatch] | None = None) -> FinishedRun:
+    """Run a program until it ends or the user interrupts it.
+
+    An observed run is explained as far as its verdict needs. Raises InputError for invalid inputs, and
+    KeyboardInterrupt if the interrupt came before the engine existed.
+    """
+    device = DeviceSelector(request.device)
+    resolve_device(device, request.machine.spec)
+    if request.advise and not request.observe:
+        raise InputError("advise needs an observed run: remove observe=False")
+    if isinstance(request.ccl, str | os.PathLike):
+        check_ccl(os.fspath(request.ccl))
+    return _Simulation(request, device, watch).run()
+
+
+@state(eq=False)
+class _Simulation:
+    """A running simulation. It stores all that a result needs, even after an interrupt."""
+
+    request: PreparedRun
+    device: DeviceSelector
+    watch: AbstractContextManager[RunWatch] | None = None
+    watcher: RunWatch | None = None
+    log: TraceLog | None = None
+    sanitizer: Sanitizer | None = None
+    engine: GraphEngine | None = None
+    context: RuntimeContext[Any] | None = None
+    end_ns: float = 0.0
+
+    def run(self) -> FinishedRun:
+        """Run the program, explain it and look for faults."""
+        request, result = self.request, None
+        if request.observe:
+            self.log = late(TRACE_LOG, "TraceLog")(links=request.links, watch_queues=request.queues)
+        if request.sanitize:
+            self.sanitizer = late(SANITIZER, "Sanitizer")()
+        params = request.bench.make_params(request.params)
+        try:
+            with ExitStack() as around:
+                if self.watch is not None:
+                    self.watcher = around.enter_context(self.watch)
+                around.enter_context(_return_to_folder())
+                around.enter_context(wall_limit(request.limits.wall_s, self._out_of_time))
+                result = run_bench(
+                    topology=request.machine,
+                    bench_fn=replace(request.bench, function=self._note_context()),
+                    device=self.device,
+                    engine_factory=lambda *_: self._make_engine(),
+                    params=params,
+                    verify=request.verify,
+                    ccl=request.ccl,
+                    frontends=request.frontends,
+                )
+        except KeyboardInterrupt:
+            if self.engine is None:
+                raise
+        assert self.engine is not None, "a run that has ended has an engine"
+        finished = FinishedRun(
+            request=request,
+            device=str(self.device),
+            engine=self.engine,
+            context=self.context,
+            result=result,
+            log=self.log,
+            sanitizer=self.sanitizer,
+            end_ns=self.end_ns if result is None else result.completion.t_end,
+        )
+        try:
+            self._explain(finished)
+            self._sanitize(finished)
+            _ = finished.report
+        except KeyboardInterrupt:
+            finished.explanation = finished.findings = finished.unexplained = None
+            finished.is_explanation_interrupted = True
+        return finished
+
+    def _note_context(self) -> Callable[[RuntimeContext[Any]], object]:
+        """Return the bench's function, wrapped so that it stores its context here."""
+        bench = self.request.bench
+
+        @wraps(bench.function)
+        def run(torch: RuntimeContext[Any]) -> object:
+            self.context = torch
+            try:
+                return bench(torch)
+            finally:
+                self.end_ns = torch.engine.now
+
+        return run
+
+    def _make_engine(self) -> GraphEngine:
+        request = self.request
+        observers: list[Observer] = [observer for observer in (self.sanitizer, self.log) if observer is not None]
+        self.engine = GraphEngine(request.machine, request.data, observers=observers, limits=request.limits)
+        if self.watcher is not None:
+            self.watcher.engine = self.engine
+        if request.trace_ccl:
+            trace_ccl(self.engine)
+        return self.engine
+
+    def _out_of_time(self) -> LimitReached:
+        return LimitReached("stopped by --max-wall-s") if self.engine is None else self.engine.out_of_time()
+
+    def _explain(self, finished: FinishedRun) -> None:
+        """Explain an observed run as far as its verdict needs, or store the failure of the explanation."""
+        if self.log is None:
+            return
+        try:
+            with late(GUARD, "guarded")("explanation"):
+                explain_run = late(EXPLAIN, "explain_run")
+                explanation: RunExplanation = explain_run(
+                    self.log, finished.engine.handles, finished.zero_ns, finished.end_ns
+                )
+                _ = explanation.verdict
+                finished.explanation = explanation
+        except ExplanationError as error:
+            finished.unexplained = failure_of(error)
+
+    def _sanitize(self, finished: FinishedRun) -> None:
+        """Store the findings of the sanitizer, or its failure."""
+        if self.sanitizer is None:
+            return
+        try:
+            with late(GUARD, "guarded")("sanitizer"):
+                finished.findings = self.sanitizer.findings(finished.engine)
+        except ExplanationError as error:
+            finished.unsanitized = failure_of(error)
+
+
+@contextmanager
+def _return_to_folder() -> Iterator[None]:
+    """Restore the current folder at the end. A program may change it, but output paths are relative to the first."""
+    here = os.curdir
+    with suppress(OSError):  # the folder was deleted
+        here = os.getcwd()
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # as above, or the folder may not be entered by name
+            os.chdir(here)
