@@ -45,7 +45,7 @@ class Experiment:
             assert sum(step.ps for step in path.steps) == sum(share.ps for share in each.shares) == path.ps
             assert sum(part.ps for part in path.parts) == roofline.measured_ps == path.ps
             assert all(bound.ps <= roofline.measured_ps for bound in roofline.bounds)
-            assert roofline.binding is None or roofline.binding.ps + sum(d.ps for d in roofline.differences) == path.ps
+            assert roofline.largest is None or roofline.largest.ps + sum(d.ps for d in roofline.differences) == path.ps
             assert all(times.busy_ps <= path.ps for times in each.slices)
         return found
 

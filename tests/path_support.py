@@ -69,8 +69,8 @@ def check_request(engine: GraphEngine, handle: RequestHandle) -> dict[PathPart, 
     path = path_of(engine, handle)
     check(path, handle.submitted_ps, handle.ended_ps)
     found = roofline_of(engine, handle)
-    if found.binding is not None:
-        assert found.binding.ps + sum(each.ps for each in found.differences) == path.ps
+    if found.largest is not None:
+        assert found.largest.ps + sum(each.ps for each in found.differences) == path.ps
     return {each.part: each.ps for each in path.parts}
 
 

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from kernbench.library.comparisons import SideBySide as SideBySide
     from kernbench.library.comparisons import compare as compare
     from kernbench.library.evaluations import evaluate as evaluate
-    from kernbench.library.explanations import Explanation as Explanation
     from kernbench.library.lists import describe_bench as describe_bench
     from kernbench.library.lists import describe_timing as describe_timing
     from kernbench.library.lists import list_algorithms as list_algorithms
@@ -58,6 +57,7 @@ if TYPE_CHECKING:
     from kernbench.library.runs import Run as Run
     from kernbench.library.sweeps import Sweep as Sweep
     from kernbench.library.sweeps import sweep as sweep
+    from kernbench.result.explanation import Explanation as Explanation
     from kernbench.result.table import Table as Table
 else:
     _ERRORS = (
@@ -72,7 +72,7 @@ else:
         **dict.fromkeys(("list_benches", "list_machines", "list_parts", "list_probe_cases"), "library.lists"),
         "check_part": "library.part_checks",
         **dict.fromkeys(("CompiledMachine", "load_machine"), "library.machines"),
-        "Explanation": "library.explanations",
+        "Explanation": "result.explanation",
         **dict.fromkeys(("ProgressDisplay", "RunProgress"), "library.progress"),
         "Run": "library.runs",
         "Table": "result.table",

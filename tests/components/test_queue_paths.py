@@ -16,13 +16,14 @@ from rich.console import Console
 
 from compiled import compiled
 from covering import covering
-from kernbench.cli.explain_output import explanation_parts
+from kernbench.cli.console import render_report
+from kernbench.common.figures import to_plain
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
-from kernbench.library.explanations import explanation_document
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef, PeCoord
 from kernbench.observe.critical_path import PathFinder
 from kernbench.observe.critical_path_model import CriticalPath, PathPart
+from kernbench.result.explanation import describe_explanation
 from kernbench.runtime_api.run_explanation import explain_run
 from observed import log_of, logged
 
@@ -198,7 +199,7 @@ def test_an_explanation_names_the_rank_that_came_late() -> None:
     launch = next(each for each in found.launches if each.request_id == early.request_id)
     (wait,) = launch.waits
     assert (wait.waiting.pe, wait.cause.pe, wait.count) == (A, FAR, 1)
-    assert (wait.waiting_kernel, wait.kernel) == ("collective of rank 0", "collective of rank 1")
+    assert (wait.waiting.kernel, wait.cause.kernel) == ("collective of rank 0", "collective of rank 1")
     assert (wait.waiting.line, wait.cause.line) == (line(collective, 7), line(collective, 6))
     shares = {each.pe: each.ns for each in launch.pes}
     assert shares[FAR] > 0.8 * path.ps / 1000
@@ -212,14 +213,15 @@ def test_the_report_names_it_too(capsys: pytest.CaptureFixture[str]) -> None:
     install(engine, ring_of(A, FAR))
     early, late = start(engine, collective, zeros(engine, A, FAR), 64, 500, pes=(A, FAR))
     found = explain_run(log_of(engine), engine.handles, 0.0, engine.now)
-    for part in explanation_parts(found):
+    explanation = describe_explanation("ring", found)
+    for part in render_report(explanation.report()):
         Console(width=200).print(part)
     text = capsys.readouterr().out
     waiting, sending = line(collective, 7), line(collective, 6)
     assert f"sip0.cube0.pe0 (collective of rank 0 line {waiting})" in text
     assert f"sip1.cube0.pe0 (collective of rank 1 line {sending})" in text
     assert "a message of queue W" in text
-    document = json.loads(json.dumps(explanation_document(found)))
+    document = json.loads(json.dumps(to_plain(explanation)))
     (launch,) = (each for each in document["launches"] if each["request_id"] == early.request_id)
     (wait,) = launch["waits"]
     assert (wait["for"], wait["direction"], wait["count"]) == ("message", "W", 1)

@@ -285,36 +285,36 @@ def gemm(variant: str, m: int, k: int, n: int, *overrides: str) -> tuple[int, Ro
 def test_a_streamed_product_is_bound_by_memory_and_speeds_up_with_it() -> None:
     took, found = gemm("ref_ref", 256, 256, 256, *IDEAL, DEEP)
     wide_took, wide = gemm("ref_ref", 256, 256, 256, *IDEAL, DEEP, *WIDER)
-    assert found.binding is not None
-    assert wide.binding is not None
-    assert found.binding.resource == wide.binding.resource == "HBM"
-    assert found.binding.ps == 2 * wide.binding.ps
+    assert found.largest is not None
+    assert wide.largest is not None
+    assert found.largest.resource == wide.largest.resource == "HBM"
+    assert found.largest.ps == 2 * wide.largest.ps
     assert 0 < found.beyond < 0.03
     assert 0 < wide.beyond < 0.06
-    assert took - wide_took == pytest.approx(found.binding.ps - wide.binding.ps, rel=0.01)
+    assert took - wide_took == pytest.approx(found.largest.ps - wide.largest.ps, rel=0.01)
 
 
 def test_too_few_tiles_in_flight_are_seen_as_idle_memory() -> None:
     """The bound is what it was; the memory waits for tiles to leave the pipeline."""
     took, found = gemm("ref_ref", 256, 256, 256, *IDEAL, *WIDER)
-    assert found.binding is not None
-    assert found.binding.resource == "HBM"
+    assert found.largest is not None
+    assert found.largest.resource == "HBM"
     assert found.beyond > 0.3
     idle = {each.what: each.ps for each in found.differences}
     inside = sum(
         idle.get(part, 0)
         for part in (PathPart.FETCH, PathPart.GEMM, PathPart.ACCESS, PathPart.REQUEST, PathPart.DMA_SETUP)
     )
-    assert inside > 0.8 * (took - found.binding.ps)
+    assert inside > 0.8 * (took - found.largest.ps)
 
 
 def test_a_staged_product_is_bound_by_compute_and_does_not() -> None:
     took, found = gemm("load_load", 256, 256, 256, *IDEAL)
     wide_took, wide = gemm("load_load", 256, 256, 256, *IDEAL, *WIDER)
-    assert found.binding is not None
-    assert wide.binding is not None
-    assert found.binding.resource == wide.binding.resource == "GEMM"
-    assert found.binding.ps == wide.binding.ps == 4 * 256 * 16_000
+    assert found.largest is not None
+    assert wide.largest is not None
+    assert found.largest.resource == wide.largest.resource == "GEMM"
+    assert found.largest.ps == wide.largest.ps == 4 * 256 * 16_000
     assert wide_took == pytest.approx(took, rel=0.1)
     loading = sum(each.ps for each in found.differences if each.what in (PathPart.SERVICE, PathPart.MEMORY_QUEUE))
     faster = sum(each.ps for each in wide.differences if each.what in (PathPart.SERVICE, PathPart.MEMORY_QUEUE))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from ideal_memory import IDEAL
 from interventions import Experiment
 from kernbench.observe.critical_path_model import PathPart
 from kernbench.observe.path_resources import PathShare
-from kernbench.observe.roofline import Bound, Roofline
+from kernbench.observe.roofline import Roofline, bound_of
 from kernbench.observe.verdict import Verdict, VerdictKind, judge
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.topology import resources as of
@@ -72,7 +73,9 @@ def test_a_gain_ends_where_another_pe_comes_last() -> None:
 
 
 SHARES = (PathShare(PathPart.MATH, (of.MATH,), 400), PathShare(PathPart.FETCH, (of.FETCH,), 350))
-ROOF = Roofline(1000, (Bound(of.MATH, "pe0", 300, "bytes", 1000.0),), (), 1.0)
+ROOF = Roofline(
+    measured_ps=1000, useful_macs=1.0, bounds=(bound_of(of.MATH, "pe0", 300, "bytes", 1000.0),), differences=()
+)
 
 
 @pytest.mark.parametrize(
@@ -96,6 +99,6 @@ def test_a_bound_that_binds_needs_no_estimate() -> None:
     def refuse() -> dict[str, int]:
         raise AssertionError
 
-    roof = Roofline(1000, (Bound(of.MATH, "pe0", 900, "bytes", 1000.0),), (), 1.0)
+    roof = replace(ROOF, bounds=(bound_of(of.MATH, "pe0", 900, "bytes", 1000.0),))
     shares = (PathShare(PathPart.MATH, (of.MATH,), 900),)
     assert isinstance(judge(roof, shares, refuse), Verdict)

@@ -178,8 +178,8 @@ def check_shares(found: Roofline, slices: tuple[SliceTime, ...]) -> None:
         assert bound.ps <= found.measured_ps, f"{bound.resource} at {bound.where}: {bound.ps} of {found.measured_ps} ps"
     for each in slices:
         assert each.busy_ps <= found.measured_ps, f"{each.where}: {each.busy_ps} of {found.measured_ps} ps"
-    if found.binding is not None:
-        assert found.binding.ps + sum(each.ps for each in found.differences) == found.measured_ps
+    if found.largest is not None:
+        assert found.largest.ps + sum(each.ps for each in found.differences) == found.measured_ps
 
 
 def kernel_of(op: str, side: int) -> Any:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from kernbench.observe.roofline import Bound, Roofline
+from kernbench.observe.roofline import Bound, Roofline, bound_of
 from kernbench.observe.roofline_chart import RooflineChart, roofline_charts
 from kernbench.topology.builder import resolve_topology
 from kernbench.topology.graph import Graph
 
-MACS = Bound("GEMM", "sip0.cube0.pe0.pe_gemm", 262_144, "MACs", 4096.0)
-BYTES = Bound("HBM", "sip0.cube0.hbm0", 32_768, "bytes", 204.8)
-MATH = Bound("MATH", "sip0.cube0.pe0.pe_math", 8_192, "bytes", 256.0)
-LINK = Bound("NoC", "a → b", 65_536, "bytes", 256.0)
+MACS = bound_of("GEMM", "sip0.cube0.pe0.pe_gemm", 262_144, "MACs", 4096.0)
+BYTES = bound_of("HBM", "sip0.cube0.hbm0", 32_768, "bytes", 204.8)
+MATH = bound_of("MATH", "sip0.cube0.pe0.pe_math", 8_192, "bytes", 256.0)
+LINK = bound_of("NoC", "a → b", 65_536, "bytes", 256.0)
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,9 @@ def graph() -> Graph:
 
 
 def charts_of(graph: Graph, *bounds: Bound, measured_ps: int = 400_000) -> tuple[RooflineChart, ...]:
-    return roofline_charts(graph, [("matmul", 3, Roofline(measured_ps, bounds, (), 1.0))])
+    return roofline_charts(
+        graph, [("matmul", 3, Roofline(measured_ps=measured_ps, useful_macs=1.0, bounds=bounds, differences=()))]
+    )
 
 
 def test_a_point_is_work_over_bytes_and_over_time(graph: Graph) -> None:

@@ -84,7 +84,7 @@ def test_every_launch_and_the_run_are_explained(small: Topology) -> None:
     assert [launch.name for launch in found.launches] == ["product", "product", "copy"]
     for each in (found, *found.launches):
         assert sum(part.ps for part in each.path.parts) == each.path.ps == each.roofline.measured_ps
-        binding = each.roofline.binding
+        binding = each.roofline.largest
         assert binding is not None
         assert binding.ps + sum(gap.ps for gap in each.roofline.differences) == each.path.ps
     assert sum(launch.path.ps for launch in found.launches) < found.path.ps

@@ -8,12 +8,13 @@ import rich_click as click
 from rich.console import Console
 from rich.table import Table
 
-from kernbench.cli.console import bar, number, print_json, show_report, stdout, table, text
+from kernbench.cli.console import number, print_json, show_report, stdout, table, text
 from kernbench.cli.options import output_options, verbose_option
 from kernbench.evaluation.compare_inputs import ResultFile
 from kernbench.evaluation.compare_machines import values_text
 from kernbench.evaluation.compare_results import Change, Move, Pair, ResultComparison
 from kernbench.library.comparisons import SideBySide, compare
+from kernbench.result.table import bar_text as bar
 
 
 @click.command(name="compare")

@@ -9,7 +9,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import rich_click as click
@@ -22,12 +22,16 @@ from kernbench.cli.options import current_session
 from kernbench.common.files import FIGURES, json_text
 from kernbench.common.units import format_size
 from kernbench.library.progress import ProgressDisplay
+from kernbench.result.table import Table as Listing
+from kernbench.result.table import bar_text
 
 if TYPE_CHECKING:
     from kernbench.common.config_keys import ConfigKey
     from kernbench.observe.statistics import LinkTraffic
     from kernbench.probe.report import LinkLoad
 
+ReportLine: TypeAlias = tuple[str, str]
+"""A line of a report, and its style"""
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 # Used where no terminal reports a width: wide enough for every table.
 PAGE_WIDTH = 120
@@ -95,6 +99,21 @@ def table(title: str, *columns: Column) -> Table:
     )
 
 
+def render(listing: Listing[Any]) -> Table:
+    """Return a table of results for the terminal."""
+    headings = listing.terminal_columns
+    made = table(listing.title, *((number if each.is_number else text)(each.heading or "") for each in headings))
+    for line in listing.lines():
+        made.add_row(*line.cells, style=line.style or None)
+    return made
+
+
+def render_report(parts: Iterable[str | Listing[Any]]) -> Iterator[Table | ReportLine]:
+    """Yield the sentences of a report in bold, and its tables."""
+    for part in parts:
+        yield (part, "bold") if isinstance(part, str) else render(part)
+
+
 def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
     """Return a table of names and values."""
     made = Table(
@@ -123,8 +142,6 @@ def show(console: Console, *tables: Table | None) -> None:
 
 MOST_LINES = 40
 """Lines of a report without ``-v``"""
-ReportLine: TypeAlias = tuple[str, str]
-"""A line of a report, and its style"""
 
 
 def show_report(
@@ -193,7 +210,7 @@ def link_table(title: str, links: Sequence[LinkTraffic | LinkLoad], peaks: Seque
     for at, link in enumerate(links):
         carried, busy = format_size(link.nbytes), f"{link.utilisation:.1%}"
         peak = [format_size(peaks[at])] if peaks else []
-        made.add_row(link.src, link.dst, f"{link.bw_gbs:g}", carried, busy, *peak, bar(link.utilisation))
+        made.add_row(link.src, link.dst, f"{link.bw_gbs:g}", carried, busy, *peak, bar_text(link.utilisation))
     return made
 
 
@@ -223,13 +240,7 @@ def type_text(key: ConfigKey) -> str:
 
 def time_cells(ns: float, share: float) -> tuple[str, str, str]:
     """Return a time, its share of the total, and a bar of the share."""
-    return f"{ns:,.3f}", f"{share:.1%}", bar(share)
-
-
-def bar(share: float, width: int = 24) -> str:
-    """Return a share as a bar of block characters with a resolution of an eighth."""
-    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
-    return "█" * (eighths // 8) + (" ▏▎▍▌▋▊▉"[eighths % 8] if eighths % 8 else "")
+    return f"{ns:,.3f}", f"{share:.1%}", bar_text(share)
 
 
 def print_json(document: Json) -> None:

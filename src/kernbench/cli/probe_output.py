@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from kernbench.cli.console import bar, facts, link_table, number, show, show_report, table, text
+from kernbench.cli.console import facts, link_table, number, show, show_report, table, text
 from kernbench.common.files import write_bytes
 from kernbench.common.ids import pe_name
 from kernbench.common.late import late
@@ -16,6 +16,7 @@ from kernbench.common.units import format_size, ps_to_ns
 from kernbench.library.probes import Probe
 from kernbench.probe.memory_case import SliceReport
 from kernbench.probe.report import NotHere, ProbeReport
+from kernbench.result.table import bar_text as bar
 from kernbench.topology.builder import Topology
 
 EVENLY = "refresh: spread in these cases, so that closed forms are exact (the machine has all-bank)"

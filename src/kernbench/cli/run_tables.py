@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
 from rich.console import Console
 from rich.table import Table
 
-from kernbench.cli.console import ReportLine, bar, facts, link_table, number, show_report, table, text, time_cells
+from kernbench.cli.console import (
+    ReportLine,
+    facts,
+    link_table,
+    number,
+    render_report,
+    show_report,
+    table,
+    text,
+    time_cells,
+)
 from kernbench.common.errors import ExplanationError
 from kernbench.common.ids import pe_name
-from kernbench.common.late import late
 from kernbench.common.units import format_size
 from kernbench.common.values import state
 from kernbench.library.runs import Run
 from kernbench.messages.commands import BY_BLOCKS
 from kernbench.observe.guard import guarded
 from kernbench.observe.statistics import TimeShare
-from kernbench.result.simulation import WRONG, FinishedRun
+from kernbench.result.explanation import Explanation
+from kernbench.result.run_sections import EXPLANATION
+from kernbench.result.simulation import WRONG, RunFailure
+from kernbench.result.table import bar_text as bar
 from kernbench.runtime_api.launch_report import LaunchSplit
 from kernbench.runtime_api.operators import OperatorUse
 
@@ -29,7 +41,6 @@ if TYPE_CHECKING:
 SMALLEST_SHARE = 0.005
 MOST_QUEUES, MOST_LINKS, MOST_FINDINGS, MOST_PRINTED, MOST_COMPARED = 8, 8, 5, 8, 6
 MOST_OPERATORS = 12
-EXPLANATION = "kernbench.cli.explain_output"
 PHASES = {
     "launch": "launch: kernels",
     "h2d": "h2d: host to device",
@@ -48,7 +59,7 @@ def print_run(console: Console, run: Run, *, explain: bool, verbose: bool) -> bo
     ``explain`` prints the explanation of the time before the other tables. ``verbose`` omits nothing. Ctrl-C during the
     explanation ends only the explanation.
     """
-    explanation = _Explanation(run.live)
+    explanation = _Explanation(run)
     tables = _tables(run, explanation, explain=explain, verbose=verbose)
     show_report(console, _head(run, verbose=verbose), tables)
     return not explanation.interrupted
@@ -131,8 +142,9 @@ def _tables(run: Run, explanation: _Explanation, *, explain: bool, verbose: bool
     """Yield the tables, the most important first; yield none for a run without events."""
     if not run.report.events:
         return
-    if run.live is not None and run.advice is not None:
-        yield from late(EXPLANATION, "advice_parts")(run.advice)
+    advice = run.advice
+    if run.live is not None and advice is not None and not isinstance(advice, Mapping):
+        yield from render_report(advice.report())
     if explain:
         yield from explanation.parts()
     yield _operators(run.operators, None if verbose else MOST_OPERATORS)
@@ -153,15 +165,17 @@ def _tables(run: Run, explanation: _Explanation, *, explain: bool, verbose: bool
 class _Explanation:
     """The tables of an explanation. They are computed while they are printed, until the user interrupts."""
 
-    live: FinishedRun | None
+    run: Run
     interrupted: bool = False
 
     def parts(self) -> Iterator[ReportPart]:
-        if self.live is None or self.live.explanation is None:
-            return
         try:
             with guarded("explanation"):
-                yield from late(EXPLANATION, "explanation_parts")(self.live.explanation)
+                explanation = self.run.outcome.find(EXPLANATION)
+                if isinstance(explanation, Explanation):
+                    yield from render_report(explanation.report())
+                elif isinstance(explanation, RunFailure) and explanation.text != self.run.verdict.sentence:
+                    yield explanation.text, "bold red"
         except ExplanationError as error:
             yield str(error), "bold red"
         except KeyboardInterrupt:

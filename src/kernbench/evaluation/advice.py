@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stdout
 from io import StringIO
 from itertools import combinations
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from kernbench.common.data_policy import DataPolicy
 from kernbench.common.errors import ConfigError, RunError, text_of
@@ -24,10 +24,11 @@ from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine, Observer
 from kernbench.evaluation.program_review import ProgramAdvice, review_program
-from kernbench.observe.path_resources import PathShare, divide_ties, sum_resources
+from kernbench.observe.path_resources import PathShare, divide_ties, join_words, sum_resources
 from kernbench.observe.roofline import Roofline
 from kernbench.observe.trace_log import TraceLog
 from kernbench.result.sections import Absence, Section, register
+from kernbench.result.table import Table, TableColumn, number, percent_text, words
 from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.frontends import FrontendSettings
@@ -94,6 +95,31 @@ class Advice:
     def run_ns(self) -> float:
         """The time of the run with ``refresh: spread``, in ns."""
         return ps_to_ns(self.timing.run_ps)
+
+    def report(self) -> Iterator[str | Table[Any]]:
+        """Yield the gains of faster resources, then the suggested changes of the program."""
+        if not self.machine and not self.program:
+            yield "No resource that is 10 % faster gives 2 % of the time."
+        yield Table(
+            "machine changes", self.machine, _MACHINE, "10 % faster, simulated  (both sides with refresh: spread)"
+        )
+        title = f"What the kernel {self.launch!r} could do differently  (not simulated)"
+        yield Table("program changes", self.program, _PROGRAM, title)
+
+
+_MACHINE: tuple[TableColumn[MachineAdvice], ...] = (
+    words("resource", lambda advice: join_words(advice.resources)),
+    number("run ns", lambda advice: advice.gained_ns, "−{:,.3f}".format),
+    number("of the run", lambda advice: advice.run_share, percent_text),
+    number("launch ns", lambda advice: ps_to_ns(advice.launch_gained_ps), "−{:,.3f}".format),
+    number("of the launch", lambda advice: advice.launch_share, percent_text),
+    words("--set", lambda advice: "\n".join(advice.settings)),
+)
+_PROGRAM: tuple[TableColumn[ProgramAdvice], ...] = (
+    words("change", lambda advice: advice.what),
+    words("evidence", lambda advice: advice.evidence),
+    number("at most", lambda advice: advice.share, percent_text),
+)
 
 
 ADVICE: Section[Advice] = register(

@@ -21,15 +21,14 @@ from kernbench.common.files import parse_json
 from kernbench.common.values import value
 from kernbench.evaluation.sweep_measure import (
     STATUSES,
-    Cell,
     PointRow,
     fits,
     flat_configuration,
     is_whole,
     list_columns,
 )
-from kernbench.result.columns import Cell
 from kernbench.evaluation.sweep_point import PointOutcome
+from kernbench.result.columns import Cell
 
 GRID = "grid"
 # The digest of the complete "configuration".

@@ -29,7 +29,7 @@ from kernbench.runtime_api.launch_report import LaunchSplit
 if TYPE_CHECKING:
     import pyarrow
 
-    from kernbench.library.explanations import Explanation
+    from kernbench.result.explanation import Explanation
 
 MOST_LAUNCHES = 4
 
@@ -77,7 +77,7 @@ def draw_bounds(explanation: Explanation) -> Figure:
         for panel, each in zip(panels, parts, strict=True):
             rows = each.bounds.rows
             colours = [VERMILLION if at == 0 else BLUE for at in range(len(rows))]
-            panel.barh([row.resource for row in rows], [100 * row.share for row in rows], color=colours)
+            panel.barh([row.resource for row in rows], [100 * row.ns / each.total_ns for row in rows], color=colours)
             panel.invert_yaxis()
             panel.axvline(100, color=INK, linewidth=0.8)
             panel.set_title(f"{each.name}: {each.total_ns:,.3f} ns", fontsize=9)

@@ -22,7 +22,7 @@ from kernbench.observe.sanitizer import Finding
 from kernbench.observe.statistics import EngineUsage, LinkTraffic, MachineUse, MemoryTraffic
 from kernbench.observe.verdict import RunVerdict
 from kernbench.result import run_sections as of
-from kernbench.result.explanation import Explanation
+from kernbench.result.explanation import NOT_SAID, Explanation
 from kernbench.result.run_sections import RunStatus, StatedVerdict
 from kernbench.result.sections import Absence, Outcome
 from kernbench.result.simulation import FinishedRun, RunFailure
@@ -48,7 +48,6 @@ PAGES = "kernbench.library.pages"
 HTML_ROWS = 8
 """Number of rows of each table that a notebook shows for a run"""
 RUN_AGAIN = "it needs the engine, which files and pickles do not contain: run again"
-NOT_SAID = "no verdict: an earlier version wrote this file"
 ADVICE = "advice"
 """The name of the section of advice, which a room above the sections registers"""
 _UNUSED = MachineUse(sips=0, cubes=0, pes=0, slices=0, within="", parts=())

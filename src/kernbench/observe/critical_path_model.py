@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from kernbench.common.figures import figure
 from kernbench.common.units import ps_to_ns
 from kernbench.common.values import state, value
 from kernbench.messages.requests import PeCoord
@@ -132,10 +133,15 @@ class PathHop:
 
 @value
 class Spent:
-    """Time spent on a part of a path."""
+    """Time spent on a part of a path, a PathPart."""
 
-    part: PathPart
-    ps: int
+    part: str = figure("the part on the path")
+    ps: int = figure()
+
+    @property
+    def ns(self) -> float:
+        """The time in ns."""
+        return ps_to_ns(self.ps)
 
 
 @value

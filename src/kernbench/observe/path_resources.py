@@ -50,13 +50,13 @@ _QUEUES = frozenset((PathPart.MEMORY_QUEUE, PathPart.NETWORK_QUEUE, PathPart.CON
 
 @value
 class PathShare:
-    """The time that a path spent in one of its parts on ``resources``.
+    """The time that a path spent in one of its parts, a PathPart, on ``resources``.
 
     Several resources tie: to speed up only one of them gains nothing. ``resources`` is empty if no key of the
     configuration changes the time.
     """
 
-    part: PathPart
+    part: str
     resources: tuple[str, ...]
     ps: int
 

@@ -17,6 +17,7 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
+from kernbench.common.figures import derived_after, figure
 from kernbench.common.units import ns_to_ps, ps_to_ns, transfer_ps
 from kernbench.common.values import value
 from kernbench.components.memory import Memory
@@ -48,27 +49,29 @@ BUSY = "ps busy"
 class Bound:
     """The least time that ``resource`` needs: ``amount`` units at ``rate`` units per ns, for its busiest instance.
 
-    ``startup_ps`` is the total start-up time of the instance's operations, added to the bound. ``tile_ps`` is the
-    instance's median time for a tile, 0 for a resource that does not work on tiles.
+    ``ps`` is that time, see ``bound_of``. ``tile_ps`` is the instance's median time for a tile, 0 for a resource that
+    does not work on tiles.
     """
 
-    resource: str
-    where: str
-    amount: int
-    unit: str
-    rate: float
-    startup_ps: int = 0
-    tile_ps: int = 0
-
-    @property
-    def ps(self) -> int:
-        """The bound in ps: work divided by rate, plus start-up."""
-        return round(self.amount * 1000 / self.rate) + self.startup_ps
+    resource: str = figure("the resource")
+    where: str = figure("its busiest instance")
+    amount: int = figure("the work of that instance")
+    unit: str = figure("of what")
+    rate: float = figure("work per ns", key="rate_per_ns")
+    ps: int = figure()
+    tile_ps: int = figure(optional=True, default=0)
 
     @property
     def ns(self) -> float:
         """The bound in ns."""
         return ps_to_ns(self.ps)
+
+
+def bound_of(
+    resource: str, where: str, amount: int, unit: str, rate: float, startup_ps: int = 0, tile_ps: int = 0
+) -> Bound:
+    """Return a bound: work divided by rate, plus the total start-up time of the instance's operations."""
+    return Bound(resource, where, amount, unit, rate, round(amount * 1000 / rate) + startup_ps, tile_ps)
 
 
 @value
@@ -79,35 +82,45 @@ class Difference:
     says that this resource was busy for ``ps`` longer than its rate predicts.
     """
 
-    what: str
-    ps: int
+    what: str = figure("what it was spent on")
+    ps: int = figure()
+
+    @property
+    def ns(self) -> float:
+        """The time in ns."""
+        return ps_to_ns(self.ps)
 
 
-@value
+@value(kw_only=True)
 class Roofline:
     """The bounds of a measured time, the largest first.
 
     - ``differences``: the time between the largest bound and the measured time
-    - ``useful``: the share of the MACs on matrix elements, not on the padding of edge tiles
+    - ``useful_macs``: the share of the MACs on matrix elements, not on the padding of edge tiles
     - ``ties``: groups of resources that took equally long, at the same time
     """
 
     measured_ps: int
+    ties: tuple[tuple[str, ...], ...] = ()
+    useful_macs: float
     bounds: tuple[Bound, ...]
     differences: tuple[Difference, ...]
-    useful: float
-    ties: tuple[tuple[str, ...], ...] = ()
 
     def tied_with(self, resource: str) -> tuple[str, ...]:
         """Return the group of resources that tie with ``resource``; without a tie, ``resource`` alone."""
         return next((group for group in self.ties if resource in group), (resource,))
 
     @property
-    def binding(self) -> Bound | None:
+    def largest(self) -> Bound | None:
         """The largest bound; None if nothing was done."""
         return self.bounds[0] if self.bounds else None
 
-    @property
+    @derived_after("measured_ps")
+    def binding(self) -> str | None:
+        """The resource of the largest bound."""
+        return self.bounds[0].resource if self.bounds else None
+
+    @derived_after("ties")
     def beyond(self) -> float:
         """The time beyond the bound, as a share of the bound."""
         bound = self.bounds[0].ps if self.bounds else 0
@@ -146,11 +159,11 @@ def roofline(snapshot: Seen, path: CriticalPath, slices: Sequence[SliceTime], la
     gathered = _Gatherer(snapshot, path, slices, launch_id)
     busiest = sorted(_busiest(gathered.loads()), key=lambda load: -load.bound.ps)
     return Roofline(
-        path.ps,
-        tuple(load.bound for load in busiest),
-        _differences(path, busiest[0]) if busiest else (),
-        gathered.useful(),
-        _find_ties(path, busiest),
+        measured_ps=path.ps,
+        ties=_find_ties(path, busiest),
+        useful_macs=gathered.useful(),
+        bounds=tuple(load.bound for load in busiest),
+        differences=_differences(path, busiest[0]) if busiest else (),
     )
 
 
@@ -306,7 +319,7 @@ class _Gatherer:
             return zip(begins.tolist(), (begins + each_ps).tolist(), strict=True)
 
         where = self._snapshot.columns.parts[int(numbers[most])]
-        yield Load(Bound(resource, where, int(counts[most]), unit, 1000 / each_ps), busy, self._pe_of(where))
+        yield Load(bound_of(resource, where, int(counts[most]), unit, 1000 / each_ps), busy, self._pe_of(where))
 
     def useful(self) -> float:
         """Return the share of the MACs of complete tiles that are on matrix elements."""
@@ -347,7 +360,7 @@ class _Gatherer:
         where, tiles = columns.parts[best], best_rows[columns.tile[best_rows] >= 0]
         times = np.sort(columns.end[tiles] - columns.start[tiles])
         tile_ps = int(times[len(tiles) // 2]) if len(tiles) else 0
-        bound = Bound(resource, where, int(total[best]), unit, rate, len(best_rows) * startup_ps, tile_ps)
+        bound = bound_of(resource, where, int(total[best]), unit, rate, len(best_rows) * startup_ps, tile_ps)
         yield Load(bound, busy, self._pe_of(where))
 
     def _pe_of(self, part: str) -> PeCoord | None:
@@ -392,14 +405,14 @@ class _Gatherer:
             written, read = int(nbytes[here & ~reading].sum()), int(nbytes[here & reading].sum())
             if resource == of.HBM:
                 amount = read + max(0, written - cube.write_queue_bytes)
-                yield Load(Bound(resource, node, amount, "bytes", pace.most_gbs(amount)), busy)
+                yield Load(bound_of(resource, node, amount, "bytes", pace.most_gbs(amount)), busy)
             elif isinstance(memory, Sram) and memory.serves_as_built:
-                yield Load(Bound(resource, node, read + written, "bytes", machine.graph.sram_bw_gbs(node)), busy)
+                yield Load(bound_of(resource, node, read + written, "bytes", machine.graph.sram_bw_gbs(node)), busy)
             elif memory.serves_gbs is not None:
-                yield Load(Bound(resource, node, read + written, "bytes", memory.serves_gbs), busy)
+                yield Load(bound_of(resource, node, read + written, "bytes", memory.serves_gbs), busy)
             else:
                 since, until = _merge(busy(), self._path)
-                yield Load(Bound(resource, node, int((until - since).sum()), BUSY, 1000.0), busy)
+                yield Load(bound_of(resource, node, int((until - since).sum()), BUSY, 1000.0), busy)
 
     def _banks(self) -> Iterator[Load]:
         """Yield the loads of the slices that were busy longest with row misses, with turnarounds and with refresh."""
@@ -413,7 +426,7 @@ class _Gatherer:
             if most is not None:
                 memory = self._machine.log.part(most.where)
                 busy = partial(self._turns, memory, self._path.encloses(turns.start, turns.end))
-                yield Load(Bound(resource, most.where, ps_of(most), BUSY, 1000.0), busy)
+                yield Load(bound_of(resource, most.where, ps_of(most), BUSY, 1000.0), busy)
 
     def _turns(self, memory: int, served: NDArray[np.bool_]) -> Iterator[Interval]:
         """Yield the intervals in which a memory worked on the grants of the mask ``served``."""
@@ -445,7 +458,7 @@ class _Gatherer:
             most = limited[np.argmax(longest[limited])]
             resource, link = names[at], snapshot.link(used[most // 2])
             amount, gbs = int(amount_of[most]), float(gbs_of[most])
-            bound = Bound(resource, f"{link.src} → {link.dst}", amount, "bytes", gbs)
+            bound = bound_of(resource, f"{link.src} → {link.dst}", amount, "bytes", gbs)
             busy = partial(self._in_sequence, link, gbs, sent)
             yield Load(bound, busy, self._pe_of(link.src) or self._pe_of(link.dst))
 

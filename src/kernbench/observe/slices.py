@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from kernbench.common.figures import figure
 from kernbench.common.units import PS_PER_NS
 from kernbench.common.values import value
 from kernbench.core.observed import Column, TurnColumns
@@ -27,14 +28,14 @@ class SliceTime:
     - ``groups_ps``: gaps between consecutive bursts of one bank group
     """
 
-    where: str
-    bursts: int
-    hits: int
-    data_ps: int
-    rows_ps: int
-    turnarounds_ps: int
-    refresh_ps: int
-    groups_ps: int
+    where: str = figure("which slice")
+    bursts: int = figure("the number of bursts")
+    hits: int = figure("the number of row hits")
+    data_ps: int = figure("bus time for data, in ps")
+    rows_ps: int = figure("bus time for rows, in ps")
+    turnarounds_ps: int = figure("bus time for turnarounds, in ps")
+    refresh_ps: int = figure("bus time for refresh, in ps")
+    groups_ps: int = figure("bus time for groups, in ps")
 
     @property
     def busy_ps(self) -> int:

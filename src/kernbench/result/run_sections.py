@@ -19,7 +19,13 @@ from kernbench.observe.statistics import EngineUsage, MachineUse, MemoryTraffic,
 from kernbench.observe.verdict import RunVerdict
 from kernbench.result import run_columns
 from kernbench.result.columns import Row
-from kernbench.result.explanation import ExplainedLaunch, Explanation, describe_explanation
+from kernbench.result.explanation import (
+    ExplainedLaunch,
+    Explanation,
+    describe_explanation,
+    describe_launch,
+    describe_run,
+)
 from kernbench.result.sections import Absence, Outcome, Section, register, sections
 from kernbench.result.simulation import WRONG, FinishedRun, RunFailure, failure_of
 from kernbench.runtime_api.bench_runner import BenchStatus, KernelSummary, PhaseSummary, summarise

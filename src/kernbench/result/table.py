@@ -1,14 +1,17 @@
-"""Tables of results: typed rows with named columns, for pandas, Arrow, plain Python and notebooks."""
+"""Tables of results: typed rows with columns, for the terminal, notebooks, pandas, Arrow and plain Python."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
 
 from kernbench.common.errors import InputError
+from kernbench.common.figures import figures_of
 from kernbench.common.late import late
 from kernbench.common.values import value
 
@@ -23,32 +26,100 @@ SHOWN_ROWS = 6
 """Number of rows that a ``repr`` shows. With its head, the ``repr`` has at most ten lines."""
 HTML_ROWS = 60
 LONGEST_CELL = 48
+LINE = 120
+"""Maximum number of characters in a line of a ``repr``"""
+
+count_text = "{:,}".format
+fixed_text = "{:,.3f}".format
+percent_text = "{:.1%}".format
+
+
+def bar_text(share: float, width: int = 24) -> str:
+    """Return a share as a bar of block characters with a resolution of an eighth."""
+    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
+    return "█" * (eighths // 8) + (" ▏▎▍▌▋▊▉"[eighths % 8] if eighths % 8 else "")
 
 
 @value
-class NamedColumn(Generic[R]):
-    """A column: its name, its description, and a reader of its cells. The name ends with the unit, if any."""
+class TableColumn(Generic[R]):
+    """A column, as data and on the terminal.
+
+    - ``name``, ``about``: the name with its unit, and the description, as data; a column without a name is no data
+    - ``read``: the content of a row; by default its attribute or entry ``name``
+    - ``heading``: the heading on the terminal; None: the terminal does not show the column
+    - ``text``: the text of a content on the terminal
+    """
 
     name: str
-    about: str
-    read: Callable[[R], object]
+    about: str = ""
+    read: Callable[[R], object] | None = None
+    heading: str | None = None
+    text: Callable[[Any], str] = str
+    is_number: bool = False
+
+    def content(self, row: Any) -> object:
+        """Return the content of a row."""
+        if self.read is not None:
+            return self.read(row)
+        return row.get(self.name) if isinstance(row, Mapping) else getattr(row, self.name)
+
+    def words(self, heading: str, text: Callable[[Any], str] = str) -> TableColumn[R]:
+        """Return the column with its form on the terminal, left-aligned."""
+        return replace(self, heading=heading, text=text, is_number=False)
+
+    def number(self, heading: str, text: Callable[[Any], str] = str) -> TableColumn[R]:
+        """Return the column with its form on the terminal, right-aligned."""
+        return replace(self, heading=heading, text=text, is_number=True)
+
+
+def words(heading: str, read: Callable[[Any], object]) -> TableColumn[Any]:
+    """Return a left-aligned column of the terminal."""
+    return TableColumn("", read=read).words(heading)
+
+
+def number(heading: str, read: Callable[[Any], object], text: Callable[[Any], str] = str) -> TableColumn[Any]:
+    """Return a right-aligned column of the terminal."""
+    return TableColumn("", read=read).number(heading, text)
+
+
+def bars(share: Callable[[Any], float | None], width: int = 24) -> TableColumn[Any]:
+    """Return a column of bars on the terminal."""
+    return TableColumn("", read=share).words("", partial(bar_text, width=width))
+
+
+@value
+class TableLine:
+    """A line of a table on the terminal, with a style of rich."""
+
+    cells: tuple[str, ...]
+    style: str = ""
 
 
 @value(repr=False, eq=False)
 class Table(Generic[R]):
     """Rows of one type with columns. Iteration yields the rows; ``columns`` describes each column.
 
-    ``kind``: the name of the row type, such as ``phases``.
+    ``kind``: the name of the row type, such as ``phases``. On the terminal the table has a ``title``. It consists there
+    of the lines ``above``, the rows ``shown`` (by default all), and the lines ``below``. ``style``: the style of a row.
     """
 
     kind: str
     rows: tuple[R, ...]
-    headings: tuple[NamedColumn[R], ...]
+    headings: tuple[TableColumn[R], ...]
+    title: str = ""
+    shown: tuple[R, ...] | None = None
+    above: tuple[TableLine, ...] = ()
+    below: tuple[TableLine, ...] = ()
+    style: Callable[[R], str] | None = None
 
     @property
     def columns(self) -> dict[str, str]:
         """The names and descriptions of the columns."""
-        return {each.name: each.about for each in self.headings}
+        return {column.name: column.about for column in self._data}
+
+    @property
+    def _data(self) -> list[TableColumn[R]]:
+        return [column for column in self.headings if column.name]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -67,33 +138,48 @@ class Table(Generic[R]):
 
     def column(self, name: str) -> list[TableCell]:
         """Return the cells of a column. Raises InputError, with the available columns, for an unknown name."""
-        found = next((each for each in self.headings if each.name == name), None)
-        if found is None:
+        column = next((column for column in self._data if column.name == name), None)
+        if column is None:
             raise InputError(f"{self.kind} have no column {name!r}; there are: {', '.join(self.columns)}")
-        return [cell_of(found.read(row)) for row in self.rows]
+        return [cell_of(column.content(row)) for row in self.rows]
 
     def to_dicts(self) -> list[dict[str, TableCell]]:
         """Return each row as a mapping of its cells."""
-        return [{each.name: cell_of(each.read(row)) for each in self.headings} for row in self.rows]
+        return [{column.name: cell_of(column.content(row)) for column in self._data} for row in self.rows]
 
     def to_arrow(self) -> pyarrow.Table:
         """Return the table as an Arrow table. Field metadata ``about`` is the description of a column."""
-        return arrow_table({each.name: self.column(each.name) for each in self.headings}, self.columns)
+        return arrow_table({name: self.column(name) for name in self.columns}, self.columns)
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return the table as a pandas table. Raises InputError, with the install command, if pandas is missing."""
         return to_pandas(self.to_arrow())
 
+    @property
+    def terminal_columns(self) -> list[TableColumn[R]]:
+        """The columns that the terminal shows."""
+        return [column for column in self.headings if column.heading is not None]
+
+    def lines(self) -> Iterator[TableLine]:
+        """Yield the lines below the headings on the terminal."""
+        columns = self.terminal_columns
+        yield from self.above
+        for row in self.rows if self.shown is None else self.shown:
+            contents = ((column, column.content(row)) for column in columns)
+            cells = tuple("" if content is None else column.text(content) for column, content in contents)
+            yield TableLine(cells, "" if self.style is None else self.style(row))
+        yield from self.below
+
     def __repr__(self) -> str:
         names = list(self.columns)
-        body = [[_text(each.read(row)) for each in self.headings] for row in islice(self.rows, SHOWN_ROWS)]
+        body = [[_text(column.content(row)) for column in self._data] for row in islice(self.rows, SHOWN_ROWS)]
         lines = _align([names, *body]) if self.rows else []
         more = [f"… {len(self) - SHOWN_ROWS:,} more"] if len(self) > SHOWN_ROWS else []
         return "\n".join([f"{self.kind}: {len(self):,} × {', '.join(names)}"[:LINE], *lines, *more])
 
     def to_html(self, most: int = HTML_ROWS) -> str:
         """Return the first rows as an HTML table. The description of a column is its tooltip."""
-        cells = ((each.read(row) for each in self.headings) for row in islice(self.rows, most))
+        cells = ((column.content(row) for column in self._data) for row in islice(self.rows, most))
         more = f"… {len(self) - most:,} more rows" if len(self) > most else ""
         return _html_table(self.kind, self.columns, cells, more)
 
@@ -101,21 +187,34 @@ class Table(Generic[R]):
         return self.to_html()
 
 
-LINE = 120
-"""Maximum number of characters in a line of a ``repr``"""
+def table_columns(row_type: type) -> dict[str, TableColumn[Any]]:
+    """Return a column for each described figure of a dataclass, by name: its key in documents."""
+    columns: dict[str, TableColumn[Any]] = {}
+    for entry in figures_of(row_type):
+        forms = entry.forms
+        if forms.about:
+            columns[entry.key] = TableColumn(entry.key, forms.about, partial(_read_figure, entry.name, forms.show))
+    return columns
+
+
+def _read_figure(name: str, show: Callable[[Any], object] | None, row: object) -> object:
+    content = getattr(row, name)
+    return content if show is None else show(content)
+
+
+def table_of(kind: str, rows: Sequence[R], row_type: type[R], title: str = "") -> Table[R]:
+    """Return the table of a dataclass: a column for each described figure, also on the terminal."""
+    columns = []
+    for column in table_columns(row_type).values():
+        aligned = column.number if rows and isinstance(column.content(rows[0]), int | float) else column.words
+        columns.append(aligned(column.name.replace("_", " "), _text))
+    return Table(kind, tuple(rows), tuple(columns), title or kind)
 
 
 def make_table(kind: str, rows: Sequence[R], about: Mapping[str, str | tuple[str, Callable[[R], object]]]) -> Table[R]:
     """Make a table. ``about``: the description of each column, with a reader if no attribute has the column's name."""
-    headings = []
-    for name, said in about.items():
-        text, read = (said, _reader(name)) if isinstance(said, str) else said
-        headings.append(NamedColumn(name, text, read))
+    headings = (TableColumn(name, *((said,) if isinstance(said, str) else said)) for name, said in about.items())
     return Table(kind, tuple(rows), tuple(headings))
-
-
-def _reader(name: str) -> Callable[[Any], object]:
-    return lambda row: row.get(name) if isinstance(row, Mapping) else getattr(row, name)
 
 
 def cell_of(content: object) -> TableCell:
@@ -125,8 +224,8 @@ def cell_of(content: object) -> TableCell:
     return content if content is None or isinstance(content, str | int | float | bool) else str(content)
 
 
-def _text(given: object) -> str:
-    cell = cell_of(given)
+def _text(content: object) -> str:
+    cell = cell_of(content)
     if cell is None:
         return ""
     if isinstance(cell, float):
@@ -153,10 +252,10 @@ def _html_table(title: str, columns: Mapping[str, str], rows: Iterable[Iterable[
     )
 
 
-def _html_cell(given: object) -> str:
+def _html_cell(content: object) -> str:
     """Return an HTML cell: numbers right-aligned, texts left-aligned."""
-    side = "right" if isinstance(given, int | float) and not isinstance(given, bool) else "left"
-    return f'<td style="text-align:{side}">{html.escape(_text(given))}</td>'
+    side = "right" if isinstance(content, int | float) and not isinstance(content, bool) else "left"
+    return f'<td style="text-align:{side}">{html.escape(_text(content))}</td>'
 
 
 def text_html(text: str, *more: str) -> str:
@@ -168,7 +267,9 @@ def arrow_table(columns: Mapping[str, Sequence[TableCell]], about: Mapping[str, 
     """Return columns as an Arrow table with descriptions in its field metadata."""
     table, field = late("pyarrow", "table"), late("pyarrow", "field")
     plain = table({name: list(cells) for name, cells in columns.items()})
-    fields = [field(each.name, each.type, metadata={"about": about.get(each.name, "")}) for each in plain.schema]
+    fields = [
+        field(column.name, column.type, metadata={"about": about.get(column.name, "")}) for column in plain.schema
+    ]
     return plain.cast(late("pyarrow", "schema")(fields))
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 
 from kernbench.common.collector import patient_collector
+from kernbench.common.figures import figure
+from kernbench.common.ids import pe_name
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import value
 from kernbench.engine.requests import RequestHandle
@@ -33,24 +35,30 @@ class EngineTime:
     ns: float
 
 
-@value
+@value(kw_only=True)
 class LineUse:
-    """A line of a kernel.
+    """A line of a kernel, or a step of a schedule.
 
-    ``says``: the source text of the line. ``path_ns``: the line's time on the critical path; ``parts``: that time by
-    part. ``busy``: the time that each engine worked for the line. ``blocks``: the block sizes of its products, as
-    m×k×n.
+    ``step``: the text of a step. ``source``: the source text of a line. ``path_ns``: the line's time on the
+    critical path; ``parts``: that time by part. ``busy``: the time that each engine worked for the line. ``blocks``:
+    the block sizes of its products, as m×k×n.
     """
 
-    line: int
-    says: str
-    path_ns: float
+    line: int = figure("the line in the kernel's file, or the step of a schedule")
+    step: str = figure(optional=True, default="")
+    source: str = figure(optional=True, default="")
+    path_ns: float = figure("the time of the path in this line, in ns")
     parts: tuple[Spent, ...]
     busy: tuple[EngineTime, ...]
-    blocks: tuple[str, ...] = ()
+    blocks: tuple[str, ...] = figure(optional=True, default=())
+
+    @property
+    def says(self) -> str:
+        """The text of the line or of the step."""
+        return self.step or self.source
 
 
-_WAITED_FOR: Mapping[WaitedFor, str] = {
+_WAITED_FOR: Mapping[str, str] = {
     "message": "a message of queue {}",
     "slot": "a slot of queue {}",
     "memory order": "memory order: the same bytes",
@@ -59,6 +67,26 @@ _WAITED_FOR: Mapping[WaitedFor, str] = {
     "memory": "memory: a turn at {}",
     "link": "a link: {}",
 }
+
+
+@value(kw_only=True)
+class WaitPlace:
+    """A line of the kernel of a launch on a PE, or a step of a schedule with its text ``step``; line 0 is no line."""
+
+    pe: PeCoord
+    launch_id: int = figure(key="request_id")
+    kernel: str
+    line: int
+    step: str = figure(optional=True, default="")
+
+    @property
+    def line_text(self) -> str:
+        """The number of the line or of the step, with its unit; empty without one."""
+        return f"{'step' if self.step else 'line'} {self.line}" if self.line and self.kernel else ""
+
+    def __str__(self) -> str:
+        line = f" {self.line_text}" if self.line_text else ""
+        return f"{pe_name(self.pe)} ({self.kernel or 'a running kernel'}{line}{self.step and f': {self.step}'})"
 
 
 @value(kw_only=True)
@@ -71,32 +99,28 @@ class LineWait:
     - memory order: ``cause``, in the same kernel, accesses the same bytes;
     - a fence: ``cause``, in the same kernel, wrote the data;
     - the memory or link ``direction``: it worked for ``cause``, on another PE.
-
-    ``waiting_kernel`` and ``kernel`` are the names of the launches.
     """
 
-    waiting: KernelPlace
-    waiting_kernel: str
-    waited_for: WaitedFor
+    waiting: WaitPlace = figure("who waited")
+    waited_for: str = figure(key="for")
     direction: str
-    cause: KernelPlace
-    kernel: str
-    count: int
-    ns: float
+    cause: WaitPlace = figure("of whom")
+    count: int = figure("how often")
+    ns: float = figure("how long, in ns")
 
     @property
     def what(self) -> str:
         """The cause of the wait, as text."""
-        return _WAITED_FOR[self.waited_for].format(self.direction)
+        return _WAITED_FOR.get(self.waited_for, self.waited_for).format(self.direction)
 
 
 @value(kw_only=True)
 class KernelShare:
     """The part of a critical path's time that is in the kernel of one launch on one PE."""
 
-    pe: PeCoord
-    launch_id: int
-    kernel: str
+    pe: PeCoord = figure("the PE", show=pe_name)
+    launch_id: int = figure(key="request_id")
+    kernel: str = figure("its launch")
     ns: float
 
 
@@ -197,7 +221,13 @@ class LaunchExplanation(TimeExplanation):
     @cached_property
     def waits(self) -> tuple[LineWait, ...]:
         """The waits of lines for other lines, the longest first."""
-        return _sum_waits(self.path, self._names)
+        return _sum_waits(self.path, self._describe_place)
+
+    def _describe_place(self, place: KernelPlace) -> WaitPlace:
+        program = self.programs.get(place.launch_id)
+        step = program.says(place.line, (place.pe,)) if program and program.schedule and place.line else ""
+        kernel = self._names.get(place.launch_id, "")
+        return WaitPlace(pe=place.pe, launch_id=place.launch_id, kernel=kernel, line=place.line, step=step)
 
     @cached_property
     def pes(self) -> tuple[KernelShare, ...]:
@@ -270,6 +300,10 @@ class RunExplanation(TimeExplanation):
         """The name, the request and the roofline of every launch."""
         return [(launch.name, launch.request_id, launch.roofline) for launch in self.launches]
 
+    def path_ps_of(self, name: str) -> int:
+        """Return the time of the run's path in launches of this name, without their waits, in ps."""
+        return self._spent.get(name, 0)
+
     def longest_of_each_name(self) -> tuple[LaunchExplanation, ...]:
         """Return the longest launch of each name, beginning with the name that takes most of the run's path."""
         longest: dict[str, LaunchExplanation] = {}
@@ -277,7 +311,7 @@ class RunExplanation(TimeExplanation):
             best = longest.get(launch.name)
             if best is None or launch.ps > best.ps:
                 longest[launch.name] = launch
-        return tuple(sorted(longest.values(), key=lambda launch: -self._spent.get(launch.name, 0)))
+        return tuple(sorted(longest.values(), key=lambda launch: -self.path_ps_of(launch.name)))
 
 
 @patient_collector()
@@ -286,19 +320,17 @@ def explain_run(log: TraceLog, handles: Sequence[RequestHandle], begin_ns: float
     return RunExplanation(log.seen, handles, ns_to_ps(begin_ns), ns_to_ps(end_ns))
 
 
-def _sum_waits(path: CriticalPath, names: Mapping[int, str]) -> tuple[LineWait, ...]:
+def _sum_waits(path: CriticalPath, describe: Callable[[KernelPlace], WaitPlace]) -> tuple[LineWait, ...]:
     """Return the waits on a path, merged for each pair of waiting line and other line."""
     hops_by_lines: dict[tuple[KernelPlace, KernelPlace, WaitedFor, str], list[PathHop]] = {}
     for hop in path.hops:
         hops_by_lines.setdefault((hop.waiting, hop.cause, hop.waited_for, hop.direction), []).append(hop)
     waits = [
         LineWait(
-            waiting=waiting,
-            waiting_kernel=names.get(waiting.launch_id, ""),
+            waiting=describe(waiting),
             waited_for=waited_for,
             direction=direction,
-            cause=cause,
-            kernel=names.get(cause.launch_id, ""),
+            cause=describe(cause),
             count=len(hops),
             ns=ps_to_ns(sum(hop.ps for hop in hops)),
         )
@@ -331,8 +363,15 @@ class _Texts:
         self._pes = list(islice(pes, _MOST_PES))
         self._on_path = {(step.pe, step.line) for step in path.steps if step.launch_id == path.launch_id}
 
-    def of(self, line: int) -> str:
-        """Return the text of ``line``."""
+    def source(self, line: int) -> str:
+        """Return the text of a line; empty for a step."""
+        return "" if self._program.schedule else self._text(line)
+
+    def step(self, line: int) -> str:
+        """Return the text of a step of a schedule; empty for a line."""
+        return self._text(line) if self._program.schedule else ""
+
+    def _text(self, line: int) -> str:
         on_path = [pe for pe in self._pes if (pe, line) in self._on_path]
         return self._program.says(line, on_path or self._pes)
 
@@ -356,12 +395,13 @@ def _sum_lines(snapshot: Seen, launch_id: int, path: CriticalPath, texts: _Texts
     on_path, blocks = {use.line: use for use in path.lines}, works.blocks_of(launch_id)
     return tuple(
         LineUse(
-            line,
-            texts.of(line),
-            on_path[line].ns if line in on_path else 0.0,
-            on_path[line].parts if line in on_path else (),
-            tuple(times.get(line, ())),
-            blocks.get(line, ()),
+            line=line,
+            step=texts.step(line),
+            source=texts.source(line),
+            path_ns=on_path[line].ns if line in on_path else 0.0,
+            parts=on_path[line].parts if line in on_path else (),
+            busy=tuple(times.get(line, ())),
+            blocks=blocks.get(line, ()),
         )
         for line in sorted({*times, *on_path})
     )

@@ -15,7 +15,7 @@ from kernbench.common.units import ns_to_ps
 from kernbench.common.values import state
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import PeCoord
-from kernbench.observe.critical_path_model import KernelPlace, PathPart
+from kernbench.observe.critical_path_model import PathPart
 from kernbench.observe.path_resources import divide_ties, sum_resources
 from kernbench.observe.roofline import Bound
 from kernbench.observe.roofline_chart import ChartPoint, roofline_charts
@@ -24,7 +24,7 @@ from kernbench.observe.statistics import queue_traffic
 from kernbench.observe.trace import PE_ROWS
 from kernbench.policy.address.phyaddr import AddressFormat
 from kernbench.runtime_api.requests import purpose_of
-from kernbench.runtime_api.run_explanation import LaunchExplanation, LineWait, RunExplanation
+from kernbench.runtime_api.run_explanation import LaunchExplanation, LineWait, RunExplanation, WaitPlace
 from kernbench.topology.graph import Graph
 from kernbench.web.activity import (
     ROWS_OF_KIND,
@@ -37,7 +37,7 @@ from kernbench.web.activity import (
 )
 from kernbench.web.packing import Pack, PageJson, SpanRows, TimeWindow, encode_rows, encode_varints
 
-_PARTS = list(PathPart)
+_PARTS: list[str] = list(PathPart)
 SMALLEST_SHARE = 0.01
 """Smallest share of a path that the page shows for a resource"""
 MOST_SLICES = 8
@@ -79,20 +79,19 @@ def _launch(launch: LaunchExplanation, pes: Mapping[PeCoord, int]) -> PageJson:
         "unit": launch.program.unit,
         "pe_count": launch.pe_count,
         "lines": lines,
-        "waits": [_wait(each, launch, pes) for each in launch.waits],
+        "waits": [_wait(each, pes) for each in launch.waits],
     }
     return {**_path(launch.name, launch.request_id, launch, pes), **about}
 
 
-def _wait(wait: LineWait, launch: LaunchExplanation, pes: Mapping[PeCoord, int]) -> PageJson:
+def _wait(wait: LineWait, pes: Mapping[PeCoord, int]) -> PageJson:
     """Describe a wait: waiting kernel, cause, awaited kernel, count, time. A kernel is [PE, launch, line or empty]."""
-    waiting = _kernel(wait.waiting, wait.waiting_kernel, launch, pes)
-    return [waiting, wait.what, _kernel(wait.cause, wait.kernel, launch, pes), wait.count, round(wait.ns * 1000)]
+    waiting, cause = _kernel(wait.waiting, pes), _kernel(wait.cause, pes)
+    return [waiting, wait.what, cause, wait.count, round(wait.ns * 1000)]
 
 
-def _kernel(place: KernelPlace, name: str, launch: LaunchExplanation, pes: Mapping[PeCoord, int]) -> PageJson:
-    program = launch.programs.get(place.launch_id)
-    return [pes[place.pe], name, f"{program.unit} {place.line}" if program and place.line else ""]
+def _kernel(place: WaitPlace, pes: Mapping[PeCoord, int]) -> PageJson:
+    return [pes[place.pe], place.kernel, place.line_text]
 
 
 def _path(
