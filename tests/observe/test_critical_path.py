@@ -323,7 +323,7 @@ def test_a_staged_product_is_bound_by_compute_and_does_not() -> None:
 
 def test_edges_of_tiles_are_told() -> None:
     _, found = gemm("ref_ref", 33, 64, 32)
-    assert found.useful == pytest.approx(33 / 64)
+    assert found.useful_macs == pytest.approx(33 / 64)
 
 
 def test_a_sum_of_a_vector_is_bound_by_nothing_big() -> None:

@@ -6,6 +6,7 @@ import linecache
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -228,14 +229,15 @@ class ExplainedTime:
         title = f"{self.title}: time of HBM slices" + f", the busiest {MOST_SLICES} of {len(rows)}" * (left > 0)
         return Table("slices of HBM", rows, columns, title=title, shown=rows[:MOST_SLICES])
 
-    def _times(self, heading: str, name: str = "", width: int = 24) -> tuple[TableColumn[Any], ...]:
-        """Return the columns of a time ``ns``, its share and its bar. ``name``: the name of the share as data."""
+    def _times(self, heading: str, name: str = "", *, of: str = "ns", width: int = 24) -> tuple[TableColumn[Any], ...]:
+        """Return the columns of a time ``of``, its share and its bar. ``name``: the name of the share as data."""
+        read_ns = attrgetter(of)
 
         def read_share(row: Any) -> float:
-            return self._share(ns_to_ps(row.ns))
+            return self._share(ns_to_ps(read_ns(row)))
 
         share = TableColumn[Any](name, "of the whole time", read_share).number(heading, percent_text)
-        ns = TableColumn[Any]("ns", "how long, in ns", lambda row: row.ns).number("ns", fixed_text)
+        ns = TableColumn[Any]("ns", "how long, in ns", read_ns).number("ns", fixed_text)
         return ns, share, bars(read_share, width)
 
     def _share(self, ps: int) -> float:
@@ -315,7 +317,7 @@ class ExplainedLaunch(ExplainedTime):
     @property
     def lines(self) -> Table[LineUse]:
         """The lines of the kernel that issued commands or are on the critical path. The terminal shows the longest."""
-        of, (ns, share, _) = table_columns(LineUse), self._times("share", name="share")
+        of, (ns, share, _) = table_columns(LineUse), self._times("share", name="share", of="path_ns")
         busy = "the busy time of engines for this line, in ns, summed over PEs"
         longest = sorted(self.line_uses, key=lambda use: -use.path_ns)[:MOST_LINES]
         count = f"  (busy: added up over {self.pe_count} PEs)" if self.pe_count > 1 else ""
