@@ -44,7 +44,7 @@ def print_compared(console: Console, compared: SideBySide) -> None:
     found, (first, *others) = compared.found, compared.sentences
     head = [(first, "bold"), *((line, "default") for line in others)]
     head += [(f"{name}: {_name(file)}", "default") for name, file in (("A", compared.a), ("B", compared.b))]
-    tables = (_stages(found), _pairs(found.pairs), _verdicts(found.pairs), _differing(found))
+    tables = (_stages(found), _pairs(found.pairs), _verdicts(found.pairs), _differing(found), _figures(found.figures))
     show_report(console, head, tables)
 
 
@@ -100,6 +100,14 @@ def _stages(found: ResultComparison) -> Table:
     if found.stages:
         made.add_row(*_row(found.time), "", style="bold")
     return made
+
+
+def _figures(figures: Sequence[Change]) -> Table:
+    """Tabulate the changed figures of other sections."""
+    listing = table("Other figures  (averages over points)", text("figure"), *map(number, ("A", "B", "change")))
+    for change in figures:
+        listing.add_row(change.name, f"{change.a_ns:,.6g}", f"{change.b_ns:,.6g}", change.share_text)
+    return listing
 
 
 def _row(change: Change, indent: str = "") -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from kernbench.cli.console import (
     facts,
     link_table,
     number,
+    render,
     render_report,
     show_report,
     table,
@@ -30,6 +31,7 @@ from kernbench.observe.guard import guarded
 from kernbench.observe.statistics import TimeShare
 from kernbench.result.explanation import Explanation
 from kernbench.result.run_sections import EXPLANATION
+from kernbench.result.sections import figures_table
 from kernbench.result.simulation import WRONG, RunFailure
 from kernbench.result.table import bar_text as bar
 from kernbench.runtime_api.launch_report import LaunchSplit
@@ -159,6 +161,8 @@ def _tables(run: Run, explanation: _Explanation, *, explain: bool, verbose: bool
         yield _findings(run.findings)
     if not explain:
         yield from explanation.parts()
+    if verbose:
+        yield render(figures_table(run.outcome.figures()))
 
 
 @state

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
 from kernbench.evaluation.sweep_spec import LARGEST
-from kernbench.result import run_sections
 from kernbench.result.columns import Row
+from kernbench.result.run_sections import BUILT_IN
 from kernbench.result.sections import Section, sections
 
 PointRow = Row
@@ -25,15 +25,12 @@ def list_columns() -> Mapping[str, type]:
 
 @cache
 def _merge_columns(kinds: tuple[Section[Any], ...]) -> Mapping[str, type]:
-    of_sections = [_columns_of(section) for section in kinds]
-    built_in = len(run_sections.BUILT_IN)
-    first = {name: kind for columns in of_sections[:built_in] for name, kind in columns.items() if name not in _LAST}
-    further = {name: kind for columns in of_sections[built_in:] for name, kind in columns.items()}
-    return {**first, **_LAST, **further}
+    built_in = {name: kind for name, kind in _columns_of(BUILT_IN).items() if name not in _LAST}
+    return {**built_in, **_LAST, **_columns_of(section for section in kinds if section not in BUILT_IN)}
 
 
-def _columns_of(section: Section[Any]) -> dict[str, type]:
-    return {name: column.kind for name, column in section.all_columns.items()}
+def _columns_of(kinds: Iterable[Section[Any]]) -> dict[str, type]:
+    return {name: column.kind for section in kinds for name, column in section.all_columns.items()}
 
 
 def is_whole(value: object) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from kernbench.common.errors import ExplanationError, text_of
@@ -17,21 +18,35 @@ from kernbench.observe.guard import guarded
 from kernbench.observe.sanitizer import Finding
 from kernbench.observe.statistics import EngineUsage, MachineUse, MemoryTraffic, QueueTraffic, Traffic, Translation
 from kernbench.observe.verdict import RunVerdict
-from kernbench.result import run_columns
 from kernbench.result.columns import Row
 from kernbench.result.explanation import (
-    ExplainedLaunch,
+    ExplainedTime,
     Explanation,
     describe_explanation,
     describe_launch,
     describe_run,
 )
-from kernbench.result.sections import Absence, Outcome, Section, register, sections
+from kernbench.result.run_columns import (
+    DATA_COLUMNS,
+    ENGINE_COLUMNS,
+    EXPLANATION_COLUMNS,
+    LAUNCH_COLUMNS,
+    PHASE_COLUMNS,
+    USE_COLUMNS,
+    VERIFICATION_COLUMNS,
+    tabulate_comparisons,
+    tabulate_data,
+    tabulate_engines,
+    tabulate_launch,
+    tabulate_phases,
+    tabulate_time,
+    tabulate_use,
+)
+from kernbench.result.sections import Absence, Outcome, Section, built_in_sections, register
 from kernbench.result.simulation import WRONG, FinishedRun, RunFailure, failure_of
 from kernbench.runtime_api.bench_runner import BenchStatus, KernelSummary, PhaseSummary, summarise
 from kernbench.runtime_api.launch_report import LaunchSplit
 from kernbench.runtime_api.operators import LoadTime, OperatorUse
-from kernbench.runtime_api.run_explanation import LaunchExplanation
 from kernbench.runtime_api.testing import Comparison
 from kernbench.runtime_api.testing import verdict as passed_or_not
 
@@ -315,44 +330,52 @@ def _tabulate_ending(ending: Ending) -> Row:
 
 
 def _tabulate_launch(outcome: Outcome) -> Row:
+    """Tabulate the launch with most of the critical path, or the longest one without a path."""
     launches = outcome.get(LAUNCHES)
-    main = _find_main_launch(outcome)
-    return (
-        {} if launches is None else run_columns.tabulate_launch(launches.launches, None if main is None else main.name)
-    )
+    return {} if launches is None else tabulate_launch(launches.launches, _name_main_launch(outcome))
 
 
-def _find_main_launch(outcome: Outcome) -> ExplainedLaunch | LaunchExplanation | None:
-    """Return the launch with most of the critical path, or the longest one in a document that does not name it."""
+def _name_main_launch(outcome: Outcome) -> str | None:
     if outcome.run is not None:
-        return None if outcome.run.explanation is None else outcome.run.explanation.main_launch
+        explained = outcome.run.explanation
+        return None if explained is None or explained.main_launch is None else explained.main_launch.name
     explanation = outcome.get(EXPLANATION)
-    return None if explanation is None else explanation.find_main_launch()
+    main = None if explanation is None else explanation.find_main_launch()
+    return None if main is None else main.name
 
 
 def _tabulate_explanation(outcome: Outcome) -> Row:
-    """Tabulate the run and its main launch; other launches are not explained for it."""
+    """Tabulate the run and its main launch."""
+    if outcome.run is not None and outcome.run.unexplained is not None:
+        return {"run.verdict": outcome.run.unexplained.text}
+    try:
+        with guarded("explanation"):
+            row: Row = {}
+            for group, time in _find_times(outcome).items():
+                row |= tabulate_time(group, time)
+            return row
+    except ExplanationError as error:
+        return {"run.verdict": str(error)}
+
+
+def _find_times(outcome: Outcome) -> dict[str, ExplainedTime]:
+    """Return the explained times of the run and of its main launch; the other launches need not be explained."""
     run = outcome.run
-    if run is not None and run.unexplained is not None:
-        return {"run.verdict": run.unexplained.text}
     if run is None:
-        whole = outcome.get(EXPLANATION)
-        main = None if whole is None else whole.find_main_launch()
+        explanation = outcome.get(EXPLANATION)
+        main = None if explanation is None else explanation.find_main_launch()
     elif run.explanation is None:
         return {}
     else:
         launch = run.explanation.main_launch
-        try:
-            with guarded("explanation"):
-                whole = describe_run(run.request.bench.name, run.explanation)
-                main = None if launch is None else describe_launch(launch)
-        except ExplanationError as error:
-            return {"run.verdict": str(error)}
-    row = {} if whole is None else run_columns.tabulate_time("run", whole)
-    return row | ({} if main is None else run_columns.tabulate_time("launch", main))
+        explanation = describe_run(run.request.bench.name, run.explanation)
+        main = None if launch is None else describe_launch(launch)
+    times = {"run": explanation, "launch": main}
+    return {group: time for group, time in times.items() if time is not None}
 
 
-ENDING: Section[Ending] = register(
+_register = partial(register, built_in=True)
+ENDING: Section[Ending] = _register(
     Section(
         name="ending",
         form=Ending,
@@ -363,70 +386,70 @@ ENDING: Section[Ending] = register(
         row=lambda outcome: _tabulate_ending(outcome[ENDING]),
     )
 )
-TIME: Section[RunTime] = register(Section(name="time", form=RunTime, needed=True, compute=_find_time, inline=True))
-VERIFICATION: Section[Verification] = register(
+TIME: Section[RunTime] = _register(Section(name="time", form=RunTime, needed=True, compute=_find_time, inline=True))
+VERIFICATION: Section[Verification] = _register(
     Section(
         name="verification",
         form=Verification,
         compute=_find_verification,
-        columns=run_columns.VERIFICATION_COLUMNS,
+        columns=VERIFICATION_COLUMNS,
         row=lambda outcome: _tabulate(
-            outcome, VERIFICATION, lambda verification: run_columns.tabulate_comparisons(verification.comparisons)
+            outcome, VERIFICATION, lambda verification: tabulate_comparisons(verification.comparisons)
         ),
     )
 )
-DATA: Section[DataReport] = register(
+DATA: Section[DataReport] = _register(
     Section(
         name="data",
         form=DataReport,
         compute=lambda run: run.engine.data_report(),
-        columns=run_columns.DATA_COLUMNS,
-        row=lambda outcome: _tabulate(outcome, DATA, run_columns.tabulate_data),
+        columns=DATA_COLUMNS,
+        row=lambda outcome: _tabulate(outcome, DATA, tabulate_data),
     )
 )
-EXPLANATION: Section[Explanation] = register(
-    Section(
-        name="explanation",
-        form=Explanation,
-        compute=_find_explanation,
-        columns=run_columns.EXPLANATION_COLUMNS,
-        row=_tabulate_explanation,
-    )
-)
-LAUNCHES: Section[RunLaunches] = register(
+LAUNCHES: Section[RunLaunches] = _register(
     Section(
         name="launches",
         form=RunLaunches,
         compute=lambda run: RunLaunches(launches=run.report.launches, under_way=run.report.under_way),
         inline=True,
-        columns=run_columns.LAUNCH_COLUMNS,
+        columns=LAUNCH_COLUMNS,
         row=_tabulate_launch,
     )
 )
-VERDICT: Section[RunVerdict | StatedVerdict] = register(
+EXPLANATION: Section[Explanation] = _register(
+    Section(
+        name="explanation",
+        form=Explanation,
+        compute=_find_explanation,
+        columns=EXPLANATION_COLUMNS,
+        row=_tabulate_explanation,
+    )
+)
+VERDICT: Section[RunVerdict | StatedVerdict] = _register(
     Section(name="verdict", form=RunVerdict | StatedVerdict, compute=_find_verdict, columns={}, row=lambda _: {})
 )
-PHASES: Section[RunPhases] = register(
+PHASES: Section[RunPhases] = _register(
     Section(
         name="phases",
         form=RunPhases,
         compute=_find_phases,
         inline=True,
-        columns=run_columns.PHASE_COLUMNS,
-        row=lambda outcome: _tabulate(outcome, PHASES, lambda phases: run_columns.tabulate_phases(phases.phases)),
+        columns=PHASE_COLUMNS,
+        row=lambda outcome: _tabulate(outcome, PHASES, lambda phases: tabulate_phases(phases.phases)),
     )
 )
-ENGINES: Section[RunEngines] = register(
+ENGINES: Section[RunEngines] = _register(
     Section(
         name="engines",
         form=RunEngines,
         compute=lambda run: RunEngines(engines=run.report.engines),
         inline=True,
-        columns=run_columns.ENGINE_COLUMNS,
-        row=lambda outcome: _tabulate(outcome, ENGINES, lambda engines: run_columns.tabulate_engines(engines.engines)),
+        columns=ENGINE_COLUMNS,
+        row=lambda outcome: _tabulate(outcome, ENGINES, lambda engines: tabulate_engines(engines.engines)),
     )
 )
-TRAFFIC: Section[RunTraffic] = register(
+TRAFFIC: Section[RunTraffic] = _register(
     Section(
         name="traffic",
         form=RunTraffic,
@@ -436,24 +459,24 @@ TRAFFIC: Section[RunTraffic] = register(
         inline=True,
     )
 )
-MEMORIES: Section[RunMemories] = register(
+MEMORIES: Section[RunMemories] = _register(
     Section(
         name="memories",
         form=RunMemories,
         compute=_find_memories,
         inline=True,
-        columns=run_columns.USE_COLUMNS,
-        row=lambda outcome: _tabulate(outcome, MEMORIES, lambda memories: run_columns.tabulate_use(memories.used)),
+        columns=USE_COLUMNS,
+        row=lambda outcome: _tabulate(outcome, MEMORIES, lambda memories: tabulate_use(memories.used)),
     )
 )
-OPERATORS: Section[RunOperators] = register(
+OPERATORS: Section[RunOperators] = _register(
     Section(name="operators", form=RunOperators, compute=_find_operators, inline=True)
 )
-OUTPUT: Section[RunOutput] = register(Section(name="output", form=RunOutput, compute=_find_output, inline=True))
-FINDINGS: Section[tuple[Finding, ...]] = register(
+OUTPUT: Section[RunOutput] = _register(Section(name="output", form=RunOutput, compute=_find_output, inline=True))
+FINDINGS: Section[tuple[Finding, ...]] = _register(
     Section(name="findings", form=tuple[Finding, ...], compute=_find_findings, columns={}, row=lambda _: {})
 )
-SETTINGS: Section[RunSettings] = register(
+SETTINGS: Section[RunSettings] = _register(
     Section(
         name="settings",
         form=RunSettings,
@@ -461,7 +484,7 @@ SETTINGS: Section[RunSettings] = register(
         inline=True,
     )
 )
-PROGRAM: Section[ProgramRun] = register(
+PROGRAM: Section[ProgramRun] = _register(
     Section(
         name="program",
         form=ProgramRun,
@@ -472,9 +495,9 @@ PROGRAM: Section[ProgramRun] = register(
         row=lambda outcome: {"params": json.dumps(dict(outcome[PROGRAM].params), sort_keys=True)},
     )
 )
-MACHINE: Section[RunMachine] = register(
+MACHINE: Section[RunMachine] = _register(
     Section(name="machine", form=RunMachine, needed=True, compute=_find_machine, inline=True)
 )
 
-BUILT_IN = sections()
-"""The sections of every run, without those of rooms above"""
+BUILT_IN = built_in_sections()
+"""The sections of every run, without those of rooms above and of users"""

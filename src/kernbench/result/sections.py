@@ -6,7 +6,7 @@ terminal and pages are derived from the type. A room above registers a section o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -20,6 +20,7 @@ from kernbench.observe.guard import guarded
 from kernbench.result.columns import Cell, FigureColumn, Row, columns_of, flatten
 from kernbench.result.forms import FormError, read_plain
 from kernbench.result.simulation import FinishedRun, RunFailure, failure_of
+from kernbench.result.table import Table, table_of
 
 T = TypeVar("T")
 
@@ -83,14 +84,18 @@ class Section(Generic[T]):
         return tuple(entry.key for entry in figures_of(self.form) if entry.forms.stored)
 
 
-_SECTIONS: dict[str, Section[Any]] = {}
+_BUILT_IN: dict[str, Section[Any]] = {}
+_ADDED: dict[str, Section[Any]] = {}
 
 
-def register(section: Section[T]) -> Section[T]:
-    """Add a section to the outcomes of all runs. Raises ValueError if a section has this name."""
-    if section.name in _SECTIONS:
+def register(section: Section[T], *, built_in: bool = False) -> Section[T]:
+    """Add a section to the outcomes of all runs. Raises ValueError if a section has this name.
+
+    ``built_in``: the section comes before those that rooms above and users add.
+    """
+    if section.name in (*_BUILT_IN, *_ADDED):
         raise ValueError(f"a section {section.name!r} exists already")
-    _SECTIONS[section.name] = section
+    (_BUILT_IN if built_in else _ADDED)[section.name] = section
     return section
 
 
@@ -101,12 +106,22 @@ def registered(section: Section[T]) -> Iterator[Section[T]]:
     try:
         yield section
     finally:
-        del _SECTIONS[section.name]
+        del _ADDED[section.name]
 
 
 def sections() -> tuple[Section[Any], ...]:
-    """Return all sections, in the order of their registration."""
-    return tuple(_SECTIONS.values())
+    """Return all sections: the built-in ones, then the others, each in the order of their registration."""
+    return (*_BUILT_IN.values(), *_ADDED.values())
+
+
+def built_in_sections() -> tuple[Section[Any], ...]:
+    """Return the sections of every run that are registered so far."""
+    return tuple(_BUILT_IN.values())
+
+
+def figures_table(figures: Sequence[NamedFigure]) -> Table[NamedFigure]:
+    """Return the table of figures, for the terminal and for notebooks."""
+    return table_of("figures", figures, NamedFigure, title="Figures  (columns of sweeps)")
 
 
 class Outcome:
@@ -186,7 +201,7 @@ class Outcome:
 
     def get_named(self, name: str) -> Any:
         """Return the content of a section by its name: plain data if no section has the name, None without content."""
-        section = _SECTIONS.get(name)
+        section = next((section for section in sections() if section.name == name), None)
         return self.document.get(name) if section is None else self.get(section)
 
     def to_document(self) -> dict[str, Any]:

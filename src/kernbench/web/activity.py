@@ -28,8 +28,8 @@ class ObservedRun:
     """A finished or interrupted run, and its observations.
 
     ``begin_ps``: start of the counted time, after the initialisation if that is not counted. ``end_ps``: end of the
-    program, before the cleanup. ``links``: link loads at that time. ``figures``: figures of sections without a view of their own. ``notice``: a note for the reader about a failed
-    run.
+    program, before the cleanup. ``links``: link loads at that time. ``figures``: figures of sections without a view of
+    their own. ``notice``: a note for the reader about a failed run.
     """
 
     bench: str
