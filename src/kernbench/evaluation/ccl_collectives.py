@@ -22,7 +22,7 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
 from kernbench.evaluation.ccl_fabrics import DTYPE, INTERCUBE, ITEM_BYTES, AlgorithmName, Fabric, join_sips, queues_of
 from kernbench.evaluation.ccl_results import CollectivePoint, CollectiveTime
-from kernbench.evaluation.ccl_theory import ClosedForms, CollectiveBounds
+from kernbench.evaluation.ccl_theory import ClosedForms
 from kernbench.policy.placement.dp import SINGLE_PE, DPPolicy
 from kernbench.runtime_api.context import NoParams, RuntimeContext
 from kernbench.runtime_api.launch_report import launches_of
@@ -79,10 +79,10 @@ class CollectiveRun:
 
     def _theory_ns(self, engine: GraphEngine, config: AlgorithmConfig, nbytes: int) -> float:
         """Return the closed form of the kernel in ns; for the algorithm over cubes, a lower bound."""
-        queues = queues_of(config)
+        forms = ClosedForms(engine.machine, queues_of(config))
         if self.algorithm == INTERCUBE:
-            return CollectiveBounds(engine.machine, queues).intercube_ns(nbytes, self.root_cube)
-        return ClosedForms(engine.machine, queues).sip_ns([(0, 0)], nbytes)
+            return forms.intercube_bound_ns(nbytes, self.root_cube)
+        return forms.sip_ns([(0, 0)], nbytes)
 
 
 @value
