@@ -154,8 +154,8 @@ class _HostProgram:
 
     def _edges(self) -> Sequence[Edge]:
         """Return the queue edges of the algorithm. With ranks: those of PE 0 of cube 0 between SIPs."""
-        own = edges_of(self.algorithm, self.spec)
-        return own or [edge for edge in fabric_edges(self.spec) if edge[0][1:] == (0, 0)]
+        edges = edges_of(self.algorithm, self.spec)
+        return edges or [edge for edge in fabric_edges(self.spec) if edge[0][1:] == (0, 0)]
 
     def _args(self, tensor: Tensor) -> tuple[Any, ...]:
         return self.algorithm.args_for(
@@ -180,13 +180,13 @@ def _pattern(n: int) -> Array:
 
 def _timings(handles: Sequence[RequestHandle], name: str, sips: int) -> list[CollectiveTime]:
     """Return the times of the collectives called ``name``, in order. Each collective consists of one launch per SIP."""
-    launches = [each for each in launches_of(handles) if each.msg.name == name]
+    launches = [launch for launch in launches_of(handles) if launch.msg.name == name]
     return [_timing(launches[at : at + sips]) for at in range(0, len(launches), sips)]
 
 
 def _timing(launches: Sequence[RequestHandle]) -> CollectiveTime:
-    kernels = [each.outcome.reports for each in launches if each.outcome is not None]
+    kernels = [launch.outcome.reports for launch in launches if launch.outcome is not None]
     begin = max(min(report.start_ps for report in reports) for reports in kernels)
     end = max(report.end_ps for reports in kernels for report in reports)
-    called, over = max(each.submitted_ps for each in launches), max(each.ended_ps for each in launches)
+    called, over = max(launch.submitted_ps for launch in launches), max(launch.ended_ps for launch in launches)
     return CollectiveTime(latency_ns=ps_to_ns(over - called), kernel_ns=ps_to_ns(end - begin))

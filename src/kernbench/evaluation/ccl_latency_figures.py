@@ -118,7 +118,7 @@ def draw_control(sweep: CclSweep, path: Path) -> None:
         for axes, algorithm in zip(panels, sweep.algorithms, strict=True):
             fabrics = sweep.fabrics
             for at, fabric in enumerate(fabrics):
-                point = next(each for each in sweep.curve(algorithm, fabric) if each.nbytes == size)
+                point = next(candidate for candidate in sweep.curve(algorithm, fabric) if candidate.nbytes == size)
                 _control_bars(axes, at, point)
             style.category_axis(axes, range(len(fabrics)), [fabric.title for fabric in fabrics])
             axes.set_title(algorithm)

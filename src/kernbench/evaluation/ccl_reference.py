@@ -64,8 +64,8 @@ def read_reference(path: str) -> CclReference:
         reader = csv.DictReader(text, skipinitialspace=True)
         missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
         if missing:
-            found = ", ".join(reader.fieldnames or ()) or "nothing"
-            raise InputError(f"{path}: no column {', '.join(missing)}; its first line has: {found}")
+            columns = ", ".join(reader.fieldnames or ()) or "nothing"
+            raise InputError(f"{path}: no column {', '.join(missing)}; its first line has: {columns}")
         lines = [(reader.line_num, row) for row in reader]
     except UnreadableFileError as error:
         raise InputError(f"{path}: cannot be read as a reference table: {error.why}") from error
@@ -109,12 +109,12 @@ def compare_sizes(sweep: CclSweep, reference: CclReference) -> tuple[SizeCompari
 
     Raises InputError for a size that was not simulated, as redrawn results contain only the sizes of their run.
     """
-    found = {point.nbytes: point for point in reference_curve(sweep)}
-    missing = [nbytes for nbytes in reference.sizes if nbytes not in found]
+    points = {point.nbytes: point for point in reference_curve(sweep)}
+    missing = [nbytes for nbytes in reference.sizes if nbytes not in points]
     if missing:
         sizes = ", ".join(map(str, missing))
         raise InputError(f"{reference.name}: the results lack {sizes} bytes; run without --render-only")
-    return tuple(SizeComparison(nbytes, ns, found[nbytes].direct.latency_ns) for nbytes, ns in reference.latencies)
+    return tuple(SizeComparison(nbytes, ns, points[nbytes].direct.latency_ns) for nbytes, ns in reference.latencies)
 
 
 def reference_curve(sweep: CclSweep) -> tuple[CollectivePoint, ...]:

@@ -36,7 +36,7 @@ def report_ccl(reference: CclReference | None = None) -> StudyReport[CclSweep]:
             "ccl_buffers.csv": sweep.buffers,
             "ccl_ring.csv": sweep.rings,
         },
-        comparisons=lambda sweep: {"ccl_reference.csv": [each.row for each in compare(sweep)]},
+        comparisons=lambda sweep: {"ccl_reference.csv": [comparison.row for comparison in compare(sweep)]},
         find_gap=_find_gap,
         drawings=lambda sweep: _drawings(sweep, compare(sweep)),
         words=("algorithm", "SIPs", "numbers"),
@@ -65,16 +65,16 @@ def _can_be_drawn(grid: Grid) -> bool:
 
 
 def _drawings(sweep: CclSweep, reference: Sequence[SizeComparison]) -> dict[str, Drawing]:
-    found: dict[str, Drawing] = {
+    drawings: dict[str, Drawing] = {
         "ccl_latency.png": partial(draw_latency, sweep, reference),
         "ccl_control.png": partial(draw_control, sweep),
         "ccl_topologies.png": partial(draw_topologies, sweep.fabrics, sweep.cubes, sweep.root_cube),
     }
     if sweep.buffers:
-        found["ccl_buffers.png"] = partial(draw_buffers, sweep)
+        drawings["ccl_buffers.png"] = partial(draw_buffers, sweep)
     if sweep.rings:
-        found["ccl_ring.png"] = partial(draw_rings, sweep)
-    return found
+        drawings["ccl_ring.png"] = partial(draw_rings, sweep)
+    return drawings
 
 
 def _row(sweep: CclSweep, algorithm: AlgorithmName, fabric: Fabric) -> dict[str, str]:
@@ -85,7 +85,7 @@ def _row(sweep: CclSweep, algorithm: AlgorithmName, fabric: Fabric) -> dict[str,
     return {
         "algorithm": algorithm,
         "SIPs": fabric.title,
-        **{size_title(each): f"{by_size[each].direct.latency_ns / 1000:,.3f}" for each in sweep.common_sizes},
+        **{size_title(size): f"{by_size[size].direct.latency_ns / 1000:,.3f}" for size in sweep.common_sizes},
         "control ns": _span((point.direct.control_ns for point in curve), ",.0f"),
         "by ranks ns": _span((point.distributed.control_ns for point in curve), ",.0f"),
         "beyond closed form": _span(shares, ".1%") if shares else "",
@@ -117,11 +117,13 @@ def _notes(sweep: CclSweep) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _reference_notes(reference: CclReference | None, found: Sequence[SizeComparison]) -> tuple[str, ...]:
+def _reference_notes(reference: CclReference | None, comparisons: Sequence[SizeComparison]) -> tuple[str, ...]:
     if reference is None:
         return ()
     lines = [
-        f"  {size_title(each.nbytes)}: {each.reference_ns:,.0f} ns, simulated {each.latency_ns:,.0f}, {each.error:+.1%}"
-        for each in found
+        f"  {size_title(comparison.nbytes)}: {comparison.reference_ns:,.0f} ns, "
+        f"simulated {comparison.latency_ns:,.0f}, {comparison.error:+.1%}"
+        for comparison in comparisons
     ]
-    return (f"reference {reference.name}, largest error {max(abs(each.error) for each in found):.1%}:", *lines)
+    worst = max(abs(comparison.error) for comparison in comparisons)
+    return (f"reference {reference.name}, largest error {worst:.1%}:", *lines)

@@ -178,6 +178,6 @@ class CclSweep:
         self, algorithm: AlgorithmName, fabric: Fabric, kind: BufferKind | None = None
     ) -> tuple[CollectivePoint, ...]:
         """Return the points of a collective by ascending size. ``kind``: memory of the queues; None: the default."""
-        found = [point for point in self.collectives if (point.algorithm, point.fabric) == (algorithm, fabric)]
-        wanted = kind or (found[0].buffer_kind if found else None)
-        return tuple(sorted((p for p in found if p.buffer_kind == wanted), key=lambda point: point.nbytes))
+        points = [point for point in self.collectives if (point.algorithm, point.fabric) == (algorithm, fabric)]
+        wanted = kind or (points[0].buffer_kind if points else None)
+        return tuple(sorted((p for p in points if p.buffer_kind == wanted), key=lambda point: point.nbytes))

@@ -45,9 +45,9 @@ def _message_panel(axes: Axes, sweep: CclSweep, senders: int) -> None:
     time_axis(axes, "from the send to the sum (ns)", unit_ns=1)
     sizes: list[int] = []
     for kind, (colour, marker) in LOOKS.items():
-        found = [p for p in sweep.buffers if (p.buffer_kind, p.senders) == (kind, senders)]
-        sizes += [point.nbytes for point in found]
-        axes.plot([p.nbytes for p in found], [p.latency_ns for p in found], color=colour, marker=marker)
+        kind_points = [p for p in sweep.buffers if (p.buffer_kind, p.senders) == (kind, senders)]
+        sizes += [point.nbytes for point in kind_points]
+        axes.plot([p.nbytes for p in kind_points], [p.latency_ns for p in kind_points], color=colour, marker=marker)
     size_axis(axes, sizes, "bytes of a message")
 
 
@@ -95,11 +95,11 @@ def draw_rings(sweep: CclSweep, path: Path) -> None:
 def _time_panel(axes: Axes, points: Sequence[RingPoint]) -> None:
     time_axis(axes, "kernel (µs)")
     for at, ranks in enumerate(sorted({point.ranks for point in points})):
-        found = [point for point in points if point.ranks == ranks]
-        sizes = [point.nbytes for point in found]
+        curve = [point for point in points if point.ranks == ranks]
+        sizes = [point.nbytes for point in curve]
         colour = style.PALETTE[at]
-        axes.plot(sizes, [p.kernel_ns for p in found], color=colour, marker=style.MARKERS[at])
-        axes.plot(sizes, [p.theory.oracle_ns for p in found], color=colour, **style.THEORY)
+        axes.plot(sizes, [p.kernel_ns for p in curve], color=colour, marker=style.MARKERS[at])
+        axes.plot(sizes, [p.theory.oracle_ns for p in curve], color=colour, **style.THEORY)
     size_axis(axes, [point.nbytes for point in points], "S, bytes of each rank")
     axes.set_title(f"time, {size_title(points[0].slot_size)} slots")
 
@@ -117,10 +117,10 @@ def _ratio_panel(axes: Axes, points: Sequence[RingPoint]) -> None:
     slots = sorted({point.slot_size for point in points})
     for at, ranks in enumerate(sorted({point.ranks for point in points})):
         for slot in slots:
-            found = [point for point in points if (point.ranks, point.slot_size) == (ranks, slot)]
+            curve = [point for point in points if (point.ranks, point.slot_size) == (ranks, slot)]
             axes.plot(
-                [point.nbytes for point in found],
-                [1 + point.beyond_theory for point in found],
+                [point.nbytes for point in curve],
+                [1 + point.beyond_theory for point in curve],
                 color=style.PALETTE[at],
                 marker=style.MARKERS[at],
                 markerfacecolor=style.PALETTE[at] if slot == slots[-1] else "white",

@@ -36,12 +36,12 @@ def pass_on(t_ptr: int, n: int, senders: int, dtype: str, *, tl: Any) -> None:
     """Send ``n`` elements from each of the first ``senders`` PEs of a ring to the next PE, which adds its elements."""
     here, pes = tl.program_id(0), tl.num_programs(0)
     at = t_ptr + here * n * tl.itemsize(dtype)
-    mine = tl.load(at, n, dtype)
-    tl.wait(mine)
+    block = tl.load(at, n, dtype)
+    tl.wait(block)
     if here < senders:
-        tl.send("E", mine)
+        tl.send("E", block)
     if (here - 1) % pes < senders:
-        tl.store(at, mine + tl.recv("W", n, dtype))
+        tl.store(at, block + tl.recv("W", n, dtype))
 
 
 @value(kw_only=True)
@@ -70,9 +70,9 @@ class BufferRun:
         tensor = torch.tensor(data, dtype=DTYPE, dp=DPPolicy(pe="row_wise", num_cubes=1))
         first = len(engine.op_log)
         torch.launch(NAME, pass_on, tensor, n, senders, DTYPE)
-        records = [each for each in engine.op_log if each.seq >= first and each.kind in ("ipcq_copy", "math")]
-        sent = min(each.t_start_ps for each in records if each.kind == "ipcq_copy")
-        added = max(each.t_end_ps for each in records if each.kind == "math")
+        records = [record for record in engine.op_log if record.seq >= first and record.kind in ("ipcq_copy", "math")]
+        sent = min(record.t_start_ps for record in records if record.kind == "ipcq_copy")
+        added = max(record.t_end_ps for record in records if record.kind == "math")
         expected = data + np.where((np.arange(pes)[:, None] - 1) % pes < senders, np.roll(data, 1, axis=0), 0)
         right = int(np.all(tensor.numpy() == expected, axis=1).sum()) - (pes - senders)
         tensor.free()
@@ -146,7 +146,7 @@ class RingRun:
             packet_bytes=engine.spec.transport.packet_bytes,
             hop_ns=ring.step.latency_ns,
             bw_gbs=ring.step.bw_gbs,
-            kernel_ns=ps_to_ns(max(each.end_ps for each in reports) - min(each.start_ps for each in reports)),
+            kernel_ns=ps_to_ns(max(report.end_ps for report in reports) - min(report.start_ps for report in reports)),
             theory=forms.ring(self.ranks, nbytes, ring),
         )
 
@@ -158,6 +158,6 @@ def _bulk_packets(machine: Document) -> Iterator[str]:
     fifos += [("transport", "fifo_bytes"), ("transport", "long_link_fifo_bytes")]
     least = {("transport", "packet_bytes"): BULK_BYTES} | dict.fromkeys(fifos, PACKETS_PER_FIFO * BULK_BYTES)
     for path, nbytes in least.items():
-        found = machine.get(path)
-        if found is not None:
-            yield f"{path_text(path)}={max(found, nbytes)}"
+        present = machine.get(path)
+        if present is not None:
+            yield f"{path_text(path)}={max(present, nbytes)}"

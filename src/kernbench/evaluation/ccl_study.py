@@ -124,7 +124,7 @@ class CclStudy:
 
     def collective_runs(self) -> Iterator[CollectiveRun]:
         """Yield runs of all algorithms on all machines, and of the default algorithm with queues in other memories."""
-        for fabric in sorted(self._list_fabrics(), key=lambda each: -each.sips):
+        for fabric in sorted(self._list_fabrics(), key=lambda candidate: -candidate.sips):
             yield from (self._collective(algorithm, fabric) for algorithm in ALGORITHMS)
         default = find_algorithm(INTERCUBE, None, self._ccl()).config.buffer_kind
         among = self.own if self.own.sips > 1 else self.fabrics[0]

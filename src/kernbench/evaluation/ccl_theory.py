@@ -112,15 +112,15 @@ class ClosedForms:
 
     def ring(self, n: int, nbytes: int, ring: Round) -> RingTime:
         """Return the time of reduce-scatter and all-gather round a ring of ``n`` places, in pieces that fit a PE."""
-        found = [self._ring(n, part, ring) for part in self._split_by_scratch(nbytes)]
+        passes = [self._ring(n, part, ring) for part in self._split_by_scratch(nbytes)]
         return RingTime(
-            oracle_ns=_sum(each.oracle_ns for each in found),
-            ends_ns=_sum(each.ends_ns for each in found),
-            overlap_ns=_sum(each.overlap_ns for each in found),
-            stalls_ns=_sum(each.stalls_ns for each in found),
+            oracle_ns=_sum(time.oracle_ns for time in passes),
+            ends_ns=_sum(time.ends_ns for time in passes),
+            overlap_ns=_sum(time.overlap_ns for time in passes),
+            stalls_ns=_sum(time.stalls_ns for time in passes),
             start_ns=whole_ps(self.ways.start_ns),
-            load_ns=_sum(each.load_ns for each in found),
-            store_ns=_sum(each.store_ns for each in found),
+            load_ns=_sum(time.load_ns for time in passes),
+            store_ns=_sum(time.store_ns for time in passes),
         )
 
     def _ring(self, n: int, nbytes: int, ring: Round) -> RingTime:
@@ -130,19 +130,19 @@ class ClosedForms:
         way = ring.step
         one, pieces = self.ways.message_ns(way, chunk), n * messages
         # The last part is added after its load. The all-gather follows.
-        whole = self._steps_ns(n, ring, chunk, messages)
+        all_steps = self._steps_ns(n, ring, chunk, messages)
         loaded = self._load_ns(nbytes, pieces, nbytes - part) + self._steps_ns(n, ring, chunk, messages, phases=1)
         oracle = steps * (way.latency_ns + part / way.bw_gbs)
         ends = steps * (self.ways.ends_ns + self.ways.math_ns(chunk))
-        each = self._between_ns(way, chunk)
-        free = max(steps * one + (messages - 1) * each, (steps * messages - 1) * each + one)
+        interval = self._between_ns(way, chunk)
+        free = max(steps * one + (messages - 1) * interval, (steps * messages - 1) * interval + one)
         return RingTime(
             oracle_ns=oracle,
             ends_ns=ends,
             overlap_ns=free - oracle - ends,
-            stalls_ns=whole - free,
+            stalls_ns=all_steps - free,
             start_ns=0.0,
-            load_ns=max(self.ways.load_ns(chunk), loaded - whole),
+            load_ns=max(self.ways.load_ns(chunk), loaded - all_steps),
             store_ns=self.ways.store_ns(ceil(nbytes / pieces), pieces),
         )
 
@@ -171,8 +171,11 @@ class ClosedForms:
     def _behind_ns(self, way: QueueWay, chunk: int, messages: int) -> float:
         """Return the time from the first to the last of ``messages`` messages."""
         rounds, rest = divmod(messages - 1, self._queues.n_slots)
-        each = self._between_ns(way, chunk)
-        return rounds * max(self.ways.message_ns(way, chunk) + way.credit_ns, self._queues.n_slots * each) + rest * each
+        interval = self._between_ns(way, chunk)
+        return (
+            rounds * max(self.ways.message_ns(way, chunk) + way.credit_ns, self._queues.n_slots * interval)
+            + rest * interval
+        )
 
     @property
     def _is_grid(self) -> bool:
@@ -202,12 +205,12 @@ class ClosedForms:
         """Return the rows and the columns of the SIP grid."""
         sips = self._spec.system.sips
         both = sips.topology == "torus_2d"
-        found = []
+        line_list = []
         axes: list[tuple[int, Side, int]] = [(sips.grid.w, "E", 1), (sips.grid.h, "S", sips.grid.w)]
         for n, side, peer in axes:
             hops = [self.beside((0, *pe), (peer, *pe), side) for pe in owners]
-            found.append(Line(side, n, round_of(self.ways.of(hops)).slowest, both))
-        return found
+            line_list.append(Line(side, n, round_of(self.ways.of(hops)).slowest, both))
+        return line_list
 
     def _phases(self, lines: Sequence[Line], chunk: int, count: int) -> list[Phase]:
         """Return the phases: a reduce-scatter per line, of the parts that earlier lines left, then all-gathers back.
@@ -218,7 +221,7 @@ class ClosedForms:
         both directions has half as many steps, and a queue carries half of (n-1) parts. A place in the middle of a line
         receives n + 1 parts, any other place n - 1.
         """
-        there: list[Phase] = []
+        outward: list[Phase] = []
         begin = 0
         for line in lines:
             _, n, way, both = line
@@ -229,11 +232,11 @@ class ClosedForms:
             latency, busy = phases * turns * one, self._behind_ns(way, chunk, phases * carried)
             alone = max(latency + self._behind_ns(way, chunk, min(count, carried)), busy + one)
             messages = (n + 1 if n > 2 and not both else n - 1) * count
-            there.append(Phase(line, begin, begin + phases * turns * count, alone, busy, one, latency, messages))
-            begin = there[-1].end
-        whole = there[-1].begin + begin
-        back = [phase._replace(begin=whole - phase.end, end=whole - phase.begin) for phase in there[-2::-1]]
-        return [*there, *back]
+            outward.append(Phase(line, begin, begin + phases * turns * count, alone, busy, one, latency, messages))
+            begin = outward[-1].end
+        end = outward[-1].begin + begin
+        back = [phase._replace(begin=end - phase.end, end=end - phase.begin) for phase in outward[-2::-1]]
+        return [*outward, *back]
 
     def _split_by_scratch(self, nbytes: int) -> Iterator[int]:
         """Yield the bytes that a PE processes at a time: tensors get a quarter of the PE's scratch memory."""
@@ -249,8 +252,8 @@ class ClosedForms:
     def intercube_bound_ns(self, nbytes: int, root: int) -> float:
         """Return a lower bound of ``intercube_allreduce``, without contention and row misses.
 
-        Rows of cubes add up to the east, the last column adds up to the cube ``root``, the SIPs exchange their sums,
-        and the sums go back. ``nbytes``: bytes of a row of the tensor.
+        Rows of cubes add up to the east, and the last column adds up to the cube ``root``. The SIPs exchange their
+        sums, which then go back. ``nbytes``: bytes of a row of the tensor.
         """
         mesh = self._spec.sip.cube_mesh.grid
         x, y = mesh.xy(root)
@@ -292,7 +295,7 @@ def _together_ns(halves: Iterable[Sequence[Phase]], begin: int, end: int) -> flo
     """Return the time of steps ``begin`` to ``end`` of a schedule. Phases on the same line at once share the line."""
     phases = [phase for half in halves for phase in half]
     edges = sorted({begin, end, *(at for phase in phases for at in (phase.begin, phase.end) if begin < at < end)})
-    found = 0.0
+    total_ns = 0.0
     for at, until in pairwise(edges):
         busy: defaultdict[Side, float] = defaultdict(float)
         alone = 0.0
@@ -301,8 +304,8 @@ def _together_ns(halves: Iterable[Sequence[Phase]], begin: int, end: int) -> flo
                 share = (until - at) / (phase.end - phase.begin)
                 alone = max(alone, share * phase.ns)
                 busy[phase.line.side] += share * phase.busy_ns
-        found += max(alone, *busy.values())
-    return found
+        total_ns += max(alone, *busy.values())
+    return total_ns
 
 
 def _out_of_step_ns(halves: Sequence[Sequence[Phase]]) -> float:
@@ -313,7 +316,7 @@ def _out_of_step_ns(halves: Sequence[Sequence[Phase]]) -> float:
     """
     latest: dict[tuple[int, int], float] = {(half, -1): 0.0 for half in range(len(halves))}
     numbered = [(half, i, phase) for half, phases in enumerate(halves) for i, phase in enumerate(phases)]
-    for half, i, phase in sorted(numbered, key=lambda each: each[2].end):
+    for half, i, phase in sorted(numbered, key=lambda entry: entry[2].end):
         between = [
             latest[other, j - 1] + later.one_ns
             for other, j, later in numbered

@@ -129,16 +129,17 @@ class Ways:
 
         With banks, the time includes opening a row.
         """
-        there, back = self._to_slice(back=False), self._to_slice(back=True)
-        request = self._setup_ns + self._machine.header_bytes / there.bottleneck_gbs
-        return request + self._opening_ns + self.access_ns + ps_to_ns(there.total_overhead_ps + back.total_overhead_ps)
+        outward, back = self._to_slice(back=False), self._to_slice(back=True)
+        request = self._setup_ns + self._machine.header_bytes / outward.bottleneck_gbs
+        route_ns = ps_to_ns(outward.total_overhead_ps + back.total_overhead_ps)
+        return request + self._opening_ns + self.access_ns + route_ns
 
     @property
     def last_ack_ns(self) -> float:
         """The time of a store without its bytes: set-up, route, access and acknowledgement."""
-        there, back = self._to_slice(back=False), self._to_slice(back=True)
+        outward, back = self._to_slice(back=False), self._to_slice(back=True)
         ack = self._setup_ns + self._machine.header_bytes / back.bottleneck_gbs
-        return ack + self.access_ns + ps_to_ns(there.total_overhead_ps + back.total_overhead_ps)
+        return ack + self.access_ns + ps_to_ns(outward.total_overhead_ps + back.total_overhead_ps)
 
     @property
     def idle_load_ns(self) -> float:
