@@ -142,6 +142,30 @@ class RingPoint:
         return row | asdict(self.theory) | {"theory_ns": self.theory.ns, "beyond_theory": self.beyond_theory}
 
 
+@value
+class SizeComparison:
+    """The reference latency and the simulated latency of one size."""
+
+    nbytes: int
+    reference_ns: float
+    latency_ns: float
+
+    @property
+    def error(self) -> float:
+        """The simulation error as a share of the reference."""
+        return self.latency_ns / self.reference_ns - 1
+
+    @property
+    def row(self) -> dict[str, TableValue]:
+        """The comparison as a table row."""
+        return {
+            "size_bytes": self.nbytes,
+            "reference_ns": self.reference_ns,
+            "latency_ns": self.latency_ns,
+            "error": self.error,
+        }
+
+
 @value(kw_only=True)
 class CclSweep:
     """The results of the evaluation on all variants of one machine.

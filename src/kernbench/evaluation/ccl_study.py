@@ -11,7 +11,6 @@ from kernbench.ccl.install import find_algorithm
 from kernbench.ccl.loading import load_ccl_config
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
-from kernbench.evaluation.ccl_collectives import CollectiveRun
 from kernbench.evaluation.ccl_fabrics import (
     ALGORITHMS,
     INTERCUBE,
@@ -25,7 +24,7 @@ from kernbench.evaluation.ccl_fabrics import (
     in_order,
 )
 from kernbench.evaluation.ccl_results import BufferPoint, CclSweep, CollectivePoint, RingPoint
-from kernbench.evaluation.ccl_rings import (
+from kernbench.evaluation.ccl_runs import (
     KINDS,
     LARGE_SLOT,
     MESSAGE_SIZES,
@@ -34,6 +33,7 @@ from kernbench.evaluation.ccl_rings import (
     RING_SIZES,
     SMALL_SLOT_SIZES,
     BufferRun,
+    CollectiveRun,
     RingRun,
     least_slot,
 )
