@@ -39,24 +39,33 @@ def _completes(words: Callable[[click.Context, str], Iterable[str]]) -> Complete
     return complete
 
 
-def _list_benches(_: click.Context, __: str) -> list[str]:
+@_completes
+def complete_bench(_: click.Context, __: str) -> list[str]:
+    """List the registered benches."""
     return [bench.name for bench in late(BENCHES, "known_benches")()]
 
 
-def _list_cases(_: click.Context, __: str) -> list[str]:
+@_completes
+def complete_case(_: click.Context, __: str) -> list[str]:
+    """List the probe cases."""
     cases = late("kernbench.probe.cases", "CASES")
     return [*(case.name for case in cases), late("kernbench.probe.memory_case", "NAME")]
 
 
-def _list_machines(_: click.Context, __: str) -> list[str]:
+@_completes
+def complete_machine(_: click.Context, __: str) -> list[str]:
+    """List the packaged machines."""
     return list(late("kernbench.topology.builder", "packaged_machines")())
 
 
-def _list_keys(ctx: click.Context, _: str) -> list[str]:
+@_completes
+def complete_key(ctx: click.Context, _: str) -> list[str]:
+    """List the paths of the machine's keys."""
     return late(KEYS, "list_paths")(*_machine(ctx))  # type: ignore[no-any-return]
 
 
-def _list_overrides(ctx: click.Context, incomplete: str) -> list[str]:
+@_completes
+def complete_override(ctx: click.Context, incomplete: str) -> list[str]:
     """List the matching paths. For a single match, list ``path=value`` for each allowed value or the current value."""
     key = incomplete.partition("=")[0]
     places = [("", *_machine(ctx)), *_bench_place(ctx)]
@@ -88,10 +97,3 @@ def _bench_place(ctx: click.Context) -> Iterator[tuple[str, Any, Any]]:
     if name is not None:
         bench = late(BENCHES, "load_bench")(name)
         yield "bench.", bench.params, bench.make_params()
-
-
-complete_bench = _completes(_list_benches)
-complete_case = _completes(_list_cases)
-complete_machine = _completes(_list_machines)
-complete_key = _completes(_list_keys)
-complete_override = _completes(_list_overrides)

@@ -220,7 +220,9 @@ def draw_rings(sweep: CclSweep, path: Path) -> None:
             _terms_panel(axes, [p for p in sweep.rings if (p.ranks, p.slot_size) == (ranks, slot)])
             axes.set_title(f"terms for N = {ranks}, {size_title(slot)} slots")
         panels[0].set_ylabel("share of the simulated time (%)")
-        lower.legend(handles=_term_handles(), loc="outside lower center", ncols=len(TERMS) + 1, columnspacing=1.2)
+        handles = [Patch(color=colour, label=label) for _, label, colour in TERMS]
+        saved = Line2D([], [], linestyle="none", label="−n: saved by steps that overlap, off the first")
+        lower.legend(handles=[*handles, saved], loc="outside lower center", ncols=len(TERMS) + 1, columnspacing=1.2)
 
 
 def _time_panel(axes: Axes, points: Sequence[RingPoint]) -> None:
@@ -280,9 +282,3 @@ def _terms_panel(axes: Axes, points: Sequence[RingPoint]) -> None:
     axes.axhline(100, color=style.BLACK, linewidth=1)
     axes.set_ylim(0, 115)
     style.value_grid(axes)
-
-
-def _term_handles() -> list[Artist]:
-    handles: list[Artist] = [Patch(color=colour, label=label) for _, label, colour in TERMS]
-    handles.append(Line2D([], [], linestyle="none", label="−n: saved by steps that overlap, off the first"))
-    return handles

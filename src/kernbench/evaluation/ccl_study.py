@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import methodcaller
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -161,9 +162,5 @@ def _run_each(runs: Sequence[StudyRun], jobs: int) -> Iterator[StudyPoint]:
             yield from run.run()
         return
     with worker_pool(jobs) as pool:
-        for points in pool.map(_carry_out, runs):
+        for points in pool.map(methodcaller("run"), runs):
             yield from points
-
-
-def _carry_out(run: StudyRun) -> Sequence[StudyPoint]:
-    return run.run()

@@ -128,13 +128,10 @@ def _sips(graph: Graph) -> PageJson:
         outline = geometry.sip(sip)
         cubes = [_rect(geometry.cube_rect(outline, cube)) for cube in range(graph.spec.cubes_per_sip)]
         chiplet = geometry.chiplet(outline).rect
-        packages.append({"package": _rect(_package(outline)), "chiplet": _rect(chiplet), "cubes": cubes})
+        margin = PACKAGE_MARGIN_MM
+        package = Rect(outline.x - margin, outline.y - margin, outline.w + 2 * margin, outline.h + 2 * margin)
+        packages.append({"package": _rect(package), "chiplet": _rect(chiplet), "cubes": cubes})
     return packages
-
-
-def _package(dies: Rect) -> Rect:
-    margin = PACKAGE_MARGIN_MM
-    return Rect(dies.x - margin, dies.y - margin, dies.w + 2 * margin, dies.h + 2 * margin)
 
 
 def _nodes(graph: Graph, kinds: list[str]) -> PageJson:

@@ -17,8 +17,7 @@ from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_model import KernelPlace, PathPart
 from kernbench.observe.path_resources import divide_ties, sum_resources
-from kernbench.observe.roofline import Bound
-from kernbench.observe.roofline_chart import ChartPoint, roofline_charts
+from kernbench.observe.roofline_chart import roofline_charts
 from kernbench.observe.slices import SliceTime
 from kernbench.observe.statistics import queue_traffic
 from kernbench.observe.trace import PE_ROWS
@@ -62,14 +61,13 @@ def view_charts(graph: Graph, explained: RunExplanation, windows: Mapping[int, i
             "limits": list(chart.limits),
             "flat": [[roof.resource, roof.name, roof.rate] for roof in chart.engine_roofs],
             "sloped": [[roof.resource, roof.name, roof.rate] for roof in chart.memory_roofs],
-            "points": [_point(point, windows[point.request_id]) for point in chart.points],
+            "points": [
+                [windows[point.request_id], point.memory, point.intensity, point.rate, point.roof, point.most]
+                for point in chart.points
+            ],
         }
         for chart in roofline_charts(graph, launches)
     ]
-
-
-def _point(point: ChartPoint, window: int) -> PageJson:
-    return [window, point.memory, point.intensity, point.rate, point.roof, point.most]
 
 
 def _launch(launch: LaunchExplanation, pes: Mapping[PeCoord, int]) -> PageJson:
@@ -117,7 +115,9 @@ def _path(
             for resource in divide_ties(sum_resources(explained.shares))
             if resource.ps >= SMALLEST_SHARE * path.ps
         ],
-        "bounds": [_bound(bound) for bound in bounds.bounds],
+        "bounds": [
+            [bound.resource, bound.where, bound.amount, bound.unit, bound.rate, bound.ps] for bound in bounds.bounds
+        ],
         "differences": [[difference.what, difference.ps] for difference in bounds.differences],
         "slices": [_slice(served) for served in slices[:MOST_SLICES]],
         "n_slices": len(slices),
@@ -128,10 +128,6 @@ def _slice(served: SliceTime) -> PageJson:
     """Describe a slice: its name, bus time in ps by cause, and the share of row hits."""
     spent = served.data_ps, served.rows_ps, served.turnarounds_ps, served.refresh_ps, served.groups_ps
     return [served.where, [*spent], served.hit_share]
-
-
-def _bound(bound: Bound) -> PageJson:
-    return [bound.resource, bound.where, bound.amount, bound.unit, bound.rate, bound.ps]
 
 
 BINS = 240
