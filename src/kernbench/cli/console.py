@@ -41,7 +41,7 @@ _ACTED_ON = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2
 
 def printable(text: str) -> str:
     """Return ``text`` with terminal control characters written as escapes such as ``\x1b``. Line ends and tabs stay."""
-    return _ACTED_ON.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _ACTED_ON.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def say(text: str, *, newline: bool = True) -> None:
@@ -116,7 +116,7 @@ def render_report(parts: Iterable[str | Listing[Any]]) -> Iterator[Table | Repor
 
 def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
     """Return a table of names and values."""
-    made = Table(
+    rows_table = Table(
         Column(style="cyan", no_wrap=True),
         Column(overflow="fold"),
         title=title,
@@ -128,15 +128,15 @@ def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
         padding=(0, 2, 0, 0),
     )
     for name, value in rows:
-        made.add_row(name, value)
-    return made
+        rows_table.add_row(name, value)
+    return rows_table
 
 
 def show(console: Console, *tables: Table | None) -> None:
     """Print the tables that have rows, with a blank line between tables."""
-    for each in tables:
-        if each is not None and each.row_count:
-            console.print(each)
+    for listing in tables:
+        if listing is not None and listing.row_count:
+            console.print(listing)
             console.print()
 
 
@@ -163,13 +163,13 @@ def show_report(
     for wanted in first:
         _print_table(console, wanted, math.inf)
     most = math.inf if session is not None and session.verbose else MOST_LINES - 2
-    for each in tables:
-        if isinstance(each, tuple):
-            used += _print_counted(console, Text(printable(each[0]), style=each[1])) if used < most else 0
-        elif each is not None and each.row_count:
-            printed = _print_table(console, each, most - used)
+    for item in tables:
+        if isinstance(item, tuple):
+            used += _print_counted(console, Text(printable(item[0]), style=item[1])) if used < most else 0
+        elif item is not None and item.row_count:
+            printed = _print_table(console, item, most - used)
             used += printed
-            left += [] if printed else [str(each.title).partition("  ")[0]]
+            left += [] if printed else [str(item.title).partition("  ")[0]]
     if left:
         names = list(dict.fromkeys(left))
         more = f"; and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
@@ -183,12 +183,12 @@ TABLE_HEAD = 4
 """Lines of a table besides its rows: title, column names, a rule, and a blank line"""
 
 
-def _print_table(console: Console, made: Table, most: float) -> int:
+def _print_table(console: Console, printable_table: Table, most: float) -> int:
     """Print a table of at most ``most`` lines. Return the number of printed lines: 0 if the table is longer."""
-    if made.row_count + TABLE_HEAD > most:
+    if printable_table.row_count + TABLE_HEAD > most:
         return 0
     with console.capture() as captured:
-        console.print(made)
+        console.print(printable_table)
         console.print()
     printed = captured.get()
     lines = printed.count("\n")
@@ -206,12 +206,12 @@ def _print_counted(console: Console, line: Text) -> int:
 def link_table(title: str, links: Sequence[LinkTraffic | LinkLoad], peaks: Sequence[int] = ()) -> Table:
     """Tabulate the loads of links. ``peaks``: peak bytes in the FIFO of each link, if recorded."""
     names = ("GB/s", "carried", "busy", *(["peak FIFO"] if peaks else []))
-    made = table(title, text("from"), text("to"), *(number(name) for name in names), text(""))
+    loads = table(title, text("from"), text("to"), *(number(name) for name in names), text(""))
     for at, link in enumerate(links):
         carried, busy = format_size(link.nbytes), f"{link.utilisation:.1%}"
         peak = [format_size(peaks[at])] if peaks else []
-        made.add_row(link.src, link.dst, f"{link.bw_gbs:g}", carried, busy, *peak, bar_text(link.utilisation))
-    return made
+        loads.add_row(link.src, link.dst, f"{link.bw_gbs:g}", carried, busy, *peak, bar_text(link.utilisation))
+    return loads
 
 
 def key_tables(key: ConfigKey, machine: str) -> list[Table]:
@@ -225,12 +225,12 @@ def key_tables(key: ConfigKey, machine: str) -> list[Table]:
 
 def key_table(title: str, section: ConfigKey, here: str | None = None) -> Table:
     """Return the keys of a section as a table with one row per key. ``here``: title of the column of current values."""
-    made = table(title, text("key"), *([text(here)] if here else []), text("default"), text("type"), text("is"))
+    keys = table(title, text("key"), *([text(here)] if here else []), text("default"), text("type"), text("is"))
     for key in section.entries:
         values = [*([key.content_text] if here else []), key.default_text]
         kind = type_text(key).replace("name", ", ".join(key.choices), 1) if key.choices else type_text(key)
-        made.add_row(key.name, *values, kind, "" if key.meaning == section.meaning else key.meaning)
-    return made
+        keys.add_row(key.name, *values, kind, "" if key.meaning == section.meaning else key.meaning)
+    return keys
 
 
 def type_text(key: ConfigKey) -> str:
@@ -262,15 +262,15 @@ def print_document(text: str) -> None:
         session.output.print_document(text)
 
 
-def _in_json(found: re.Match[str]) -> str:
+def _in_json(match: re.Match[str]) -> str:
     """Return a character as its JSON escape."""
-    return f"\\u{ord(found[0]):04x}"
+    return f"\\u{ord(match[0]):04x}"
 
 
 def finite(value: Json) -> Json:
     """Return ``value`` with infinities and NaN as texts."""
     if isinstance(value, dict):
-        return {key: finite(each) for key, each in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [finite(each) for each in value]
+        return [finite(item) for item in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

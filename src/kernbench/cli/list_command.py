@@ -31,20 +31,20 @@ def command(bench: str | None, ccl: str | None, as_json: bool) -> int:
         raise InputError(
             "--ccl selects the file whose algorithms are listed; it has no effect on the parameters of a bench"
         )
-    found = list_all(ccl) if bench is None else describe_bench(bench)
+    listing = list_all(ccl) if bench is None else describe_bench(bench)
     if as_json:
-        print_json(found.to_dict())
-    elif isinstance(found, Catalogue):
-        print_all(found)
+        print_json(listing.to_dict())
+    elif isinstance(listing, Catalogue):
+        print_all(listing)
     else:
-        print_bench(found)
+        print_bench(listing)
     return 0
 
 
 def print_bench(description: BenchDescription) -> None:
     """Print a bench and its parameters."""
-    bench, made = description.bench, key_table("Parameters  (--set bench.NAME=VALUE)", description.params)
-    show(stdout(), facts(bench.name, [("is", bench.description), ("in", bench.file)]), made)
+    bench, params = description.bench, key_table("Parameters  (--set bench.NAME=VALUE)", description.params)
+    show(stdout(), facts(bench.name, [("is", bench.description), ("in", bench.file)]), params)
     if not description.params.entries:
         say(f"{bench.name} has no parameters")
 
@@ -60,18 +60,19 @@ def print_all(catalogue: Catalogue) -> None:
     )
     session = current_session()
     if session is not None and session.verbose:
-        rest = [_tabulate(*each) for each in further]
+        rest = [_tabulate(*entry) for entry in further]
     else:
-        rest = [facts("Further  (-v prints a line for each)", [(each.kind, _names(each)) for _, each, _ in further])]
+        names = [(listing.kind, _names(listing)) for _, listing, _ in further]
+        rest = [facts("Further  (-v prints a line for each)", names)]
     show_report(stdout(), [(catalogue.verdict, "bold")], (benches, machines, *rest))
 
 
 def _tabulate(title: str, listing: Listing[Any], name: str) -> Table:
     heads = {"name": name, "impl": "implementation", "description": "what it is"}
-    made = table(title, *(text(heads.get(each, each)) for each in listing.columns))
+    rows = table(title, *(text(heads.get(column, column)) for column in listing.columns))
     for row in listing.to_dicts():
-        made.add_row(*map(str, row.values()))
-    return made
+        rows.add_row(*map(str, row.values()))
+    return rows
 
 
 def _names(listing: Listing[Any]) -> str:

@@ -77,14 +77,14 @@ def command(
 
 def print_timing(name: str, *, as_json: bool) -> None:
     """Print a named timing: its source and all its values."""
-    found = describe_timing(name)
+    description = describe_timing(name)
     if as_json:
-        print_json(found.to_dict())
+        print_json(description.to_dict())
         return
     values = table("Values  (keys of cube.hbm.timing)", text("key"), number("value"), text("is"))
-    for row in found.table:
+    for row in description.table:
         values.add_row(row.key, row.value, row.about)
-    show(stdout(), facts(f"Timing {found.title}", found.facts.items()), values)
+    show(stdout(), facts(f"Timing {description.title}", description.facts.items()), values)
 
 
 def machine_tables(machine: CompiledMachine) -> list[Table]:
@@ -106,8 +106,8 @@ def machine_tables(machine: CompiledMachine) -> list[Table]:
     parts = table("Parts", text("place"), text("kind"), text("implementation"), number("parts"), text("attributes"))
     places = list(dict.fromkeys(part.place for part in machine.parts))
     for part in sorted(machine.parts, key=lambda part: places.index(part.place)):
-        given = ", ".join(f"{name} {_value(value)}" for name, value in part.attrs.items() if value)
-        parts.add_row(part.place, part.kind, part.impl, f"{part.parts:,}", given)
+        attributes = ", ".join(f"{name} {_value(value)}" for name, value in part.attrs.items() if value)
+        parts.add_row(part.place, part.kind, part.impl, f"{part.parts:,}", attributes)
     return [facts("Machine", machine.facts.items()), clocks, links, facts("Banks", machine.banks.items()), parts]
 
 
