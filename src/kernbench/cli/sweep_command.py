@@ -22,21 +22,13 @@ from kernbench.cli.console import (
     table,
     text,
 )
-from kernbench.cli.options import (
-    bench_set_option,
-    ccl_option,
-    data_options,
-    frontend_options,
-    output_options,
-    topology_option,
-    verbose_option,
-)
+from kernbench.cli.options import options_of, output_options, verbose_option
 from kernbench.cli.session import FAILED, INTERRUPTED
-from kernbench.common.data_policy import DataOptions
 from kernbench.common.errors import InputError, Problem
 from kernbench.common.late import late
 from kernbench.common.values import value
 from kernbench.evaluation.sweep_processes import begin_server
+from kernbench.runtime_api.run_options import RunRequest
 
 if TYPE_CHECKING:
     from kernbench.evaluation.sweep_measure import PointRow
@@ -58,7 +50,7 @@ HEADS = {"sim_ns": "sim ns", LOAD: "loading ns", "launch.ns": "main launch ns", 
 
 @value(kw_only=True)
 class SweepOptions:
-    """The options of the command line."""
+    """The options of the command line. ``request``: those of the runs."""
 
     spec: str
     executor: str
@@ -67,14 +59,12 @@ class SweepOptions:
     force: bool
     allow_failures: bool
     out: str | None
-    overrides: tuple[str, ...]
-    topology: str | None
-    ccl: str | None
-    values: DataOptions
     as_json: bool
+    request: RunRequest
 
 
 @click.command(name="sweep")
+@click.option_panel("Sweep", options=["--executor", "--jobs", "--resume", "--force", "--allow-failures"])
 @click.argument("spec", metavar="SPEC.yaml")
 @click.option(
     "--executor",
@@ -90,11 +80,7 @@ class SweepOptions:
 @click.option("--force", is_flag=True, help="Overwrite the results of an earlier sweep.")
 @click.option("--allow-failures", is_flag=True, help="Exit with code 0 even if points failed.")
 @click.option("--out", metavar="DIR", help="Write the results to DIR.  [default: results/sweep/NAME]")
-@bench_set_option
-@frontend_options
-@ccl_option
-@data_options
-@topology_option
+@options_of("sweep")
 @verbose_option
 @output_options
 def command(**keywords: Any) -> int:
@@ -114,11 +100,9 @@ def run_sweep_command(options: SweepOptions) -> int:
         make_workers = late(LIBRARY, "workers_named")(options.executor, jobs)
     except InputError as error:
         wrong = [Problem(source="--executor", line=0, column=0, path="", message=str(error))]
-        late(LOADING, "plan_sweep")(options.spec, options.topology, options.overrides, options.ccl, wrong=wrong)
+        late(LOADING, "plan_sweep")(options.spec, options.request, wrong=wrong)
         raise
-    plan: SweepPlan = late(LOADING, "plan_sweep")(
-        options.spec, options.topology, options.overrides, options.ccl, values=options.values, jobs=jobs
-    )
+    plan: SweepPlan = late(LOADING, "plan_sweep")(options.spec, options.request, jobs=jobs)
     folder = RESULTS / plan.name if options.out is None else Path(options.out)
     try:
         found: Sweep = late(LIBRARY, "run_planned")(

@@ -13,25 +13,25 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stdout
+from dataclasses import replace
+from functools import partial
 from io import StringIO
 from itertools import combinations
 from typing import TypeAlias
 
-from kernbench.common.data_policy import DataPolicy
 from kernbench.common.errors import ConfigError, RunError, text_of
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import value
-from kernbench.engine.engine import GraphEngine, Observer
+from kernbench.engine.engine import Observer
+from kernbench.engine.requests import Limits
 from kernbench.evaluation.program_review import ProgramAdvice, review_program
 from kernbench.observe.path_resources import PathShare, divide_ties, sum_resources
 from kernbench.observe.roofline import Roofline
 from kernbench.observe.trace_log import TraceLog
-from kernbench.runtime_api.bench_registry import Bench
-from kernbench.runtime_api.bench_runner import BenchResult, run_bench
-from kernbench.runtime_api.frontends import FrontendSettings
+from kernbench.runtime_api.bench_runner import BenchResult
 from kernbench.runtime_api.launch_report import launches_of
 from kernbench.runtime_api.run_explanation import LaunchExplanation, RunExplanation, explain_run
-from kernbench.runtime_api.types import DeviceSelector
+from kernbench.runtime_api.run_request import PreparedRun
 from kernbench.topology.builder import Topology, compile_variant
 from kernbench.topology.resources import find_resources, settings_of, speed_up
 from kernbench.topology.scaling import replace_entries
@@ -97,48 +97,31 @@ def spread_refresh(machine: Topology) -> Topology:
     return compile_variant(machine, replace_entries(machine.configured, {("cube", "hbm", "refresh"): "spread"}))
 
 
-@value(kw_only=True)
-class RepeatedProgram:
-    """A program that can be simulated again on another machine. Its prints are suppressed."""
-
-    bench: Bench
-    device: DeviceSelector
-    params: tuple[str, ...] = ()
-    ccl: str | None = None
-    frontends: FrontendSettings | None = None
-    data: DataPolicy = DataPolicy(keep=False)
-
-    def simulate(self, machine: Topology, *observers: Observer) -> BenchResult:
-        """Run the program on a machine. Raises RunError if the program fails."""
-        with redirect_stdout(StringIO()):
-            result = run_bench(
-                topology=machine,
-                bench_fn=self.bench,
-                device=self.device,
-                engine_factory=lambda made, _: GraphEngine(made, self.data, observers=observers),
-                params=self.params,
-                verify=False,
-                ccl=self.ccl,
-                frontends=self.frontends,
-            )
-        failure = result.completion.error
-        if failure is not None:
-            raise RunError(f"the program fails when it runs again: {type(failure).__name__}: {text_of(failure)}")
-        return result
-
-    def time(self, machine: Topology) -> Timing:
-        """Run the program on a machine and return its time."""
-        result = self.simulate(machine)
-        ended = launches_of(result.engine.handles)
-        return Timing(ns_to_ps(result.sim_ns), {each.request_id: each.ended_ps - each.submitted_ps for each in ended})
+def _run_again(program: PreparedRun, machine: Topology, *observers: Observer) -> BenchResult:
+    """Run the program on a machine without its prints. Raises RunError if the program fails."""
+    with redirect_stdout(StringIO()):
+        result = replace(program, machine=machine, verify=False, limits=Limits()).run(*observers)
+    failure = result.completion.error
+    if failure is not None:
+        raise RunError(f"the program fails when it runs again: {type(failure).__name__}: {text_of(failure)}")
+    return result
 
 
-def advise_program(program: RepeatedProgram, machine: Topology, *, workers: int | None = None) -> Advice:
-    """Return advice on a program, which runs on ``machine`` with ``refresh: spread`` and on faster variants."""
-    spread, log = spread_refresh(machine), TraceLog()
-    result = program.simulate(spread, log)
-    found = explain_run(log, result.engine.handles, result.completion.t_start, result.completion.t_end)
-    return advise(result.engine.topology, log, found, program.time, workers=workers)
+def _time(program: PreparedRun, machine: Topology) -> Timing:
+    """Run the program on a machine and return its time."""
+    result = _run_again(program, machine)
+    launches = launches_of(result.engine.handles)
+    return Timing(
+        ns_to_ps(result.sim_ns), {launch.request_id: launch.ended_ps - launch.submitted_ps for launch in launches}
+    )
+
+
+def advise_program(program: PreparedRun, *, workers: int | None = None) -> Advice:
+    """Return advice on a program, which runs on its machine with ``refresh: spread`` and on faster variants."""
+    log = TraceLog()
+    result = _run_again(program, spread_refresh(program.machine), log)
+    explained = explain_run(log, result.engine.handles, result.completion.t_start, result.completion.t_end)
+    return advise(result.engine.topology, log, explained, partial(_time, program), workers=workers)
 
 
 def advise(

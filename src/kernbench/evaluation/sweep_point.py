@@ -11,17 +11,15 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
+from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from kernbench.ccl.config import CclConfig
 from kernbench.common import __version__
 from kernbench.common.config import Document, apply_overrides
-from kernbench.common.data_policy import DataPolicy
 from kernbench.common.errors import InputError, RunError, exit_is_failure
 from kernbench.common.values import value
-from kernbench.engine.engine import GraphEngine
 from kernbench.evaluation.sweep_measure import (
     FAILED,
     INVALID,
@@ -31,11 +29,10 @@ from kernbench.evaluation.sweep_measure import (
     measure,
 )
 from kernbench.observe.trace_log import TraceLog
-from kernbench.runtime_api.bench_registry import Bench, load_bench
-from kernbench.runtime_api.bench_runner import run_bench
-from kernbench.runtime_api.frontends import frontend_settings
+from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.overrides import OverrideTexts
-from kernbench.runtime_api.types import DeviceSelector
+from kernbench.runtime_api.run_options import RunRequest
+from kernbench.runtime_api.run_request import load_program, prepare_run
 from kernbench.topology.builder import Topology, compile_topology
 
 
@@ -43,17 +40,14 @@ from kernbench.topology.builder import Topology, compile_topology
 class SweepJob:
     """The common part of all points of a sweep. ``configuration``: the resolved base machine by path.
 
-    ``bench``: the name that workers load. A bench object never goes to another process.
+    ``request``: the request of each point, without its changes. ``bench``: a function, which runs in this process only;
+    None: workers load the program of the request.
     """
 
-    bench: str | Bench
-    device: str
-    verify: bool
-    data: DataPolicy
-    explain: bool
+    request: RunRequest
     base: Document
-    ccl: CclConfig
     configuration: Mapping[str, Any]
+    bench: Bench | None = None
     version: str = __version__
 
 
@@ -94,8 +88,7 @@ def run_chunk(chunk: PointChunk) -> list[PointOutcome]:
     """
     if chunk.job.version != __version__:
         raise RunError(f"a worker has kernbench {__version__}, the sweep was started by {chunk.job.version}")
-    named = chunk.job.bench
-    bench = load_bench(named) if isinstance(named, str) else named
+    bench = chunk.job.bench or load_program(chunk.job.request.program)
     # A program may print, but only the document of --json may appear on stdout.
     with redirect_stdout(io.StringIO()):
         return [
@@ -144,19 +137,11 @@ def _row_without_figures(error: BaseException) -> PointRow:
 
 
 def _run(job: SweepJob, machine: Topology, bench: Bench, point: PointJob) -> PointRow:
-    log = TraceLog(watch_queues=False) if job.explain else None
-    engine = GraphEngine(machine, job.data, observers=() if log is None else (log,))
-    result = run_bench(
-        topology=machine,
-        bench_fn=bench,
-        device=DeviceSelector(job.device),
-        engine_factory=lambda _machine, _device: engine,
-        params=point.changes.bench,
-        verify=job.verify,
-        ccl=job.ccl,
-        frontends=frontend_settings(point.changes.frontends),
-    )
-    return measure(result, engine, log)
+    program = replace(job.request.program, params=point.changes.bench, settings=point.changes.frontends)
+    prepared = prepare_run(replace(job.request, program=program), bench=bench, machine=machine)
+    log = TraceLog(watch_queues=False) if prepared.observe else None
+    result = prepared.run() if log is None else prepared.run(log)
+    return measure(result, result.engine, log)
 
 
 def _machine(job: SweepJob, machine: Topology) -> PointRow:
