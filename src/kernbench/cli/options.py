@@ -91,11 +91,12 @@ _TYPES: Mapping[str, Mapping[str, Any]] = {
     "tuple[str, ...]": {"multiple": True},
 }
 """The properties of options by the types of their fields; all other options are texts"""
-_COMPLETERS: Mapping[str | None, Completer] = {
+_COMPLETERS: Mapping[str, Completer] = {
     "bench": complete_bench,
-    "machine": complete_machine,
-    "override": complete_override,
+    "topology": complete_machine,
+    "overrides": complete_override,
 }
+"""The words that a shell suggests, by the names of choices"""
 _MORE_OPTIONS = {"Outputs": ("--out", "--port", "--json", "--verbose")}
 """Options of single commands by the heading in ``--help`` under which they stand"""
 Decorator = Callable[[Callable[..., int]], Callable[..., int]]
@@ -103,15 +104,16 @@ Decorator = Callable[[Callable[..., int]], Callable[..., int]]
 
 def make_option(entry: RunOption, *, help_text: str | None = None) -> Decorator:
     """Return the click option of a choice."""
-    properties = dict(_TYPES.get(entry.type, {}))
-    spelling = entry.spelling
-    if entry.negative:
-        spelling, properties = f"{spelling}/{entry.opposite}", {}
-    if entry.completes is not None:
-        properties["shell_complete"] = _COMPLETERS[entry.completes]
-    if entry.metavar is not None:
-        properties["metavar"] = entry.metavar
-    return click.option(spelling, entry.name, default=entry.default, help=help_text or entry.help, **properties)
+    properties = _TYPES.get(entry.type, {}) if entry.opposite is None else {}
+    return click.option(
+        entry.spelling if entry.opposite is None else f"{entry.spelling}/{entry.opposite}",
+        entry.name,
+        default=entry.default,
+        metavar=entry.metavar,
+        help=help_text or entry.help,
+        shell_complete=_COMPLETERS.get(entry.name),
+        **properties,
+    )
 
 
 def options_of(command: Command, kind: type[RunRequest] = RunRequest) -> Decorator:

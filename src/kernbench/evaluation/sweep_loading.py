@@ -209,7 +209,7 @@ def _read_program(entries: Mapping[str, Any], beside: Path) -> ProgramOptions:
     args = entries.get("args")
     return ProgramOptions(
         script=os.fspath((beside / script).resolve()),
-        args=tuple(map(str, args)) if isinstance(args, list) else (),
+        args=tuple(map(str, args)) if isinstance(args, list | tuple) else (),
         as_cuda=entries.get("as_cuda") is True,
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import field, fields, replace
+from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from kernbench.common.data_policy import KEEP_BYTES, DataPolicy
@@ -26,7 +26,6 @@ CclSource: TypeAlias = "str | os.PathLike[str] | CclConfig | None"
 RUN: tuple[Command, ...] = ("run",)
 PAGES: tuple[Command, ...] = ("run", "web")
 SWEEPS: tuple[Command, ...] = ("run", "web", "sweep")
-_OPTION, _TITLE = "option", "title"
 SCRIPT_WALL_S = 600.0
 """Default limit of commands for a script, in seconds: a program with GPU-sized tensors could take days"""
 
@@ -37,24 +36,22 @@ class RunOption:
 
     ``name``, ``type``, ``default``: those of its field; ``title``: that of its group. ``help``: a sentence for
     ``--help``; empty for a choice that is no option. ``flag``: the option; None: the name with dashes. ``metavar``: the
-    form of the value, with its unit. ``negative``: the option has a ``--no-`` form. ``commands``: the commands with
-    this option. ``keyword``: the keyword of ``kb.run``, or None. ``setting``: the front-end setting that the option
-    sets. ``scope``: the only kind of program that accepts the option. ``completes``: the words that a shell suggests.
+    form of the value, with its unit. ``commands``: the commands with this option. ``keyword``: the keyword of
+    ``kb.run``, or None. ``setting``: the front-end setting that the option sets. ``scope``: the only kind of program
+    that accepts the option.
     """
 
+    name: str
+    type: str
+    default: object
+    title: str = ""
     help: str = ""
     flag: str | None = None
     metavar: str | None = None
-    negative: bool = False
     commands: tuple[Command, ...] = SWEEPS
     keyword: str | None = None
     setting: str | None = None
     scope: Scope | None = None
-    completes: str | None = None
-    name: str = ""
-    type: str = ""
-    default: object = None
-    title: str = ""
 
     @property
     def spelling(self) -> str:
@@ -62,29 +59,33 @@ class RunOption:
         return self.flag or f"--{self.name.replace('_', '-')}"
 
     @property
-    def opposite(self) -> str:
-        """The option that turns the choice off, such as ``--no-data``."""
-        return f"--no-{self.spelling.removeprefix('--')}"
+    def opposite(self) -> str | None:
+        """The option that turns a switch off, such as ``--no-data``; None for an option without this form."""
+        is_switch = self.type.startswith("bool") and self.default is not False
+        return f"--no-{self.spelling.removeprefix('--')}" if is_switch else None
 
 
-def option(help_text: str = "", *, default: Any = None, **forms: Any) -> Any:
+def option(help_text: str = "", default: Any = None, **forms: Any) -> Any:
     """Declare a field of a group with its forms, see ``RunOption``."""
-    return field(default=default, metadata={_OPTION: RunOption(help=help_text, **forms)})
+    return field(default=default, metadata={"help": help_text, **forms})
 
 
-def group(kind: Callable[[], object], title: str) -> Any:
-    """Declare a group of a request. ``title``: its heading in ``--help``."""
-    return field(default_factory=kind, metadata={_TITLE: title})
+def group(kind: Callable[[], object], title: str, **forms: Any) -> Any:
+    """Declare a group. ``title``: its heading in ``--help``; ``forms``: those of its options by default."""
+    return field(default_factory=kind, metadata={"title": title, **forms})
 
 
-def list_options(kind: Any, title: str = "") -> Iterator[RunOption]:
-    """Yield the options of a group or of all groups of a request. ``kind``: its class."""
-    for entry in fields(kind):
-        if _TITLE in entry.metadata:
-            yield from list_options(entry.default_factory, entry.metadata[_TITLE])
-        elif _OPTION in entry.metadata:
-            forms: RunOption = entry.metadata[_OPTION]
-            yield replace(forms, name=entry.name, type=str(entry.type), default=entry.default, title=title)
+def list_options(kind: type[RunRequest]) -> Iterator[RunOption]:
+    """Yield the options of all groups of a request."""
+    for part in fields(kind):
+        options: Any = part.default_factory
+        yield from (
+            RunOption(
+                name=entry.name, type=str(entry.type), default=entry.default, **{**part.metadata, **entry.metadata}
+            )
+            for entry in fields(options)
+            if entry.metadata
+        )
 
 
 @value(kw_only=True)
@@ -100,7 +101,6 @@ class ProgramOptions:
         metavar="NAME|FILE.py[:FUNCTION]",
         commands=PAGES,
         keyword="program",
-        completes="bench",
     )
     script: str | None = option(
         "Run a whole file as the program, with the arguments after --.",
@@ -111,18 +111,16 @@ class ProgramOptions:
     args: tuple[str, ...] = option(default=(), commands=PAGES, keyword="args")
     as_cuda: bool = option(
         'Map the PyTorch device "cuda" to the machine (with --script).',
-        default=False,
+        False,
         commands=PAGES,
         keyword="as_cuda",
         setting="torch.as_cuda",
     )
     params: tuple[str, ...] = option(default=(), keyword="params")
     settings: tuple[str, ...] = option(default=(), keyword="settings")
-    strict: bool = option(
-        "Fail at a PyTorch operator that the host would compute.", default=False, setting="torch.strict"
-    )
+    strict: bool = option("Fail at a PyTorch operator that the host would compute.", False, setting="torch.strict")
     from_load: bool = option(
-        "Count the initialisation of a PyTorch program in its time.", default=False, setting="torch.from_load"
+        "Count the initialisation of a PyTorch program in its time.", False, setting="torch.from_load"
     )
     points: int | None = option(
         "Run only the first N x values of a Triton benchmark.", metavar="N", keyword="points", setting="triton.points"
@@ -131,8 +129,9 @@ class ProgramOptions:
     @property
     def setting_texts(self) -> tuple[str, ...]:
         """The front-end settings as texts, those with an option of their own last."""
-        chosen = [(entry.setting, getattr(self, entry.name)) for entry in list_options(type(self)) if entry.setting]
-        return (*self.settings, *(f"{path}={json.dumps(choice)}" for path, choice in chosen if choice))
+        shortcuts = [(entry, getattr(self, entry.name)) for entry in fields(self) if "setting" in entry.metadata]
+        chosen = [(entry.metadata["setting"], choice) for entry, choice in shortcuts if choice != entry.default]
+        return (*self.settings, *(f"{path}={json.dumps(choice)}" for path, choice in chosen))
 
 
 @value(kw_only=True)
@@ -143,18 +142,16 @@ class MachineOptions:
         "Use this machine: a name of 'kernbench list', or a YAML file.  [default: ./topology.yaml, else 'default']",
         metavar="NAME|FILE",
         keyword="machine",
-        completes="machine",
     )
     overrides: tuple[str, ...] = option(
         "Change machine or bench values, such as cube.hbm.slices=16 or bench.m=512 (repeatable).",
-        default=(),
+        (),
         flag="--set",
         metavar="PATH=VALUE",
-        completes="override",
     )
     device: str = option(
         "Run on one device (SIP) or on all.  [default: all]",
-        default="all",
+        "all",
         metavar="sip:N|all",
         commands=PAGES,
         keyword="device",
@@ -176,23 +173,18 @@ class DataOptions:
 
     verify: bool = option(
         "Compute values and evaluate the comparisons of the bench; a mismatch exits with 1.",
-        default=False,
+        False,
         flag="--verify-data",
         commands=PAGES,
         keyword="verify",
+        scope=None,
     )
     data: bool | None = option(
         "Record what is needed to compute values.  [default: record, unless the bench sets data = False]",
-        negative=True,
         keyword="data",
-        scope="simulation",
     )
-    keep: str | None = option(
-        "Keep at most SIZE of unread values.  [default: 1GiB]", metavar="SIZE", scope="simulation"
-    )
-    zeros: bool = option(
-        "Return zeros for values that the program reads (with --no-data).", default=False, scope="simulation"
-    )
+    keep: str | None = option("Keep at most SIZE of unread values.  [default: 1GiB]", metavar="SIZE")
+    zeros: bool = option("Return zeros for values that the program reads (with --no-data).", False)
     share: int = 1
 
     def policy(self, *, sanitize: bool = False, bench: bool = True) -> DataPolicy:
@@ -228,58 +220,34 @@ def _parse_limit(text: str) -> int:
 class LimitOptions:
     """The limits of a run in simulated ns and in seconds of real time. None or infinity: no limit."""
 
-    max_sim_ns: float | None = option(
-        "Stop the run at this simulated time.",
-        metavar="NS",
-        commands=PAGES,
-        keyword="max_sim_ns",
-        scope="simulation",
-    )
+    max_sim_ns: float | None = option("Stop the run at this simulated time.", metavar="NS", keyword="max_sim_ns")
     max_wall_s: float | None = option(
         f"Stop the run after S seconds of real time.  [default: {SCRIPT_WALL_S:.0f} for a script]",
         metavar="S",
-        commands=PAGES,
         keyword="max_wall_s",
-        scope="simulation",
     )
 
 
 @value(kw_only=True)
 class OutputOptions:
-    """The files to write besides the report."""
+    """The files to write besides the report. An evaluation writes the last three."""
 
-    op_log: str | None = option(
-        "Write the op-log to FILE.parquet or FILE.jsonl.", metavar="FILE", commands=RUN, scope="simulation"
-    )
-    trace: str | None = option(
-        "Write a timeline for ui.perfetto.dev or chrome://tracing.",
-        metavar="FILE.json",
-        commands=RUN,
-        scope="simulation",
-    )
+    op_log: str | None = option("Write the op-log to FILE.parquet or FILE.jsonl.", metavar="FILE")
+    trace: str | None = option("Write a timeline for ui.perfetto.dev or chrome://tracing.", metavar="FILE.json")
     trace_filter: str | None = option(
-        "Select parts and track types of the timeline; ! excludes, for example sip0.cube0.*,!links.",
-        metavar="GLOBS",
-        commands=RUN,
-        scope="simulation",
+        "Select parts and track types of the timeline; ! excludes, for example sip0.cube0.*,!links.", metavar="GLOBS"
     )
-    roofline: str | None = option(
-        "Draw a roofline plot of the launches.", metavar="FILE.png", commands=RUN, scope="simulation"
-    )
+    roofline: str | None = option("Draw a roofline plot of the launches.", metavar="FILE.png")
     out: str | None = option(
-        "Write an evaluation to FOLDER.  [default: results/NAME]", metavar="FOLDER", commands=RUN, scope="evaluation"
+        "Write an evaluation to FOLDER.  [default: results/NAME]", metavar="FOLDER", scope="evaluation"
     )
     reference: str | None = option(
         "Compare the collectives of milestone-1h-ccl with the figures of this file.",
         metavar="FILE.csv",
-        commands=RUN,
         scope="evaluation",
     )
     render_only: bool = option(
-        "Redraw the figures of a milestone bench from its data, without a run.",
-        default=False,
-        commands=RUN,
-        scope="evaluation",
+        "Redraw the figures of a milestone bench from its data, without a run.", False, scope="evaluation"
     )
 
 
@@ -287,33 +255,15 @@ class OutputOptions:
 class ObservationOptions:
     """The records and reports of the time and the errors of a run."""
 
-    explain: bool = option(
-        "Print first where the time went: critical path, source lines, roofline.",
-        default=False,
-        commands=RUN,
-        scope="simulation",
-    )
-    advise: bool = option(
-        "Simulate the run again with each limiting resource 10 % faster.",
-        default=False,
-        commands=RUN,
-        keyword="advise",
-        scope="simulation",
-    )
+    explain: bool = option("Print first where the time went: critical path, source lines, roofline.", False)
+    advise: bool = option("Simulate the run again with each limiting resource 10 % faster.", False, keyword="advise")
     observe: bool = option(
         "Record causes for the verdict; without them the run is a sixth faster.  [default: observe]",
-        default=True,
-        negative=True,
-        commands=RUN,
+        True,
         keyword="observe",
-        scope="simulation",
     )
-    sanitize: bool = option(
-        "Report reads of unwritten bytes, races and full scratch.", default=False, commands=RUN, scope="simulation"
-    )
-    trace_ccl: bool = option(
-        "Print each message that a PE sends or receives.", default=False, commands=RUN, scope="simulation"
-    )
+    sanitize: bool = option("Report reads of unwritten bytes, races and full scratch.", False)
+    trace_ccl: bool = option("Print each message that a PE sends or receives.", False)
 
 
 @value(kw_only=True)
@@ -322,10 +272,10 @@ class RunRequest:
 
     program: ProgramOptions = group(ProgramOptions, "Program")
     machine: MachineOptions = group(MachineOptions, "Machine")
-    data: DataOptions = group(DataOptions, "Data")
-    limits: LimitOptions = group(LimitOptions, "Limits")
-    outputs: OutputOptions = group(OutputOptions, "Outputs")
-    observation: ObservationOptions = group(ObservationOptions, "Explanation")
+    data: DataOptions = group(DataOptions, "Data", scope="simulation")
+    limits: LimitOptions = group(LimitOptions, "Limits", commands=PAGES, scope="simulation")
+    outputs: OutputOptions = group(OutputOptions, "Outputs", commands=RUN, scope="simulation")
+    observation: ObservationOptions = group(ObservationOptions, "Explanation", commands=RUN, scope="simulation")
 
     @classmethod
     def of(cls, **choices: object) -> Self:
@@ -345,12 +295,12 @@ class RunRequest:
         return (*self.machine.overrides, *self.program.params, *self.program.setting_texts)
 
     def list_flags(self, scope: Scope) -> list[str]:
-        """Return the given options that only programs of ``scope`` accept."""
-        choices = {entry.name: getattr(part, entry.name) for part in self._groups() for entry in fields(part)}
-        given = [(entry, choices[entry.name]) for entry in list_options(type(self)) if entry.scope == scope]
+        """Return the chosen options that only programs of ``scope`` accept."""
+        parts = [getattr(self, part.name) for part in fields(self)]
+        choices = {entry.name: getattr(part, entry.name) for part in parts for entry in fields(part)}
+        options = [entry for entry in list_options(type(self)) if entry.scope == scope]
         return [
-            entry.opposite if choice is False else entry.spelling for entry, choice in given if choice != entry.default
+            entry.opposite if entry.opposite and choices[entry.name] is False else entry.spelling
+            for entry in options
+            if choices[entry.name] != entry.default
         ]
-
-    def _groups(self) -> list[Any]:
-        return [getattr(self, entry.name) for entry in fields(self)]
