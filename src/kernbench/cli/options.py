@@ -21,24 +21,18 @@ def current_session() -> Session | None:
     return None if context is None else context.find_object(Session)
 
 
-def _note_debug(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    session = ctx.find_object(Session)
-    if session is not None and wanted:
-        session.debug = True
+def _note(name: str) -> Callable[[click.Context, click.Parameter, bool], bool]:
+    """Return a callback that sets a switch of the session."""
 
+    def note(ctx: click.Context, _: click.Parameter, is_on: bool) -> bool:
+        session = ctx.find_object(Session)
+        if session is not None and is_on:
+            setattr(session, name, True)
+            if name == "as_json":
+                session.output.reserve()
+        return is_on
 
-def _note_verbose(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    session = ctx.find_object(Session)
-    if session is not None and wanted:
-        session.verbose = True
-
-
-def _note_json(ctx: click.Context, _: click.Parameter, wanted: bool) -> bool:
-    session = ctx.find_object(Session)
-    if session is not None and wanted:
-        session.as_json = True
-        session.output.reserve()
-    return wanted
+    return note
 
 
 class ProgramCommand(click.RichCommand):
@@ -158,21 +152,21 @@ set_option = make_option(
     _ENTRIES["overrides"], help_text="Change one value of the machine, for example cube.hbm.slices=16 (repeatable)."
 )
 _json_option = click.option(
-    "--json", "as_json", is_flag=True, callback=_note_json, help="Print one JSON document instead of tables."
+    "--json", "as_json", is_flag=True, callback=_note("as_json"), help="Print one JSON document instead of tables."
 )
 verbose_option = click.option(
     "-v",
     "--verbose",
     is_flag=True,
     expose_value=False,
-    callback=_note_verbose,
+    callback=_note("verbose"),
     help="Print all tables and the full report of a deadlock.",
 )
 _debug_option = click.option(
     "--debug",
     is_flag=True,
     expose_value=False,
-    callback=_note_debug,
+    callback=_note("debug"),
     is_eager=True,
     help="Print the Python traceback of an error.",
 )

@@ -36,30 +36,33 @@ def command(session: Session, request: RunRequest, positional: tuple[str, ...], 
     refuse_arguments(request, positional)
     if request.program.bench is None and request.program.script is None:
         raise click.UsageError("Missing option '--bench' or '--script'.")
-    prepared = prepare_run(request)
+    prepared, outputs = prepare_run(request), request.outputs
     if prepared.bench.evaluation:
         code: int = late(EVALUATION, "evaluate")(prepared, request.list_flags("simulation"), session)
         return code
     _refuse_options(request, prepared)
-    files = _list_files(request, prepared)
-    shows_links, shows_queues = files is not None and files.shows_links, files is not None and files.trace is not None
+    files: RunFiles | None = None
+    if any(path is not None for path in (outputs.op_log, outputs.trace, outputs.trace_filter, outputs.roofline)):
+        files = late(FILES, "list_files")(prepared.machine, outputs)
+    shows_links = files is not None and files.shows_links
+    prepared = replace(prepared, links=shows_links, queues=outputs.trace is not None)
     if prepared.advise:
         say(f"advice: if {prepared.bench.name} succeeds, it runs again on this machine and on faster ones")
-    found = simulate(replace(prepared, links=shows_links, queues=shows_queues), show_progress())
+    run = simulate(prepared, show_progress())
     if as_json:
-        found = _print_document(found)
+        run = _print_document(run)
     explain = request.observation.explain
     try:
-        is_complete = as_json or print_run(stdout(), found, explain=explain, verbose=session.verbose)
+        is_complete = as_json or print_run(stdout(), run, explain=explain, verbose=session.verbose)
         if not is_complete:
             say("interrupted: the explanation of the run's time is incomplete")
         if files is not None:
-            files.write(found)
+            files.write(run)
     finally:  # the program's error is printed last, where the user sees it
-        raised = found.live.result.error if found.live is not None and found.live.result is not None else None
+        raised = run.live.result.error if run.live is not None and run.live.result is not None else None
         if raised is not None:
             report_program_error(raised, session)
-    return found.exit_code if is_complete else INTERRUPTED
+    return run.exit_code if is_complete else INTERRUPTED
 
 
 def _refuse_options(request: RunRequest, prepared: PreparedRun) -> None:
@@ -73,22 +76,12 @@ def _refuse_options(request: RunRequest, prepared: PreparedRun) -> None:
         raise click.UsageError("--no-observe records no data for --explain, --advise, --trace or --roofline.")
 
 
-def _list_files(request: RunRequest, prepared: PreparedRun) -> RunFiles | None:
-    """Return the files to write, or None if no file is requested."""
-    outputs = request.outputs
-    paths = outputs.op_log, outputs.trace, outputs.trace_filter, outputs.roofline
-    if all(path is None for path in paths):
-        return None
-    files: RunFiles = late(FILES, "list_files")(prepared.machine, *paths)
-    return files
-
-
-def _print_document(found: Run) -> Run:
+def _print_document(run: Run) -> Run:
     """Print a run as JSON and return it. If the user interrupts its explanation, print the run without it."""
     try:
-        document = found.to_dict()
+        document = run.to_dict()
     except KeyboardInterrupt:
-        found = found.without_explanation()
-        document = found.to_dict()
+        run = run.without_explanation()
+        document = run.to_dict()
     print_json(document)
-    return found
+    return run

@@ -37,10 +37,12 @@ def evaluate(prepared: PreparedRun, flags: Sequence[str], session: Session) -> i
 
 
 def _print(console: Console, summary: Summary) -> None:
-    made = table(summary.title, *(number(each.name) if each.figures else text(each.name) for each in summary.columns))
+    figures = table(
+        summary.title, *(number(column.name) if column.figures else text(column.name) for column in summary.columns)
+    )
     for row in summary.rows:
-        made.add_row(*row)
-    show(console, made)
+        figures.add_row(*row)
+    show(console, figures)
     for note in summary.notes:
         console.print(note, soft_wrap=True)
     console.print(f"in {summary.folder}: {', '.join(summary.files)}", style="green", soft_wrap=True)

@@ -57,17 +57,17 @@ def command(
     # Fail on an occupied port before a long run.
     server = None if port is None else PageServer(Shelf(), port)
     watcher = None if server is None else Watcher(source, server)
-    made = _make(source)
+    result = _make(source)
     if place is not None:
-        made.page.write(place)
+        result.page.write(place)
         say(f"wrote {place}, and {place.name}.config.yaml with its machine")
-    exit_code = 0 if made.run is None else made.run.exit_code
+    exit_code = 0 if result.run is None else result.run.exit_code
     served = None if exit_code == INTERRUPTED else watcher
-    _print(made, place, None if served is None else served.server.url, as_json=as_json)
-    if made.run is not None and exit_code:
-        _report(made.run, place, session)
+    _print(result, place, None if served is None else served.server.url, as_json=as_json)
+    if result.run is not None and exit_code:
+        _report(result.run, place, session)
     if served is not None:
-        served.server.shelf.put(made.page.content)
+        served.server.shelf.put(result.page.content)
         _serve(served)
     return exit_code
 
@@ -80,20 +80,20 @@ def _make(source: PageRequest) -> MadePage:
         raise
 
 
-def _print(made: MadePage, place: Path | None, url: str | None, *, as_json: bool) -> None:
+def _print(result: MadePage, place: Path | None, url: str | None, *, as_json: bool) -> None:
     """Print the name and a summary of the page."""
-    run = made.run
+    run = result.run
     if as_json:
-        print_json({"page": None if place is None else str(place), "url": url, **made.to_dict()})
+        print_json({"page": None if place is None else str(place), "url": url, **result.to_dict()})
         return
     rows = [] if place is None else [("file", str(place))]
     rows += [] if url is None else [("address", url)]
-    rows.append(("size", format_size(made.page.nbytes)))
+    rows.append(("size", format_size(result.page.nbytes)))
     if run is not None:
         rows = [("verdict", run.verdict.sentence), *rows]
         rows += [("bench", run.bench), ("status", run.status), ("simulated", format_ns(run.latency_ns))]
         rows += [("loading", str(run.load).removeprefix("loading: "))] if run.load is not None and run.load.ns else []
-        rows += [("compared", str(each)) for each in run.checks]
+        rows += [("compared", str(check)) for check in run.checks]
         rows.append(("values", str(run.data)))
     show(stdout(), facts("Page", rows))
 
@@ -101,8 +101,8 @@ def _print(made: MadePage, place: Path | None, url: str | None, *, as_json: bool
 def _report(run: Run, place: Path | None, session: Session) -> None:
     """Print the error of the run."""
     if run.exit_code == INTERRUPTED:
-        kept = "without --out, no page is written" if place is None else "the page shows the run until then"
-        say(f"interrupted: {kept}")
+        page = "without --out, no page is written" if place is None else "the page shows the run until then"
+        say(f"interrupted: {page}")
         return
     raised = None if run.live is None or run.live.result is None else run.live.result.error
     if raised is not None:

@@ -133,11 +133,11 @@ def advise(
     simulations run one after another.
     """
     main = explained.main_launch
-    chosen = [each for each in _candidates(machine, explained) if _variant(machine, each) is not None]
+    chosen = [names for names in _candidates(machine, explained) if _variant(machine, names) is not None]
     timings = _measure(machine, chosen, rerun, workers or os.cpu_count() or 1)
-    before = Timing(explained.path.ps, {each.request_id: each.path.ps for each in explained.launches})
-    made = [_compare(machine, names, before, after, main) for names, after in zip(chosen, timings, strict=True)]
-    shown = sorted((each for each in made if each.share >= SMALLEST_SHARE), key=lambda each: -each.share)
+    before = Timing(explained.path.ps, {launch.request_id: launch.path.ps for launch in explained.launches})
+    changes = [_compare(machine, names, before, after, main) for names, after in zip(chosen, timings, strict=True)]
+    shown = sorted((change for change in changes if change.share >= SMALLEST_SHARE), key=lambda change: -change.share)
     return Advice(
         launch="" if main is None else main.name,
         timing=before,
@@ -146,17 +146,17 @@ def advise(
     )
 
 
-def _candidates(machine: Topology, found: RunExplanation) -> list[tuple[str, ...]]:
+def _candidates(machine: Topology, explained: RunExplanation) -> list[tuple[str, ...]]:
     """Return the groups of resources to make faster. They have the largest shares of the run or of its main launch."""
-    known = find_resources(machine.configured)
-    main = found.main_launch
+    resources = find_resources(machine.configured)
+    main = explained.main_launch
     most: dict[str, float] = {}
-    for shares, roofline in [(found.shares, found.roofline), *([(main.shares, main.roofline)] if main else [])]:
+    for shares, roofline in [(explained.shares, explained.roofline), *([(main.shares, main.roofline)] if main else [])]:
         for name, share in _potentials(shares, roofline):
             most[name] = max(most.get(name, 0.0), share)
-    ordered = sorted((name for name in most if name in known), key=lambda name: -most[name])[:MOST_RESOURCES]
-    ties = [group for roofline in (found.roofline, *([main.roofline] if main else [])) for group in roofline.ties]
-    ties += [each.resources for each in sum_resources(found.shares if main is None else main.shares)[:1]]
+    ordered = sorted((name for name in most if name in resources), key=lambda name: -most[name])[:MOST_RESOURCES]
+    ties = [group for roofline in (explained.roofline, *([main.roofline] if main else [])) for group in roofline.ties]
+    ties += [summed.resources for summed in sum_resources(explained.shares if main is None else main.shares)[:1]]
     groups = [pair for group in ties if len(group) > 1 for pair in (*combinations(group, 2), group)]
     return list(dict.fromkeys([*((name,) for name in ordered), *groups]))
 
@@ -165,17 +165,17 @@ def _potentials(shares: Iterable[PathShare], roofline: Roofline) -> Iterator[tup
     """Yield resources with the shares of their bounds, then with their shares of the critical path, queues included."""
     for bound in roofline.bounds:
         yield bound.resource, bound.ps / roofline.measured_ps
-    for each in divide_ties(sum_resources(shares)):
-        yield each.resource, each.ps / roofline.measured_ps
+    for summed in divide_ties(sum_resources(shares)):
+        yield summed.resource, summed.ps / roofline.measured_ps
 
 
 def _variant(machine: Topology, names: Sequence[str]) -> Topology | None:
     """Return the machine with faster resources; None if this machine is invalid or equals the original."""
     try:
-        made = compile_variant(machine, speed_up(machine.configured, names, FASTER))
+        variant = compile_variant(machine, speed_up(machine.configured, names, FASTER))
     except ConfigError:
         return None
-    return made if settings_of(machine.configured, names, FASTER) else None
+    return variant if settings_of(machine.configured, names, FASTER) else None
 
 
 _AUTOGRAD = "torch"
@@ -198,10 +198,10 @@ def _simulate(number: int) -> Timing:
 
 def _measure(machine: Topology, chosen: Sequence[Sequence[str]], rerun: Rerun, workers: int) -> list[Timing]:
     """Simulate all variants. Forked processes inherit the program, so it is not pickled."""
-    machines = [made for made in (_variant(machine, names) for names in chosen) if made is not None]
+    machines = [variant for variant in (_variant(machine, names) for names in chosen) if variant is not None]
     one_by_one = _AUTOGRAD in sys.modules or "fork" not in multiprocessing.get_all_start_methods()
     if workers < 2 or len(machines) < 2 or one_by_one:
-        return [rerun(made) for made in machines]
+        return [rerun(variant) for variant in machines]
     forked, task = multiprocessing.get_context("fork"), (rerun, machines)
     with ProcessPoolExecutor(min(workers, len(machines)), forked, _take_task, task) as pool:
         return list(pool.map(_simulate, range(len(machines))))

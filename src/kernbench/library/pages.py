@@ -159,7 +159,7 @@ def _describe_failure(run: Run) -> str:
     if run.ok:
         return ""
     why = "" if run.error is None or run.status == "NO_REQUESTS" else f": {run.error}"
-    places = [each for each in _place_lines(run.place) if each.removeprefix("at ") not in why]
+    places = [line for line in _place_lines(run.place) if line.removeprefix("at ") not in why]
     return "\n".join([f"{run.bench}: {run.status}{why}", *places])
 
 

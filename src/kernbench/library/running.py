@@ -92,6 +92,8 @@ def run(
     An error of the program is not raised: it is in the result, whose ``raise_for_status`` raises it. Ctrl-C ends the
     run, and the result contains the finished work. Raises InputError for an invalid program, machine or parameter.
     """
+    if advise and not observe:
+        raise InputError("advise needs an observed run: remove observe=False")
     request = RunRequest.of(
         **script_choices(program, script, args, as_cuda=as_cuda),
         points=points,

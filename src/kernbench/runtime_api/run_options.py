@@ -268,7 +268,7 @@ class ObservationOptions:
 
 @value(kw_only=True)
 class RunRequest:
-    """All choices of a user for a run, in groups. ``prepare_run`` loads and checks them."""
+    """The choices of a user for a run, in groups. ``prepare_run`` loads and checks them."""
 
     program: ProgramOptions = group(ProgramOptions, "Program")
     machine: MachineOptions = group(MachineOptions, "Machine")

@@ -89,8 +89,6 @@ def prepare_run(request: RunRequest, *, bench: Bench | None = None, machine: Top
         params = (*changes.bench, *_list_evaluation_params(request))
         no_data = DataPolicy(keep=False)
         return PreparedRun(bench=bench, machine=machine, params=params, device=request.machine.device, data=no_data)
-    if observation.advise and not observation.observe:
-        raise InputError("advise needs an observed run: remove observe=False")
     ccl = request.machine.ccl
     if isinstance(ccl, str | os.PathLike):
         check_ccl(os.fspath(ccl))
