@@ -22,6 +22,7 @@ from kernbench.evaluation.sweep_point import PointChunk, PointOutcome, run_chunk
 from kernbench.evaluation.sweep_results import TABLE_FILE, pareto_front, write_results
 from kernbench.evaluation.sweep_table import read_sweep_table
 from kernbench.observe.critical_path_model import PathPart
+from kernbench.runtime_api.run_options import RunRequest
 from kernbench.topology.builder import Topology, compile_topology
 
 GRID = """\
@@ -68,7 +69,7 @@ def user_bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plan(user_bench: Path, tmp_path_factory: pytest.TempPathFactory) -> SweepPlan:
     folder = tmp_path_factory.mktemp("plan")
     (folder / "grid.yaml").write_text(GRID.replace("user.py", str(user_bench)))
-    return plan_sweep(folder / "grid.yaml", "default")
+    return plan_sweep(folder / "grid.yaml", RunRequest.of(topology="default"))
 
 
 @pytest.fixture(scope="module", autouse=True)
