@@ -38,7 +38,7 @@ from kernbench.runtime_api.launch_report import LaunchSplit
 from kernbench.runtime_api.operators import OperatorUse
 
 if TYPE_CHECKING:
-    from kernbench.observe.sanitizer import Finding
+    from kernbench.observe.findings import Finding
 
 SMALLEST_SHARE = 0.005
 MOST_QUEUES, MOST_LINKS, MOST_FINDINGS, MOST_PRINTED, MOST_COMPARED = 8, 8, 5, 8, 6

@@ -24,7 +24,7 @@ BUSIEST_MEMORIES = 32
 _MEMORIES = ("hbm_ctrl", "sram")
 
 
-@value
+@value(kw_only=True)
 class EngineUsage:
     """One type of engine over all PEs that used it.
 
@@ -33,11 +33,11 @@ class EngineUsage:
     """
 
     engine: str
-    pes: int
-    records: int
+    pes: int = 0
+    records: int = 0
     busy_ns: float
-    window_ns: float
-    occupancy: float
+    window_ns: float = 0.0
+    occupancy: float = 0.0
 
 
 @value

@@ -64,10 +64,10 @@ class PhaseSummary:
     """
 
     phase: str
-    requests: int
-    nbytes: int
+    requests: int = 0
+    nbytes: int = 0
     busy_ns: float
-    longest_ns: float
+    longest_ns: float = 0.0
 
 
 @value(kw_only=True)

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from kernbench.common.errors import AbandonedError
-from kernbench.common.figures import derived_after, figure
+from kernbench.common.figures import figure
 from kernbench.common.ids import pe_part
-from kernbench.common.units import ns_to_ps, ps_to_ns, whole_ps
+from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import value
 from kernbench.core.log import LAST_RECORD
 from kernbench.di.part import PE_KINDS
@@ -48,22 +48,18 @@ class LaunchSplit:
 
     name: str
     title: str = figure(fallback="name")
-    algorithm: str | None
-    launches: int
-    pe_count: int
-    late_pes: int
-    before_ns: float
-    kernel_ns: float
-    after_ns: float
-    slowest: PeCoord = figure(key="slowest_pe")
-    slowest_ns: float
-    shares: tuple[TimeShare, ...]
+    algorithm: str | None = None
+    launches: int = 1
+    pe_count: int = 0
+    late_pes: int = 0
+    total_ns: float
+    before_ns: float = 0.0
+    kernel_ns: float = 0.0
+    after_ns: float = 0.0
+    slowest: PeCoord = figure(key="slowest_pe", default=(0, 0, 0))
+    slowest_ns: float = 0.0
+    shares: tuple[TimeShare, ...] = ()
     blocks: tuple[str, ...] = ()
-
-    @derived_after("late_pes")
-    def total_ns(self) -> float:
-        """The time from submission to completion."""
-        return whole_ps(self.before_ns + self.kernel_ns + self.after_ns)
 
 
 @value(kw_only=True)
@@ -161,6 +157,7 @@ def _split(works: Works, handle: RequestHandle, launches: int) -> LaunchSplit:
         algorithm=handle.msg.algorithm if isinstance(handle.msg, KernelLaunchMsg) else None,
         launches=launches,
         pe_count=len(kernels),
+        total_ns=ps_to_ns(handle.ended_ps - handle.submitted_ps),
         before_ns=ps_to_ns(begin - handle.submitted_ps),
         kernel_ns=ps_to_ns(end - begin),
         after_ns=ps_to_ns(handle.ended_ps - end),
