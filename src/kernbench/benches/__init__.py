@@ -1,33 +1,5 @@
-"""The builtin benches. Importing the package registers all of them."""
+"""The builtin benches: a module each, which is imported when its bench is looked up."""
 
-from kernbench.benches import (
-    attention,
-    ccl_allreduce,
-    gemm_single_pe,
-    hello_send,
-    ipcq_allreduce,
-    matmul_composite,
-    milestone_1h_ccl,
-    milestone_1h_gemm,
-    qkv_gemm,
-    qkv_gemm_multi_pe,
-    tp_block,
-    tp_mlp,
-    va_offset_verify,
-)
+from kernbench.runtime_api.bench_registry import REGISTRY
 
-__all__ = [
-    "attention",
-    "ccl_allreduce",
-    "gemm_single_pe",
-    "hello_send",
-    "ipcq_allreduce",
-    "matmul_composite",
-    "milestone_1h_ccl",
-    "milestone_1h_gemm",
-    "qkv_gemm",
-    "qkv_gemm_multi_pe",
-    "tp_block",
-    "tp_mlp",
-    "va_offset_verify",
-]
+REGISTRY.add_package(__name__)

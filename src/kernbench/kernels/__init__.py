@@ -1,64 +1,58 @@
-"""Kernels of the package, by the names that a launch accepts."""
+"""Kernels of the package, by the names that a launch accepts. The module of a kernel is imported on first use."""
 
-from collections.abc import Callable
-from types import MappingProxyType
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
 
 from kernbench.common.errors import UnknownNameError
-from kernbench.kernels.attention import attention
-from kernbench.kernels.elementwise import (
-    add,
-    elementwise,
-    elementwise_composite,
-    mul,
-    offset_copy,
-    shards_to_rows,
-    silu_mul,
-    strided_copy,
-)
-from kernbench.kernels.gemm import (
-    gemm_columns,
-    gemm_composite,
-    gemm_simple,
-    qkv_composite,
-    qkv_projection,
-)
-from kernbench.kernels.indexing import embedding_one_hot, embedding_rows
-from kernbench.kernels.linear import add_bias, linear, mlp
-from kernbench.kernels.norms import layernorm, rmsnorm, softmax
+from kernbench.common.late import late
 
+Kernel: TypeAlias = Callable[..., None]
 __all__ = ["BUILTIN_KERNELS", "builtin_kernel"]
 
-BUILTIN_KERNELS: MappingProxyType[str, Callable[..., None]] = MappingProxyType(
-    {
-        "builtin.add": add,
-        "builtin.add_bias": add_bias,
-        "builtin.attention": attention,
-        "builtin.elementwise": elementwise,
-        "builtin.elementwise_composite": elementwise_composite,
-        "builtin.embedding_one_hot": embedding_one_hot,
-        "builtin.embedding_rows": embedding_rows,
-        "builtin.gemm": gemm_simple,
-        "builtin.gemm_columns": gemm_columns,
-        "builtin.gemm_composite": gemm_composite,
-        "builtin.layernorm": layernorm,
-        "builtin.linear": linear,
-        "builtin.mlp": mlp,
-        "builtin.mul": mul,
-        "builtin.offset_copy": offset_copy,
-        "builtin.qkv": qkv_projection,
-        "builtin.qkv_composite": qkv_composite,
-        "builtin.rmsnorm": rmsnorm,
-        "builtin.shards_to_rows": shards_to_rows,
-        "builtin.silu_mul": silu_mul,
-        "builtin.softmax": softmax,
-        "builtin.strided_copy": strided_copy,
-    }
-)
+_PREFIX = "builtin."
+_MODULES = {
+    "attention": ("attention",),
+    "elementwise": (
+        *("add", "elementwise", "elementwise_composite", "mul", "offset_copy", "shards_to_rows", "silu_mul"),
+        "strided_copy",
+    ),
+    "gemm": ("gemm_columns", "gemm_composite", "gemm_simple", "qkv_composite", "qkv_projection"),
+    "indexing": ("embedding_one_hot", "embedding_rows"),
+    "linear": ("add_bias", "linear", "mlp"),
+    "norms": ("layernorm", "rmsnorm", "softmax"),
+}
+"""The functions of each module that a launch accepts by name"""
+_NAMES = {"gemm_simple": "gemm", "qkv_projection": "qkv"}
+"""The names of functions that have another name in a launch"""
 
 
-def builtin_kernel(name: str) -> Callable[..., None]:
+class _KernelsByName(Mapping[str, Kernel]):
+    """The kernels by their names, sorted."""
+
+    def __init__(self) -> None:
+        places = {_PREFIX + _NAMES.get(name, name): (module, name) for module in _MODULES for name in _MODULES[module]}
+        self._places = dict(sorted(places.items()))
+
+    def __getitem__(self, name: str) -> Kernel:
+        module, function = self._places[name]
+        kernel: Kernel = late(f"{__name__}.{module}", function)
+        return kernel
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+BUILTIN_KERNELS: Mapping[str, Kernel] = _KernelsByName()
+
+
+def builtin_kernel(name: str) -> Kernel:
     """Return the kernel called ``name``, with or without ``builtin.``. Raises UnknownNameError with all names."""
-    found = BUILTIN_KERNELS.get(name) or BUILTIN_KERNELS.get(f"builtin.{name}")
-    if found is None:
+    full_name = name if name in BUILTIN_KERNELS else _PREFIX + name
+    if full_name not in BUILTIN_KERNELS:
         raise UnknownNameError("kernel", name, tuple(BUILTIN_KERNELS))
-    return found
+    return BUILTIN_KERNELS[full_name]

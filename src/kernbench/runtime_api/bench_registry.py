@@ -16,6 +16,7 @@ import importlib.metadata
 import importlib.util
 import inspect
 import os
+import pkgutil
 import re
 import runpy
 import sys
@@ -97,6 +98,11 @@ class BenchRegistry:
     def __init__(self, group: str | None = None) -> None:
         self._benches: dict[str, Bench] = {}
         self._pending_group = group
+        self._packages: list[str] = []
+
+    def add_package(self, package: str) -> None:
+        """Add the benches of a package. The module of a bench has its name, and is imported at the first look-up."""
+        self._packages.append(package)
 
     def bench(
         self,
@@ -132,8 +138,10 @@ class BenchRegistry:
     def lookup(self, name: str) -> Bench:
         """Return the bench called ``name``. Raises UnknownNameError, which lists all benches, if there is none."""
         self._load_group()
+        self._load_module(_normalise(name))
         bench = self._benches.get(_normalise(name))
         if bench is None:
+            self._load_packages()
             hint = "name your own file as path/to/file.py[:function]"
             raise UnknownNameError("bench", name, tuple(sorted(self._benches)), hint)
         return bench
@@ -141,6 +149,7 @@ class BenchRegistry:
     def list_benches(self) -> tuple[Bench, ...]:
         """Return all benches, sorted by name."""
         self._load_group()
+        self._load_packages()
         return tuple(self._benches[name] for name in sorted(self._benches))
 
     def forget_file(self, file: str) -> None:
@@ -149,10 +158,24 @@ class BenchRegistry:
 
     def _enter(self, bench: Bench) -> None:
         _check_bench(bench)
+        self._load_module(bench.name)
         existing = self._benches.get(bench.name)
         if existing is not None:
             raise BenchError(f"{bench.file}: a bench {bench.name!r} exists already, in {existing.file}")
         self._benches[bench.name] = bench
+
+    def _load_module(self, name: str) -> None:
+        """Import the module of a packaged bench; do nothing for another name."""
+        module = name.replace("-", "_")
+        if module.isidentifier():
+            for package in self._packages:
+                if importlib.util.find_spec(f"{package}.{module}") is not None:
+                    importlib.import_module(f"{package}.{module}")
+
+    def _load_packages(self) -> None:
+        for package in self._packages:
+            for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
+                importlib.import_module(module.name)
 
     def _load_group(self) -> None:
         group, self._pending_group = self._pending_group, None
