@@ -21,7 +21,6 @@ from kernbench.observe.path_resources import PathShare, divide_ties, sum_resourc
 from kernbench.observe.roofline import BUSY, Bound, Difference, Roofline
 from kernbench.observe.slices import SliceTime
 from kernbench.observe.verdict import RunVerdict, Verdict
-from kernbench.result.forms import read_plain
 from kernbench.result.table import (
     LINE,
     Table,
@@ -452,12 +451,6 @@ def _say_work(bound: Bound) -> str:
 
 def _say_rate(bound: Bound) -> str:
     return "measured" if bound.unit == BUSY else f"{bound.rate:g}{' GB/s' if bound.unit == 'bytes' else '/ns'}"
-
-
-def read_explanation(bench: str, document: Any) -> Explanation:
-    """Return the explanation of a run of ``bench`` that a document contains, see ``read_plain``."""
-    explanation: Explanation = read_plain(Explanation, document)
-    return replace(explanation, name=bench)
 
 
 def describe_explanation(bench: str, explained: RunExplanation) -> Explanation:
