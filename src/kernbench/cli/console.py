@@ -9,7 +9,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import rich_click as click
@@ -20,15 +20,11 @@ from rich.text import Text
 
 from kernbench.cli.options import current_session
 from kernbench.common.files import FIGURES, json_text
-from kernbench.common.units import format_size
 from kernbench.library.progress import ProgressDisplay
 from kernbench.result.table import Table as Listing
-from kernbench.result.table import bar_text
 
 if TYPE_CHECKING:
     from kernbench.common.config_keys import ConfigKey
-    from kernbench.observe.statistics import LinkTraffic
-    from kernbench.probe.report import LinkLoad
 
 ReportLine: TypeAlias = tuple[str, str]
 """A line of a report, and its style"""
@@ -203,17 +199,6 @@ def _print_counted(console: Console, line: Text) -> int:
     return 1 + line.plain.count("\n")
 
 
-def link_table(title: str, links: Sequence[LinkTraffic | LinkLoad], peaks: Sequence[int] = ()) -> Table:
-    """Tabulate the loads of links. ``peaks``: peak bytes in the FIFO of each link, if recorded."""
-    names = ("GB/s", "carried", "busy", *(["peak FIFO"] if peaks else []))
-    made = table(title, text("from"), text("to"), *(number(name) for name in names), text(""))
-    for at, link in enumerate(links):
-        carried, busy = format_size(link.nbytes), f"{link.utilisation:.1%}"
-        peak = [format_size(peaks[at])] if peaks else []
-        made.add_row(link.src, link.dst, f"{link.bw_gbs:g}", carried, busy, *peak, bar_text(link.utilisation))
-    return made
-
-
 def key_tables(key: ConfigKey, machine: str) -> list[Table]:
     """Return the description of a key and the keys below it as tables."""
     rows = [("type", type_text(key)), ("allowed", key.allowed), ("default", key.default_text)]
@@ -236,11 +221,6 @@ def key_table(title: str, section: ConfigKey, here: str | None = None) -> Table:
 def type_text(key: ConfigKey) -> str:
     """Return the type of a key with its unit."""
     return f"{key.type}, {key.unit}" if key.unit and key.unit != "bytes" else key.type
-
-
-def time_cells(ns: float, share: float) -> tuple[str, str, str]:
-    """Return a time, its share of the total, and a bar of the share."""
-    return f"{ns:,.3f}", f"{share:.1%}", bar_text(share)
 
 
 def print_json(document: Json) -> None:

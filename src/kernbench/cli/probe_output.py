@@ -8,14 +8,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from kernbench.cli.console import facts, link_table, number, show, show_report, table, text
+from kernbench.cli.console import facts, number, render, show, show_report, table, text
 from kernbench.common.files import write_bytes
 from kernbench.common.ids import pe_name
 from kernbench.common.late import late
 from kernbench.common.units import format_size, ps_to_ns
 from kernbench.library.probes import Probe
 from kernbench.probe.memory_case import SliceReport
-from kernbench.probe.report import NotHere, ProbeReport
+from kernbench.probe.report import LinkLoad, NotHere, ProbeReport
+from kernbench.result.run_tables import links_table
 from kernbench.result.table import bar_text as bar
 from kernbench.topology.builder import Topology
 
@@ -182,7 +183,8 @@ def _shares(report: ProbeReport) -> Table:
 def _links(report: ProbeReport) -> Table:
     stream = report.sustained
     many = f"{stream.transactions} × {format_size(stream.nbytes)}, {stream.outstanding} outstanding"
-    return link_table(f"{report.case}: busiest links of the stream ({many})", stream.busiest)
+    title = f"{report.case}: busiest links of the stream ({many})"
+    return render(links_table(stream.busiest, title, LinkLoad, None))
 
 
 def draw_memory(reports: Sequence[SliceReport], path: str) -> None:

@@ -8,10 +8,11 @@ from dataclasses import replace
 from enum import Enum
 from functools import partial
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
 
 from kernbench.common.errors import InputError
-from kernbench.common.figures import figures_of
+from kernbench.common.figures import dataclass_in, figures_of, hints_of
 from kernbench.common.late import late
 from kernbench.common.values import value
 
@@ -191,15 +192,17 @@ def table_columns(row_type: type) -> dict[str, TableColumn[Any]]:
     """Return a column for each described figure of a dataclass, by name: its key in documents."""
     columns: dict[str, TableColumn[Any]] = {}
     for entry in figures_of(row_type):
-        forms = entry.forms
+        forms, read = entry.forms, attrgetter(entry.name)
         if forms.about:
-            columns[entry.key] = TableColumn(entry.key, forms.about, partial(_read_figure, entry.name, forms.show))
+            columns[entry.key] = TableColumn(entry.key, forms.about, _chain(read, forms.show))
+        elif forms.inline:
+            inner = table_columns(dataclass_in(hints_of(row_type)[entry.name]))
+            columns |= {name: replace(column, read=_chain(read, column.content)) for name, column in inner.items()}
     return columns
 
 
-def _read_figure(name: str, show: Callable[[Any], object] | None, row: object) -> object:
-    content = getattr(row, name)
-    return content if show is None else show(content)
+def _chain(first: Callable[[Any], Any], then: Callable[[Any], object] | None) -> Callable[[Any], object]:
+    return first if then is None else lambda row: then(first(row))
 
 
 def table_of(kind: str, rows: Sequence[R], row_type: type[R], title: str = "") -> Table[R]:

@@ -7,7 +7,7 @@ from itertools import chain
 
 from kernbench.common.errors import AbandonedError
 from kernbench.common.figures import derived_after, figure
-from kernbench.common.ids import pe_part
+from kernbench.common.ids import pe_name, pe_part
 from kernbench.common.units import ns_to_ps, ps_to_ns, whole_ps
 from kernbench.common.values import value
 from kernbench.core.log import LAST_RECORD
@@ -46,21 +46,21 @@ class LaunchSplit:
     ``blocks``: the block sizes of the products, as m×k×n.
     """
 
-    name: str
+    name: str = figure("as the program calls it")
     title: str = figure(fallback="name")
-    algorithm: str | None
-    launches: int
-    pe_count: int
-    late_pes: int
-    before_ns: float
-    kernel_ns: float
-    after_ns: float
-    slowest: PeCoord = figure(key="slowest_pe")
-    slowest_ns: float
+    algorithm: str | None = figure("the schedule or kernel of a collective")
+    launches: int = figure("launches of this name; the figures are of the longest")
+    pe_count: int = figure("PEs that ran it")
+    late_pes: int = figure("PEs that got the order after the common start")
+    before_ns: float = figure("control path from the host to the PEs")
+    kernel_ns: float = figure("from the first start of a kernel to the last end")
+    after_ns: float = figure("control path from the PEs to the host")
+    slowest: PeCoord = figure("the PE that ran longest", key="slowest_pe", show=pe_name)
+    slowest_ns: float = figure("the time of that PE")
     shares: tuple[TimeShare, ...]
     blocks: tuple[str, ...] = ()
 
-    @derived_after("late_pes")
+    @derived_after("late_pes", "from submission to completion")
     def total_ns(self) -> float:
         """The time from submission to completion."""
         return whole_ps(self.before_ns + self.kernel_ns + self.after_ns)
