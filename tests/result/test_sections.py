@@ -124,7 +124,7 @@ def test_an_absent_section_has_its_reason() -> None:
 
 def test_a_fault_of_a_section_costs_no_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("KERNBENCH_STRICT")
-    section = Section[Toggles](name="faulty", form=Toggles, compute=lambda _: Toggles(**{}))
+    section = Section[Toggles](name="faulty", form=Toggles, compute=lambda _: Toggles())
     with registered(section):
         monkeypatch.setattr("kernbench.observe.guard.program_line", lambda _: None)
         run = kb.run("hello-send", "one-cube")

@@ -31,6 +31,7 @@ from kernbench.result.table import (
     fixed_text,
     number,
     percent_text,
+    row_texts,
     table_columns,
     text_html,
     words,
@@ -205,7 +206,7 @@ class ExplainedTime:
             columns,
             title=f"What the time beyond the {bound.resource} bound was spent on",
             shown=tuple(shown),
-            above=(TableLine((f"{bound.resource} bound", *_texts(times, bound)), "cyan"),),
+            above=(TableLine((f"{bound.resource} bound", *row_texts(times, bound)), "cyan"),),
             below=(TableLine(("measured", fixed_text(ps_to_ns(roof.measured_ps)), "", ""), "bold"),),
         )
 
@@ -342,7 +343,7 @@ class ExplainedLaunch(ExplainedTime):
         """
         of, (ns, share, _) = table_columns(LineWait), self._times("of the time")
         rows, left = self.line_waits, self.line_waits[MOST_WAITS:]
-        times = _texts((ns, share), _sum(left))
+        times = row_texts((ns, share), _sum(left))
         others = TableLine(("anywhere else", "", "", count_text(sum(wait.count for wait in left)), *times))
         columns = (
             of["waiting"].words("waiting"),
@@ -366,7 +367,7 @@ class ExplainedLaunch(ExplainedTime):
             replace(ns, about="the time of the path in this kernel, in ns"),
             *share,
         )
-        others = TableLine((f"{len(left)} others", *_texts((ns, *share), _sum(left))))
+        others = TableLine((f"{len(left)} others", *row_texts((ns, *share), _sum(left))))
         title = "Kernels that the path goes through"
         return Table("kernels", rows, columns, title, rows[:MOST_WAITS], below=(others,) if left else ())
 
@@ -421,10 +422,6 @@ class Explanation(ExplainedTime):
     def _repr_html_(self) -> str:
         launches = "".join(launch._repr_html_() for launch in self.longest_launches())
         return ExplainedTime._repr_html_(self) + launches
-
-
-def _texts(columns: Sequence[TableColumn[Any]], row: object) -> tuple[str, ...]:
-    return tuple(column.text(column.content(row)) for column in columns)
 
 
 def _sum(rows: Sequence[LineWait | KernelShare]) -> Difference:

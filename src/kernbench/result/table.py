@@ -88,6 +88,12 @@ def bars(share: Callable[[Any], float | None], width: int = 24) -> TableColumn[A
     return TableColumn("", read=share).words("", partial(bar_text, width=width))
 
 
+def row_texts(columns: Iterable[TableColumn[Any]], row: object) -> tuple[str, ...]:
+    """Return the texts of a row on the terminal; an absent content is empty."""
+    shown = ((column, column.content(row)) for column in columns if column.heading is not None)
+    return tuple("" if content is None else column.text(content) for column, content in shown)
+
+
 @value
 class TableLine:
     """A line of a table on the terminal, with a style of rich."""
@@ -163,12 +169,9 @@ class Table(Generic[R]):
 
     def lines(self) -> Iterator[TableLine]:
         """Yield the lines below the headings on the terminal."""
-        columns = self.terminal_columns
         yield from self.above
         for row in self.rows if self.shown is None else self.shown:
-            contents = ((column, column.content(row)) for column in columns)
-            cells = tuple("" if content is None else column.text(content) for column, content in contents)
-            yield TableLine(cells, "" if self.style is None else self.style(row))
+            yield TableLine(row_texts(self.headings, row), "" if self.style is None else self.style(row))
         yield from self.below
 
     def __repr__(self) -> str:
