@@ -8,19 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
-from rich.table import Table
 
 from kernbench.cli.console import (
     ReportLine,
-    number,
     print_json,
+    render,
     say,
     show_progress,
     show_report,
     stderr,
     stdout,
-    table,
-    text,
 )
 from kernbench.cli.options import (
     bench_set_option,
@@ -37,9 +34,9 @@ from kernbench.common.errors import InputError, Problem
 from kernbench.common.late import late
 from kernbench.common.values import value
 from kernbench.evaluation.sweep_processes import begin_server
+from kernbench.result.table import trimmed_text
 
 if TYPE_CHECKING:
-    from kernbench.evaluation.sweep_measure import PointRow
     from kernbench.evaluation.sweep_plan import SweepPlan
     from kernbench.library.sweeps import Sweep
 
@@ -48,12 +45,7 @@ LOADING = "kernbench.evaluation.sweep_loading"
 JOURNAL = "kernbench.evaluation.sweep_journal"
 LOCAL = "local"
 RESULTS = Path("results") / "sweep"
-MOST_ROWS = 10
-MOST_NAMED = 5
-LONGEST_ERROR = 300
-LOAD, BOUND, FROM_LOAD = "load_ns", "launch.bound", "torch.from_load"
-HEADS = {"sim_ns": "sim ns", LOAD: "loading ns", "launch.ns": "main launch ns", BOUND: "bound by"}
-"""Columns of the points table besides the axes, with their titles; ``load_ns`` only if a point reports it"""
+LOAD, FROM_LOAD = "load_ns", "torch.from_load"
 
 
 @value(kw_only=True)
@@ -132,7 +124,7 @@ def run_sweep_command(options: SweepOptions) -> int:
     else:
         for path in found.files:
             say(f"wrote {path}")
-        show_report(stdout(), _head(found), _tables(found))
+        show_report(stdout(), _head(found), (render(found.failures), render(found.table)))
     return 0 if options.allow_failures or not len(found.failed) else FAILED
 
 
@@ -165,12 +157,12 @@ def _head(found: Sweep) -> Iterator[ReportLine]:
     if failed:
         groups = found.groups
         more = f" (and {len(groups) - 1} other errors)" if len(groups) > 1 else ""
-        yield f"{failed} points failed: {_shorten(groups[0].error)}{more}", "bold red"
+        yield f"{failed} points failed: {groups[0].short_error}{more}", "bold red"
     yield found.verdict, "bold"
     yield found.status_line, "bold yellow" if failed else "bold green"
     yield f"bench: {found.found.bench}, machine: {found.source}", "default"
     for path, fixed in found.found.fixed.items():
-        yield f"set {path}: {_cell(fixed)}", "default"
+        yield f"set {path}: {trimmed_text(fixed)}", "default"
     if LOAD in found.shown and FROM_LOAD not in found.axes:
         counts = found.found.fixed.get(FROM_LOAD)
         yield f"loading: {'counted' if counts else 'not counted; --from-load counts it'}", "default"
@@ -179,60 +171,5 @@ def _head(found: Sweep) -> Iterator[ReportLine]:
 
 
 def _ends(values: Sequence[object]) -> str:
-    shown = [_cell(each) for each in values]
+    shown = [trimmed_text(content) for content in values]
     return ", ".join(shown if len(shown) <= 8 else [*shown[:3], "…", shown[-1]])
-
-
-def _tables(found: Sweep) -> Iterator[Table]:
-    yield _failures(found)
-    yield _rows(found)
-
-
-def _rows(found: Sweep) -> Table:
-    good = [row for row in found.table if row["status"] == "ok"]
-    few = sorted(good, key=_time)[:MOST_ROWS]
-    which = f", the {MOST_ROWS} fastest of {len(good)}" if len(good) > MOST_ROWS else ""
-    axes = [number(name) for name in ("point", *map(_short, found.axes))]
-    shown = [name for name in HEADS if name in found.shown]
-    heads = [(text if name == BOUND else number)(HEADS[name]) for name in shown]
-    made = table(f"Points{which}", *axes, *heads)
-    for row in few:
-        made.add_row(*(_cell(row.get(name)) for name in ("point", *found.axes, *shown)))
-    return made
-
-
-def _failures(found: Sweep) -> Table:
-    groups = found.groups
-    which = f", the {MOST_ROWS} most frequent errors of {len(groups)}" if len(groups) > MOST_ROWS else ""
-    made = table(f"Failed{which}", number("points"), text("status"), text("why"), text("where"))
-    for group in groups[:MOST_ROWS]:
-        made.add_row(str(len(group.rows)), group.status, _shorten(group.error), _places(found, group.rows))
-    return made
-
-
-def _shorten(error: str) -> str:
-    """Return the first line of an error. The results file has the complete text."""
-    line = error.partition("\n")[0][:LONGEST_ERROR]
-    return line if line == error else f"{line} …"
-
-
-def _places(found: Sweep, rows: Sequence[PointRow]) -> str:
-    """Return the axis values of rows as ``m=32 n=64; m=64 n=64; and 3 more``."""
-    named = [" ".join(f"{_short(path)}={_cell(row[path])}" for path in found.axes) for row in rows[:MOST_NAMED]]
-    return "; ".join([*named, f"and {len(rows) - MOST_NAMED} more"] if len(rows) > MOST_NAMED else named)
-
-
-def _short(path: str) -> str:
-    name: str = late("kernbench.evaluation.sweep_spec", "short_name")(path)
-    return name
-
-
-def _time(row: PointRow) -> float:
-    found = row["sim_ns"]
-    return float(found) if isinstance(found, int | float) else 0.0
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    return f"{value:,.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

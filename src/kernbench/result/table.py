@@ -35,6 +35,13 @@ fixed_text = "{:,.3f}".format
 percent_text = "{:.1%}".format
 
 
+def trimmed_text(content: object) -> str:
+    """Return a value as text; a number has at most three decimals."""
+    if content is None:
+        return ""
+    return f"{content:,.3f}".rstrip("0").rstrip(".") if isinstance(content, float) else str(content)
+
+
 def bar_text(share: float, width: int = 24) -> str:
     """Return a share as a bar of block characters with a resolution of an eighth."""
     eighths = round(min(max(share, 0.0), 1.0) * width * 8)
