@@ -10,14 +10,12 @@ from rich.table import Table
 
 from kernbench.cli.console import facts, number, render, show, show_report, table, text
 from kernbench.common.files import write_bytes
-from kernbench.common.ids import pe_name
 from kernbench.common.late import late
 from kernbench.common.units import format_size, ps_to_ns
-from kernbench.library.probes import Probe
+from kernbench.library.probes import Probe, hops_table, sizes_table
 from kernbench.probe.memory_case import SliceReport
 from kernbench.probe.report import LinkLoad, NotHere, ProbeReport
 from kernbench.result.run_tables import links_table
-from kernbench.result.table import bar_text as bar
 from kernbench.topology.builder import Topology
 
 EVENLY = "refresh: spread in these cases, so that closed forms are exact (the machine has all-bank)"
@@ -36,16 +34,16 @@ def print_reports(console: Console, probe: Probe) -> None:
     if probe.machine.spec.cube.hbm.refresh_mode == "all-bank":
         head.append((EVENLY, "dim"))
     alone = len(probe.reports) == 1
-    asked = [_summary(probe.nbytes, found), *map(_hops, found)] if alone and found else []
+    asked = [render(probe.table), *map(_hops, found)] if alone and found else []
     show_report(console, head, _tables(probe, found, alone=alone), asked)
 
 
 def _tables(probe: Probe, found: Sequence[ProbeReport], *, alone: bool) -> Iterator[Table | None]:
     if not alone:
-        yield _summary(probe.nbytes, found)
+        yield render(probe.table)
     for report in found:
         if report.trace:
-            yield _sweep(report)
+            yield render(sizes_table(report.sweep, report.case))
             if not alone:
                 yield _hops(report)
     yield from (_breakdown(probe.nbytes, found), _crowds(found))
@@ -56,34 +54,8 @@ def _tables(probe: Probe, found: Sequence[ProbeReport], *, alone: bool) -> Itera
     yield facts("Not on this machine", ((each.case, f"{each.why} ({each.description})") for each in missing))
 
 
-def _summary(nbytes: int, reports: Sequence[ProbeReport]) -> Table:
-    made = table(
-        f"Bandwidth in GB/s: one transaction of {format_size(nbytes)}, and a long stream of small ones",
-        *(text(name) for name in ("case", "data from", "to")),
-        *(number(name) for name in ("latency ns", "bottleneck", "one", "", "stream", "")),
-    )
-    for report in reports:
-        single, stream = report.single, report.sustained
-        # With several initiators, both the bottleneck and the bandwidth are totals over the initiators.
-        together = single.effective_gbs * stream.flows
-        made.add_row(
-            report.case,
-            *_ends(report),
-            f"{single.latency_ns:.3f}",
-            f"{stream.bottleneck_gbs:.1f}",
-            f"{together:.1f}",
-            f"{single.utilisation:.1%}",
-            f"{stream.effective_gbs:.1f}",
-            f"{stream.utilisation:.1%}",
-        )
-    return made
-
-
-def _ends(report: ProbeReport) -> tuple[str, str]:
-    """Name the source and the destination of the data. For several flows, name those of the slowest."""
-    pe = report.pe
-    initiator = report.initiator if pe is None else pe_name(pe)
-    return (report.memory, initiator) if report.operation == "read" else (initiator, report.memory)
+def _hops(report: ProbeReport) -> Table:
+    return render(hops_table(report.trace, report.case))
 
 
 def _breakdown(nbytes: int, reports: Sequence[ProbeReport]) -> Table:
@@ -119,54 +91,6 @@ def _crowds(reports: Sequence[ProbeReport]) -> Table:
                 *(f"{gbs:.1f}" for gbs in (min(crowd.rates_gbs), max(crowd.rates_gbs))),
                 f"{crowd.fairness:.4f}",
             )
-    return made
-
-
-def _sweep(report: ProbeReport) -> Table:
-    differs = any(step.breakdown.difference_ps for step in report.sweep)
-    shown = ("queue ns", "difference ns") if differs else ("queue ns",)
-    made = table(
-        f"{report.case}: one transaction by size",
-        number("size"),
-        *(number(name) for name in ("latency ns", "closed form", *shown, "GB/s", "of bottleneck")),
-        text(""),
-    )
-    for step in report.sweep:
-        beyond = (step.breakdown.queue_ps, step.breakdown.difference_ps)[: len(shown)]
-        made.add_row(
-            format_size(step.nbytes),
-            f"{step.latency_ns:,.3f}",
-            f"{step.closed_form_ns:,.3f}",
-            *(f"{ps_to_ns(ps):,.3f}" for ps in beyond),
-            f"{step.effective_gbs:.1f}",
-            f"{step.utilisation:.1%}",
-            bar(step.utilisation),
-        )
-    return made
-
-
-def _hops(report: ProbeReport) -> Table:
-    made = table(
-        f"{report.case}: hop by hop, alone on the machine, in ns since the request",
-        text("leg"),
-        text("node"),
-        *(number(name) for name in ("link GB/s", "+ ns", "first byte", "last byte")),
-        text(""),
-    )
-    before, leg = 0, ""
-    for row in report.trace:
-        head = row.tail_ps if row.leg == "memory" else row.head_ps
-        made.add_row(
-            row.leg if row.leg != leg else "",
-            row.node,
-            "" if row.link_gbs is None else f"{row.link_gbs:g}",
-            f"{ps_to_ns(head - before):.3f}",
-            f"{ps_to_ns(head):.3f}",
-            "" if row.link_gbs is None else f"{ps_to_ns(row.tail_ps):.3f}",
-            row.what,
-            style="green" if row.leg == "memory" else None,
-        )
-        before, leg = head, row.leg
     return made
 
 

@@ -224,12 +224,6 @@ def table_of(kind: str, rows: Sequence[R], row_type: type[R], title: str = "") -
     return Table(kind, tuple(rows), tuple(columns), title or kind)
 
 
-def make_table(kind: str, rows: Sequence[R], about: Mapping[str, str | tuple[str, Callable[[R], object]]]) -> Table[R]:
-    """Make a table. ``about``: the description of each column, with a reader if no attribute has the column's name."""
-    headings = (TableColumn(name, *((said,) if isinstance(said, str) else said)) for name, said in about.items())
-    return Table(kind, tuple(rows), tuple(headings))
-
-
 def cell_of(content: object) -> TableCell:
     """Return the content of a cell: numbers and texts unchanged, anything else as text."""
     if isinstance(content, Enum):
