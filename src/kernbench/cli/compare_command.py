@@ -22,18 +22,18 @@ def command(a: str, b: str, as_json: bool) -> int:
     A and B are each a sweep (its folder or sweep.parquet), one point of a sweep (sweep.parquet:7), or the output of
     run --json.
     """
-    found = compare(a, b)
+    comparison = compare(a, b)
     if as_json:
-        print_json(found.to_dict())
+        print_json(comparison.to_dict())
     else:
-        print_compared(stdout(), found)
+        print_compared(stdout(), comparison)
     return 0
 
 
 def print_compared(console: Console, compared: SideBySide) -> None:
     """Print the differences and their causes, first as sentences, then as tables."""
-    first, *others = compared.sentences
-    head = [(first, "bold"), *((line, "default") for line in others)]
+    first, *further = compared.sentences
+    head = [(first, "bold"), *((line, "default") for line in further)]
     head += [(f"{name}: {_name(file)}", "default") for name, file in (("A", compared.a), ("B", compared.b))]
     tables = (compared.stages, compared.pairs, compared.verdicts, compared.differing, compared.figures)
     show_report(console, head, (render(table) for table in tables))

@@ -37,7 +37,7 @@ _ACTED_ON = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2
 
 def printable(text: str) -> str:
     """Return ``text`` with terminal control characters written as escapes such as ``\x1b``. Line ends and tabs stay."""
-    return _ACTED_ON.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _ACTED_ON.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def say(text: str, *, newline: bool = True) -> None:
@@ -98,10 +98,12 @@ def table(title: str, *columns: Column) -> Table:
 def render(listing: Listing[Any]) -> Table:
     """Return a table of results for the terminal."""
     headings = listing.terminal_columns
-    made = table(listing.title, *((number if each.is_number else text)(each.heading or "") for each in headings))
+    rendered = table(
+        listing.title, *((number if column.is_number else text)(column.heading or "") for column in headings)
+    )
     for line in listing.lines():
-        made.add_row(*line.cells, style=line.style or None)
-    return made
+        rendered.add_row(*line.cells, style=line.style or None)
+    return rendered
 
 
 def render_report(parts: Iterable[str | Listing[Any]]) -> Iterator[Table | ReportLine]:
@@ -112,7 +114,7 @@ def render_report(parts: Iterable[str | Listing[Any]]) -> Iterator[Table | Repor
 
 def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
     """Return a table of names and values."""
-    made = Table(
+    listing = Table(
         Column(style="cyan", no_wrap=True),
         Column(overflow="fold"),
         title=title,
@@ -124,15 +126,15 @@ def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
         padding=(0, 2, 0, 0),
     )
     for name, value in rows:
-        made.add_row(name, value)
-    return made
+        listing.add_row(name, value)
+    return listing
 
 
 def show(console: Console, *tables: Table | None) -> None:
     """Print the tables that have rows, with a blank line between tables."""
-    for each in tables:
-        if each is not None and each.row_count:
-            console.print(each)
+    for listing in tables:
+        if listing is not None and listing.row_count:
+            console.print(listing)
             console.print()
 
 
@@ -152,22 +154,22 @@ def show_report(
     the omitted tables.
     """
     session = current_session()
-    used, left = 0, list[str]()
+    used, omitted = 0, list[str]()
     for line, style in head:
         used += _print_counted(console, Text(printable(line), style=style))
     console.print()
-    for wanted in first:
-        _print_table(console, wanted, math.inf)
+    for requested in first:
+        _print_table(console, requested, math.inf)
     most = math.inf if session is not None and session.verbose else MOST_LINES - 2
-    for each in tables:
-        if isinstance(each, tuple):
-            used += _print_counted(console, Text(printable(each[0]), style=each[1])) if used < most else 0
-        elif each is not None and each.row_count:
-            printed = _print_table(console, each, most - used)
+    for part in tables:
+        if isinstance(part, tuple):
+            used += _print_counted(console, Text(printable(part[0]), style=part[1])) if used < most else 0
+        elif part is not None and part.row_count:
+            printed = _print_table(console, part, most - used)
             used += printed
-            left += [] if printed else [str(each.title).partition("  ")[0]]
-    if left:
-        names = list(dict.fromkeys(left))
+            omitted += [] if printed else [str(part.title).partition("  ")[0]]
+    if omitted:
+        names = list(dict.fromkeys(omitted))
         more = f"; and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
         named = "; ".join(names[:MOST_NAMES])
         console.print(f"not shown, -v prints all: {named}{more}", style="dim", soft_wrap=True)
@@ -179,12 +181,12 @@ TABLE_HEAD = 4
 """Lines of a table besides its rows: title, column names, a rule, and a blank line"""
 
 
-def _print_table(console: Console, made: Table, most: float) -> int:
+def _print_table(console: Console, listing: Table, most: float) -> int:
     """Print a table of at most ``most`` lines. Return the number of printed lines: 0 if the table is longer."""
-    if made.row_count + TABLE_HEAD > most:
+    if listing.row_count + TABLE_HEAD > most:
         return 0
     with console.capture() as captured:
-        console.print(made)
+        console.print(listing)
         console.print()
     printed = captured.get()
     lines = printed.count("\n")
@@ -210,12 +212,12 @@ def key_tables(key: ConfigKey, machine: str) -> list[Table]:
 
 def key_table(title: str, section: ConfigKey, here: str | None = None) -> Table:
     """Return the keys of a section as a table with one row per key. ``here``: title of the column of current values."""
-    made = table(title, text("key"), *([text(here)] if here else []), text("default"), text("type"), text("is"))
+    listing = table(title, text("key"), *([text(here)] if here else []), text("default"), text("type"), text("is"))
     for key in section.entries:
         values = [*([key.content_text] if here else []), key.default_text]
         kind = type_text(key).replace("name", ", ".join(key.choices), 1) if key.choices else type_text(key)
-        made.add_row(key.name, *values, kind, "" if key.meaning == section.meaning else key.meaning)
-    return made
+        listing.add_row(key.name, *values, kind, "" if key.meaning == section.meaning else key.meaning)
+    return listing
 
 
 def type_text(key: ConfigKey) -> str:
@@ -242,15 +244,15 @@ def print_document(text: str) -> None:
         session.output.print_document(text)
 
 
-def _in_json(found: re.Match[str]) -> str:
+def _in_json(match: re.Match[str]) -> str:
     """Return a character as its JSON escape."""
-    return f"\\u{ord(found[0]):04x}"
+    return f"\\u{ord(match[0]):04x}"
 
 
 def finite(value: Json) -> Json:
     """Return ``value`` with infinities and NaN as texts."""
     if isinstance(value, dict):
-        return {key: finite(each) for key, each in value.items()}
+        return {key: finite(entry) for key, entry in value.items()}
     if isinstance(value, list):
-        return [finite(each) for each in value]
+        return [finite(entry) for entry in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -30,20 +30,20 @@ def command(bench: str | None, ccl: str | None, as_json: bool) -> int:
         raise InputError(
             "--ccl selects the file whose algorithms are listed; it has no effect on the parameters of a bench"
         )
-    found = list_all(ccl) if bench is None else describe_bench(bench)
+    listing = list_all(ccl) if bench is None else describe_bench(bench)
     if as_json:
-        print_json(found.to_dict())
-    elif isinstance(found, Catalogue):
-        print_all(found)
+        print_json(listing.to_dict())
+    elif isinstance(listing, Catalogue):
+        print_all(listing)
     else:
-        print_bench(found)
+        print_bench(listing)
     return 0
 
 
 def print_bench(description: BenchDescription) -> None:
     """Print a bench and its parameters."""
-    bench, made = description.bench, key_table("Parameters  (--set bench.NAME=VALUE)", description.params)
-    show(stdout(), facts(bench.name, [("is", bench.description), ("in", bench.file)]), made)
+    bench, parameters = description.bench, key_table("Parameters  (--set bench.NAME=VALUE)", description.params)
+    show(stdout(), facts(bench.name, [("is", bench.description), ("in", bench.file)]), parameters)
     if not description.params.entries:
         say(f"{bench.name} has no parameters")
 
@@ -55,7 +55,9 @@ def print_all(catalogue: Catalogue) -> None:
     if session is not None and session.verbose:
         tables = [render(listing) for listing in further]
     else:
-        tables = [facts("Further  (-v prints a line for each)", [(each.kind, _names(each)) for each in further])]
+        tables = [
+            facts("Further  (-v prints a line for each)", [(listing.kind, _names(listing)) for listing in further])
+        ]
     tables = [render(catalogue.benches), render(catalogue.machines), *tables]
     show_report(stdout(), [(catalogue.verdict, "bold")], tables)
 

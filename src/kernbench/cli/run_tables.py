@@ -41,8 +41,8 @@ def print_run(console: Console, run: Run, *, explain: bool, verbose: bool) -> bo
 def _head(run: Run, *, verbose: bool) -> Iterator[ReportLine]:
     """Yield the first lines: errors, verdict, comparisons."""
     most = None if verbose else MOST_COMPARED
-    wrong = [(str(each), "bold red") for each in run.checks if not each.passed]
-    wrong += [(str(each), "bold red") for each in run.findings or () if each.kind in WRONG]
+    wrong = [(str(check), "bold red") for check in run.checks if not check.passed]
+    wrong += [(str(fault), "bold red") for fault in run.findings or () if fault.kind in WRONG]
     yield from _some_of(wrong, most, "wrong")
     yield run.verdict.sentence, "bold"
     yield run.status_line, {"OK": "bold green", "INTERRUPTED": "bold yellow"}.get(run.status, "bold red")
@@ -50,7 +50,7 @@ def _head(run: Run, *, verbose: bool) -> Iterator[ReportLine]:
         yield str(run.load), "default"
     if run.said:
         yield run.said, "bold"
-    yield from _some_of([(str(each), "green") for each in run.checks if each.passed], most, "PASS")
+    yield from _some_of([(str(check), "green") for check in run.checks if check.passed], most, "PASS")
     if not run.checks:
         yield _describe_unverified(run), "yellow"
     yield str(run.data), "bold yellow" if run.data.stopped or run.data.zeros_read else "default"
@@ -59,23 +59,23 @@ def _head(run: Run, *, verbose: bool) -> Iterator[ReportLine]:
     yield from _some_of([(str(line), "default") for line in run.printed], most and MOST_PRINTED, "lines of kernels")
 
 
-def _some_of(lines: Sequence[ReportLine], most: int | None, what: str) -> Iterator[ReportLine]:
+def _some_of(lines: Sequence[ReportLine], most: int | None, label: str) -> Iterator[ReportLine]:
     """Yield the first lines, and the number of omitted ones."""
     yield from islice(lines, most)
     if most is not None and len(lines) > most:
-        yield f"… {len(lines) - most:,} more {what} (-v shows all)", lines[0][1]
+        yield f"… {len(lines) - most:,} more {label} (-v shows all)", lines[0][1]
 
 
 def _further(run: Run, most: int | None) -> Iterator[ReportLine]:
     if run.report.under_way:
         yield f"in flight when the run ended: {_some_names(run.report.under_way)}", "yellow"
     if run.unmodelled:
-        found = ", ".join(f"{name} {times}" for name, times in sorted(run.unmodelled.items(), key=lambda e: -e[1]))
-        yield f"unmodelled, computed by the host at the price of copies: {found}", "bold red"
-    yield from ((each, "yellow") for each in run.remarks)
+        counts = ", ".join(f"{name} {times}" for name, times in sorted(run.unmodelled.items(), key=lambda e: -e[1]))
+        yield f"unmodelled, computed by the host at the price of copies: {counts}", "bold red"
+    yield from ((remark, "yellow") for remark in run.remarks)
     left = [(f"leaked: {leak}", "yellow") for leak in run.leaked]
-    left += [(f"left behind: {each}", "yellow") for each in run.left]
-    left += [(str(each), "yellow") for each in run.findings or () if each.kind not in WRONG]
+    left += [(f"left behind: {work}", "yellow") for work in run.left]
+    left += [(str(fault), "yellow") for fault in run.findings or () if fault.kind not in WRONG]
     yield from _some_of(left, most and MOST_FINDINGS, "lines")
     if run.findings == ():
         yield "sanitizer: nothing found", "green"
@@ -93,7 +93,7 @@ def _describe_unverified(run: Run) -> str:
 
 
 def _about(run: Run) -> Iterator[ReportLine]:
-    params = ", ".join(f"{name}={given}" for name, given in run.params.items())
+    params = ", ".join(f"{name}={content}" for name, content in run.params.items())
     if params:
         yield f"parameters: {params}", "default"
     yield f"machine: {run.machine_name} ({', '.join(_machine(run))}), device {run.device}", "default"
@@ -161,7 +161,9 @@ def _traffic(run: Run) -> Iterator[tuple[str, str]]:
     ways = f"{format_size(traffic.to_machine)} to the machine, {format_size(traffic.from_machine)} from it"
     yield "host link", f"{ways}, {traffic.host_utilisation:.1%} busy"
     if report.queues:
-        messages, nbytes = (sum(each) for each in zip(*((q.messages, q.nbytes) for q in report.queues), strict=True))
+        messages, nbytes = (
+            sum(counts) for counts in zip(*((q.messages, q.nbytes) for q in report.queues), strict=True)
+        )
         yield "queues", f"{messages:,} messages, {format_size(nbytes)}, sent by {len(report.queues)} PEs"
     if report.translation is not None:
         yield "TLB", f"{report.translation.hits:,} hits, {report.translation.misses:,} misses"

@@ -83,20 +83,20 @@ class SideBySide:
         On the terminal, the stages of a sum that cancel out, or the parts of a single stage, follow it. Without a
         critical path, the terminal shows the changes of busy times.
         """
-        found = self.found
-        title, moves = "Where the time moved  (critical path of the run, all points)", found.moves
-        if not found.stages:
+        changes = self.found
+        title, moves = "Where the time moved  (critical path of the run, all points)", changes.moves
+        if not changes.stages:
             title = "Busy time  (overlaps; observed runs have a critical path)"
-            moves = tuple(Move((change,)) for change in found.busy if change.ns)
+            moves = tuple(Move((change,)) for change in changes.busy if change.ns)
         most = max((abs(move.change.ns) for move in moves), default=0.0)
         columns = (*_CHANGES, bars(lambda row: None if _is_part(row) else abs(row.ns) / most if most else 0.0))
-        still_ns = [change.a_ns for change in found.stages or found.busy if not change.ns]
+        still_ns = [change.a_ns for change in changes.stages or changes.busy if not change.ns]
         still = fixed_text(sum(still_ns))
         below = [TableLine((f"{len(still_ns)} others", still, still, "", "as before", ""))] if still_ns else []
-        if found.stages:
-            below.append(TableLine((*row_texts(_CHANGES, found.time), ""), "bold"))
+        if changes.stages:
+            below.append(TableLine((*row_texts(_CHANGES, changes.time), ""), "bold"))
         shown = tuple(_list_changes(moves))
-        return Table("stages", found.stages, columns, title, shown, (), tuple(below), _style)
+        return Table("stages", changes.stages, columns, title, shown, (), tuple(below), _style)
 
     @property
     def differing(self) -> Table[Differing]:
@@ -116,8 +116,8 @@ class SideBySide:
         return Table("verdicts", tuple(self._list_verdicts()), columns, "Verdicts")
 
     def _list_verdicts(self) -> Iterator[tuple[str, str, str]]:
-        pair, *others = self.found.pairs
-        if not others:
+        pair, *further = self.found.pairs
+        if not further:
             for subject, names, both in (
                 ("run", ("", ""), pair.run_verdicts),
                 ("launch", pair.launches, pair.verdicts),

@@ -344,7 +344,7 @@ class ExplainedLaunch(ExplainedTime):
         of, (ns, share, _) = table_columns(LineWait), self._times("of the time")
         rows, left = self.line_waits, self.line_waits[MOST_WAITS:]
         times = row_texts((ns, share), _sum(left))
-        others = TableLine(("anywhere else", "", "", count_text(sum(wait.count for wait in left)), *times))
+        remainder = TableLine(("anywhere else", "", "", count_text(sum(wait.count for wait in left)), *times))
         columns = (
             of["waiting"].words("waiting"),
             TableColumn[Any]("waited_for", "for what", lambda wait: f"{wait.waited_for} {wait.direction}".strip()),
@@ -355,7 +355,7 @@ class ExplainedLaunch(ExplainedTime):
             share,
         )
         title = f"{self.unit.title()}s on the path that waited for others" + f", the longest {MOST_WAITS}" * bool(left)
-        return Table("waits", rows, columns, title, rows[:MOST_WAITS], below=(others,) if left else ())
+        return Table("waits", rows, columns, title, rows[:MOST_WAITS], below=(remainder,) if left else ())
 
     @property
     def kernels(self) -> Table[KernelShare]:
@@ -367,9 +367,9 @@ class ExplainedLaunch(ExplainedTime):
             replace(ns, about="the time of the path in this kernel, in ns"),
             *share,
         )
-        others = TableLine((f"{len(left)} others", *row_texts((ns, *share), _sum(left))))
+        remainder = TableLine((f"{len(left)} others", *row_texts((ns, *share), _sum(left))))
         title = "Kernels that the path goes through"
-        return Table("kernels", rows, columns, title, rows[:MOST_WAITS], below=(others,) if left else ())
+        return Table("kernels", rows, columns, title, rows[:MOST_WAITS], below=(remainder,) if left else ())
 
     def tables(self) -> tuple[Table[Any], ...]:
         """Return the tables in the order of a report. Kernels are listed if the path crosses more than one."""

@@ -152,8 +152,8 @@ def links_table(
         "utilisation": of["utilisation"].number("busy", percent_text),
         "peak_fifo_bytes": of["peak_fifo_bytes"].number("peak FIFO", format_size) if "peak_fifo_bytes" in of else None,
     }
-    there = (column for column in columns.values() if column is not None)
-    return Table("links", tuple(links), (*there, bars(lambda link: link.utilisation)), title, tuple(links[:most]))
+    described = (column for column in columns.values() if column is not None)
+    return Table("links", tuple(links), (*described, bars(lambda link: link.utilisation)), title, tuple(links[:most]))
 
 
 def memories_table(memories: Sequence[MemoryTraffic]) -> Table[MemoryTraffic]:
