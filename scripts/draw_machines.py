@@ -15,8 +15,8 @@ from pathlib import Path
 
 from kernbench.cli.main import main as kernbench
 from kernbench.common.errors import RunError
-from kernbench.evaluation.machines_page import fill_page, tabulate_machines, write_drawings
 from kernbench.topology.builder import packaged_machines
+from machines_page import fill_page, tabulate_machines, write_drawings
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "machines.md"

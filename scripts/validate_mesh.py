@@ -10,9 +10,9 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from kernbench.evaluation.mesh_load import LoadPlan, measure_full_load
-from kernbench.evaluation.mesh_network import MeshSpec
-from kernbench.evaluation.mesh_reference import (
+from mesh.load import LoadPlan, measure_full_load
+from mesh.network import MeshSpec
+from mesh.reference import (
     compare_curve,
     compare_flows,
     comparison_tables,
@@ -36,12 +36,12 @@ def main() -> None:
         jobs = [pool.submit(compare_curve, c, PLAN, RESOLUTION, u) for c, u in units]
         flows = pool.map(partial(compare_flows, plan=FLOW_PLAN), reference.contention)
         depths = [pool.submit(measure_full_load, MeshSpec(fifo_flits=f), "uniform", PLAN) for f in FIFO_FLITS]
-        whole = [job.result() for job, (_, unit) in zip(jobs, units, strict=True) if unit is None]
-        single = [job.result() for job, (_, unit) in zip(jobs, units, strict=True) if unit == 1]
-        draw_mesh_latency(whole, ROOT / "docs/figures/mesh_latency.png")
-        print(comparison_tables(whole))
+        by_message = [job.result() for job, (_, unit) in zip(jobs, units, strict=True) if unit is None]
+        by_flit = [job.result() for job, (_, unit) in zip(jobs, units, strict=True) if unit == 1]
+        draw_mesh_latency(by_message, ROOT / "docs/figures/mesh_latency.png")
+        print(comparison_tables(by_message))
         print("\n## Arbitration by the flit\n")
-        print(comparison_tables(single))
+        print(comparison_tables(by_flit))
         print("\n## Flows that share a link\n")
         print(gate_table(chain.from_iterable(flows)))
         print("\n## FIFO depth, uniform, 1-flit packets, accepted at 1.0\n")

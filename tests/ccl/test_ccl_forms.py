@@ -7,11 +7,11 @@ from itertools import product
 import numpy as np
 import pytest
 from algorithm_support import algorithm, all_reduce, longest_kernel_ns, over_sips, shards_of
+from closed_forms import AlgorithmBounds, AlgorithmForms
 
 from compiled import SPREAD, compiled
 from covering import covering, sample, slow
 from kernbench.engine.engine import GraphEngine
-from kernbench.evaluation.ccl_theory import ClosedForms, CollectiveBounds
 from kernbench.evaluation.ccl_ways import QueueFigures
 from kernbench.topology.builder import Topology
 from kernbench.topology.grid import Grid
@@ -54,7 +54,7 @@ def _simulated(name: str, neighbours: str, machine: Topology, ranks: int, nbytes
 
 
 def _form(name: str, machine: Topology, ranks: int, nbytes: int) -> float:
-    forms = ClosedForms(GraphEngine(machine).machine, QueueFigures())
+    forms = AlgorithmForms(GraphEngine(machine).machine, QueueFigures())
     are_sips = ranks == machine.spec.num_sips
     pes = [(rank, 0, 0) if are_sips else (0, *divmod(rank, 8)) for rank in range(ranks)]
     return {
@@ -156,7 +156,7 @@ def test_bounds_over_sips_are_never_undercut(name, nbytes, changes):
             shards_of(n, owned, rng, blocks=1 if name == "reduce_scatter" else n),
         ]
     simulated = longest_kernel_ns(over_sips(name, machine, tensors, **root))
-    bounds = CollectiveBounds(GraphEngine(machine).machine, QueueFigures())
+    bounds = AlgorithmBounds(GraphEngine(machine).machine, QueueFigures())
     forms = {
         "broadcast": bounds.broadcast_ns,
         "reduce": bounds.reduce_ns,
@@ -184,6 +184,7 @@ def test_bounds_over_cubes_are_never_undercut(case):
     }
     chosen = algorithm(name, over[name][0], 2, over[name][1])
     simulated = longest_kernel_ns(all_reduce(chosen, machine, lambda _pe: np.zeros(nbytes // 4, np.float32)))
-    bounds = CollectiveBounds(GraphEngine(machine).machine, QueueFigures())
-    found = bounds.hierarchical_ns(nbytes) if name == "hierarchical_allreduce" else bounds.intercube_ns(nbytes, 3)
-    assert 0.1 * simulated < found <= simulated
+    bounds = AlgorithmBounds(GraphEngine(machine).machine, QueueFigures())
+    is_over_pes = name == "hierarchical_allreduce"
+    bound = bounds.hierarchical_ns(nbytes) if is_over_pes else bounds.intercube_bound_ns(nbytes, 3)
+    assert 0.1 * simulated < bound <= simulated

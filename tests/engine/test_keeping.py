@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from compiled import compiled
-from kernbench.common.data_policy import KEEP_BYTES, DataOptions, DataPolicy
+from kernbench.common.data_policy import KEEP_BYTES, DataPolicy
 from kernbench.common.errors import InputError, NoDataError
 from kernbench.core.log import Log
 from kernbench.engine.engine import GraphEngine
@@ -16,6 +16,7 @@ from kernbench.engine.keeping import COMMAND_BYTES, Keeping
 from kernbench.engine.recorder import Recorder
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_bench
+from kernbench.runtime_api.run_options import DataOptions
 from kernbench.runtime_api.transfers import LaterArray
 from kernbench.topology.builder import Topology
 
@@ -291,11 +292,11 @@ def test_an_engine_without_data_refuses_raw_reads(small: Topology) -> None:
     [
         ({}, {}, DataPolicy(most_bytes=KEEP_BYTES)),
         ({}, {"bench": False}, DataPolicy(keep=False)),
-        ({}, {"bench": False, "verify": True}, DataPolicy()),
+        ({"verify": True}, {"bench": False}, DataPolicy()),
         ({"data": True}, {"bench": False}, DataPolicy()),
         ({"data": True, "keep": "2MiB"}, {}, DataPolicy(most_bytes=2 << 20)),
-        ({"keep": "2MiB"}, {"share": 4}, DataPolicy(most_bytes=1 << 19)),
-        ({}, {"share": 4}, DataPolicy(most_bytes=KEEP_BYTES // 4)),
+        ({"keep": "2MiB", "share": 4}, {}, DataPolicy(most_bytes=1 << 19)),
+        ({"share": 4}, {}, DataPolicy(most_bytes=KEEP_BYTES // 4)),
         ({}, {"sanitize": True}, DataPolicy()),
         ({"data": False}, {}, DataPolicy(keep=False)),
         ({"data": False, "zeros": True}, {}, DataPolicy(keep=False, zeros=True)),
@@ -308,7 +309,7 @@ def test_what_the_user_says_becomes_a_policy(options: Any, asked: Any, expected:
 @pytest.mark.parametrize(
     ("options", "asked", "message"),
     [
-        ({"data": False}, {"verify": True}, "--no-data and --verify-data, which needs data"),
+        ({"data": False, "verify": True}, {}, "--no-data and --verify-data, which needs data"),
         ({"data": False}, {"sanitize": True}, "--no-data and --sanitize, which needs data"),
         ({"zeros": True}, {}, "give --no-data --zeros"),
         ({"data": True, "zeros": True}, {}, "give --no-data --zeros"),

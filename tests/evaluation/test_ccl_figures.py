@@ -11,7 +11,7 @@ from compiled import compiled
 from kernbench.ccl.loading import find_packaged_file
 from kernbench.evaluation.ccl_fabrics import ALGORITHMS, INTERCUBE, SIZES, Fabric, fabrics, ring_of
 from kernbench.evaluation.ccl_report import report_ccl
-from kernbench.evaluation.ccl_rings import KINDS, LARGE_SLOT, MESSAGE_SIZES, RANKS, RING_SIZES
+from kernbench.evaluation.ccl_runs import KINDS, LARGE_SLOT, MESSAGE_SIZES, RANKS, RING_SIZES
 from kernbench.evaluation.ccl_study import CclStudy
 
 FIGURES = Path(__file__).parents[2] / "docs" / "figures"

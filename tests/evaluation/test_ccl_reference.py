@@ -7,8 +7,7 @@ from ccl_study_support import study
 
 from kernbench.common.errors import InputError
 from kernbench.evaluation.ccl_fabrics import ring_of
-from kernbench.evaluation.ccl_reference import CclReference, compare_sizes, read_reference, reference_curve
-from kernbench.evaluation.ccl_report import report_ccl
+from kernbench.evaluation.ccl_report import CclReference, compare_sizes, read_reference, reference_curve, report_ccl
 
 
 def written(tmp_path, text):

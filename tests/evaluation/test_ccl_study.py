@@ -14,10 +14,9 @@ from kernbench.ccl.loading import find_packaged_file, load_ccl_config
 from kernbench.common.errors import InputError, VerificationError
 from kernbench.common.values import value
 from kernbench.evaluation.ccl_fabrics import ALGORITHMS, INTERCUBE, OVER_SIPS, Fabric, document_of, fabrics, ring_of
-from kernbench.evaluation.ccl_reference import read_reference
-from kernbench.evaluation.ccl_report import report_ccl
+from kernbench.evaluation.ccl_report import read_reference, report_ccl
 from kernbench.evaluation.ccl_results import CclSweep
-from kernbench.evaluation.ccl_rings import RingRun
+from kernbench.evaluation.ccl_runs import RingRun
 from kernbench.topology.builder import Topology
 
 

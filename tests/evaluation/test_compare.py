@@ -19,6 +19,7 @@ from kernbench.evaluation.sweep_journal import JOURNAL_FILE, begin_journal
 from kernbench.evaluation.sweep_loading import plan_sweep
 from kernbench.evaluation.sweep_measure import PointRow
 from kernbench.evaluation.sweep_results import write_results
+from kernbench.runtime_api.run_options import RunRequest
 
 GRID = """\
 bench: matmul-composite
@@ -32,7 +33,7 @@ EFFICIENCY = "cube.components.hbm_ctrl.attrs.efficiency"
 def sweep(folder: Path, *overrides: str, grid: str = GRID) -> str:
     folder.mkdir()
     (folder / "grid.yaml").write_text(grid)
-    plan = plan_sweep(folder / "grid.yaml", "default", overrides)
+    plan = plan_sweep(folder / "grid.yaml", RunRequest.of(topology="default", overrides=overrides))
     with begin_journal(folder / JOURNAL_FILE, plan.identity(), plan.n_points) as journal:
         run_sweep(plan, journal, InlineWorker(), lambda _: None)
         write_results(folder, plan, journal)

@@ -18,6 +18,7 @@ from kernbench.evaluation.sweep_axes import axis_text, mark_x, scale_y
 from kernbench.evaluation.sweep_loading import plan_sweep
 from kernbench.evaluation.sweep_results import draw_plots
 from kernbench.evaluation.sweep_table import SweepTable
+from kernbench.runtime_api.run_options import RunRequest
 
 
 def panel_over(values: list[float]) -> Axes:
@@ -77,7 +78,7 @@ def test_a_heat_map_of_what_binds(tmp_path: Path) -> None:
         "bench: matmul-composite\ngrid: { bench.m: [32, 64], bench.n: [32, 64] }\n"
         "plots: [{ kind: heat-map, value: launch.bound }]\n"
     )
-    plan = plan_sweep(tmp_path / "grid.yaml", "default")
+    plan = plan_sweep(tmp_path / "grid.yaml", RunRequest.of(topology="default"))
     bounds = ("HBM", "a tie of GEMM and fetch", "HBM", None)
     points = [(m, n) for m in (32, 64) for n in (32, 64)]
     rows = tuple(

@@ -7,6 +7,7 @@ from pathlib import Path
 from kernbench.evaluation.sweep_driver import InlineWorker, run_sweep
 from kernbench.evaluation.sweep_journal import begin_journal
 from kernbench.evaluation.sweep_loading import plan_sweep
+from kernbench.runtime_api.run_options import RunRequest
 
 BENCH = """\
 import sys
@@ -45,7 +46,7 @@ grid:
 def test_leaving_fails_its_point(tmp_path: Path) -> None:
     (tmp_path / "leaves.py").write_text(BENCH)
     (tmp_path / "grid.yaml").write_text(GRID.replace("leaves.py", str(tmp_path / "leaves.py")))
-    plan = plan_sweep(tmp_path / "grid.yaml", "default")
+    plan = plan_sweep(tmp_path / "grid.yaml", RunRequest.of(topology="default"))
     with begin_journal(tmp_path / "journal", plan.identity(), plan.n_points) as journal:
         run_sweep(plan, journal, InlineWorker(), lambda _: None)
         rows = [outcome.row for _, outcome in sorted(journal.finished.items())]

@@ -16,12 +16,14 @@ from kernbench.evaluation import sweep_driver, sweep_point
 from kernbench.evaluation.sweep_driver import Chunked, InlineWorker, SweepProgress, run_sweep
 from kernbench.evaluation.sweep_journal import JOURNAL_FILE, Journal, begin_journal, resume_journal
 from kernbench.evaluation.sweep_loading import plan_sweep
-from kernbench.evaluation.sweep_measure import CAUSES, COLUMNS, time_column
+from kernbench.evaluation.sweep_measure import list_columns
 from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_point import PointChunk, PointOutcome, run_chunk
 from kernbench.evaluation.sweep_results import TABLE_FILE, pareto_front, write_results
 from kernbench.evaluation.sweep_table import read_sweep_table
 from kernbench.observe.critical_path_model import PathPart
+from kernbench.result.run_columns import CAUSES, time_column
+from kernbench.runtime_api.run_options import RunRequest
 from kernbench.topology.builder import Topology, compile_topology
 
 GRID = """\
@@ -68,7 +70,7 @@ def user_bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plan(user_bench: Path, tmp_path_factory: pytest.TempPathFactory) -> SweepPlan:
     folder = tmp_path_factory.mktemp("plan")
     (folder / "grid.yaml").write_text(GRID.replace("user.py", str(user_bench)))
-    return plan_sweep(folder / "grid.yaml", "default")
+    return plan_sweep(folder / "grid.yaml", RunRequest.of(topology="default"))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -147,7 +149,7 @@ def test_rows(plan: SweepPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert wrong["max_abs_error"] == 1.0
     assert all("cube.hbm.slices: found 7, must be a multiple" in str(row["error"]) for row in impossible)
     assert json.loads(str(good["changed"]))["sip.cube_mesh.w"] == 1
-    assert {name for row in table.rows for name in row} <= {"point", *plan.axes, *COLUMNS}
+    assert {name for row in table.rows for name in row} <= {"point", *plan.axes, *list_columns()}
 
 
 def test_the_table_as_a_file(plan: SweepPlan, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from kernbench.common.errors import ConfigError, InputError
 from kernbench.evaluation.sweep_loading import plan_sweep
 from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_spec import ValueRange, as_values
+from kernbench.runtime_api.run_options import RunRequest
 
 GOOD = """\
 bench: matmul_composite
@@ -26,7 +27,7 @@ grid:
 def plan(folder: Path, text: str, *overrides: str) -> SweepPlan:
     path = folder / "grid.yaml"
     path.write_text(text)
-    return plan_sweep(path, "default", overrides)
+    return plan_sweep(path, RunRequest.of(topology="default", overrides=overrides))
 
 
 def problems(folder: Path, text: str) -> list[str]:
@@ -214,7 +215,7 @@ def test_slips_here_and_elsewhere_at_once(tmp_path: Path) -> None:
         "topology: machine.yaml\nccl: ccl.yaml\nbench: matmul-composite\ngrid: { bench.m: [0], bench.q: [1] }\n"
     )
     with pytest.raises(ConfigError) as caught:
-        plan_sweep(path, None, ["bench.m=3", "bench.z=1", "bench.k"])
+        plan_sweep(path, RunRequest.of(overrides=["bench.m=3", "bench.z=1", "bench.k"]))
     found = [(Path(each.source).name, each.path) for each in caught.value.problems]
     assert found[:3] == [
         ("grid.yaml", "grid.bench.m"),
@@ -303,7 +304,7 @@ grid:
 def test_files_are_looked_for_beside_the_sweep(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def run(torch):\n    torch.zeros(4)\n")
     found = plan(tmp_path, "bench: mine.py\ngrid: { cube.hbm.slices: [8] }\n")
-    assert found.bench_name == str(tmp_path / "mine.py")
+    assert found.request.program.bench == str(tmp_path / "mine.py")
 
 
 def test_set_on_the_command_line(tmp_path: Path) -> None:

@@ -11,14 +11,16 @@ import simpy
 
 from interventions import Experiment, spread
 from kernbench.ccl.install import load_ccl_config, resolve_algorithm_config
+from kernbench.common.data_policy import DataPolicy
 from kernbench.components.hbm_ctrl import HbmCtrl
 from kernbench.components.memory import MemoryAccess
-from kernbench.evaluation.advice import RepeatedProgram, advise_program
+from kernbench.evaluation.advice import advise_program
 from kernbench.observe.verdict import VerdictKind
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_registry import Bench, load_bench
-from kernbench.runtime_api.types import DeviceSelector
+from kernbench.runtime_api.run_request import PreparedRun
 from kernbench.sim_engine.component import Machine
+from kernbench.topology.builder import Topology
 from kernbench.topology.graph import Node
 
 ROWS = DPPolicy(pe="row_wise", num_cubes=1)
@@ -129,6 +131,11 @@ PLANTED = [
 ]
 
 
+def prepare(bench: Bench, machine: Topology, params: tuple[str, ...] = ()) -> PreparedRun:
+    """The inputs of a run that stores no data."""
+    return PreparedRun(bench=bench, machine=machine, params=params, data=DataPolicy(keep=False))
+
+
 @pytest.mark.parametrize(("program", "params", "machine", "resource"), PLANTED)
 def test_it_is_named_and_comes_first(
     program: str | Callable[[Any], None], params: tuple[str, ...], machine: tuple[str, ...], resource: str
@@ -137,9 +144,7 @@ def test_it_is_named_and_comes_first(
     assert found.launch.verdict.resources == (resource,)
     assert resource in found.launch.verdict.sentence
     assert resource in found.explained.verdict.sentence
-    advice = advise_program(
-        RepeatedProgram(bench=named(program), device=DeviceSelector("all"), params=params), found.machine, workers=1
-    )
+    advice = advise_program(prepare(named(program), found.machine, params), workers=1)
     assert advice.machine[0].resources == (resource,)
     assert 0.02 <= advice.machine[0].share <= 0.1
 
@@ -149,8 +154,7 @@ def test_the_link_of_the_host() -> None:
     found = Experiment(load_bench("matmul-composite"), slow)
     assert found.explained.verdict.sentence.startswith("copies 9")
     assert "(host link 9" in found.explained.verdict.sentence
-    program = RepeatedProgram(bench=load_bench("matmul-composite"), device=DeviceSelector("all"))
-    advice = advise_program(program, slow, workers=1)
+    advice = advise_program(prepare(load_bench("matmul-composite"), slow), workers=1)
     assert advice.machine[0].resources == ("host link",)
     assert advice.machine[0].settings == tuple(
         f"system.links.{name}.bw_gbs=1.1" for name in ("host_to_switch", "switch_to_sip")
@@ -199,8 +203,6 @@ def test_stages_that_tie(params: tuple[str, ...], machine: tuple[str, ...], tied
 
 
 def test_nothing_is_promised_below_two_per_cent() -> None:
-    advice = advise_program(
-        RepeatedProgram(bench=load_bench("hello-send"), device=DeviceSelector("all")), spread(), workers=1
-    )
+    advice = advise_program(prepare(load_bench("hello-send"), spread()), workers=1)
     assert all(each.share >= 0.02 for each in (*advice.machine, *advice.program))
     assert np.isclose(advice.timing.run_ps / 1000, 805.903, atol=2)

@@ -27,7 +27,8 @@ from kernbench.messages.requests import (
     TensorMapping,
 )
 from kernbench.numerics.intervals import ByteRuns
-from kernbench.observe.sanitizer import Finding, Sanitizer
+from kernbench.observe.findings import Finding
+from kernbench.observe.sanitizer import Sanitizer
 from kernbench.observe.sanitizer_races import find_races
 from kernbench.runtime_api.bench_registry import lookup_bench
 from kernbench.runtime_api.bench_runner import run_bench

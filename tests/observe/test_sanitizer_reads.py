@@ -11,7 +11,7 @@ import pytest
 
 from engine_support import machine, two_cubes
 from kernbench.engine.engine import GraphEngine
-from kernbench.observe.sanitizer import Finding
+from kernbench.observe.findings import Finding
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from observed import findings, sanitized

@@ -13,6 +13,7 @@ from kernbench.common.errors import BenchError
 from kernbench.library.pages import PageRequest
 from kernbench.observe.trace import PE_ROWS
 from kernbench.runtime_api.bench_registry import Bench, load_bench
+from kernbench.runtime_api.run_options import RunRequest
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology, resolve_topology
 from kernbench.web import run_view
@@ -259,7 +260,7 @@ def test_a_run_without_requests_is_no_run(machine: Topology) -> None:
 
 def test_a_bench_with_machines_of_its_own_is_refused() -> None:
     with pytest.raises(BenchError, match="milestone-1h-gemm"):
-        PageRequest(bench="milestone-1h-gemm", topology="one-cube").make()
+        PageRequest(RunRequest.of(bench="milestone-1h-gemm", topology="one-cube")).make()
 
 
 def test_the_file_comes_with_its_configuration(page: Page, machine: Topology, tmp_path: object) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from kernbench.common.errors import InputError
 from kernbench.library.pages import PageRequest
+from kernbench.runtime_api.run_options import RunRequest
 from kernbench.web.page import MARK, FileSource
 from kernbench.web.server import PageServer, Shelf, Watcher
 
@@ -147,7 +148,7 @@ def test_what_is_no_whole_page_is_not_served(server: PageServer, tmp_path: Path,
 def test_what_cannot_be_made_is_told(server: PageServer, tmp_path: Path) -> None:
     file = tmp_path / "machine.yaml"
     file.write_text("{}")
-    watcher = Watcher(PageRequest(topology=str(file)), server)
+    watcher = Watcher(PageRequest(RunRequest.of(topology=str(file))), server)
     file.write_text("nonsense: 1")
     told = watcher.look()
     assert told
@@ -165,8 +166,9 @@ def test_what_cannot_be_made_is_told(server: PageServer, tmp_path: Path) -> None
     ],
 )
 def test_a_run_depends_on_its_files(bench: str | None, files: list[str]) -> None:
-    assert [path.as_posix() for path in PageRequest(bench=bench, topology="m.yaml").files] == files
+    assert [path.as_posix() for path in PageRequest(RunRequest.of(bench=bench, topology="m.yaml")).files] == files
 
 
 def test_a_run_depends_on_how_its_collectives_work() -> None:
-    assert Path("mine/ccl.yaml") in PageRequest(bench="ccl-allreduce", topology="m.yaml", ccl="mine/ccl.yaml").files
+    request = RunRequest.of(bench="ccl-allreduce", topology="m.yaml", ccl="mine/ccl.yaml")
+    assert Path("mine/ccl.yaml") in PageRequest(request).files

@@ -49,11 +49,11 @@ class CclEvaluationParams(ConfigModel):
 def run(torch: RuntimeContext[CclEvaluationParams]) -> Summary:
     """Evaluate collectives on machines derived from the machine of this run. Numbers are always verified."""
     # They draw figures. Their import takes as long as that of all benches, so only an evaluation imports them.
-    from kernbench.evaluation import ccl_fabrics, ccl_reference, ccl_report, ccl_rings, ccl_study  # noqa: PLC0415
+    from kernbench.evaluation import ccl_fabrics, ccl_report, ccl_runs, ccl_study  # noqa: PLC0415
 
     p = torch.params
     command = f"kernbench run --bench {NAME}"
-    reference = None if p.reference is None else ccl_reference.read_reference(p.reference)
+    reference = None if p.reference is None else ccl_report.read_reference(p.reference)
     report = ccl_report.report_ccl(reference)
     if p.render_only:
         return report.redraw(p.out, command)
@@ -61,7 +61,7 @@ def run(torch: RuntimeContext[CclEvaluationParams]) -> Summary:
         topology=Topology(elaborate(torch.topology), "the machine of the run, in topology.resolved.yaml"),
         sizes=p.sizes or (ccl_fabrics.FULL_SIZES if p.full else ccl_fabrics.SIZES),
         own_sizes=() if reference is None else reference.sizes,
-        ranks=ccl_rings.RANKS if p.rings else (),
+        ranks=ccl_runs.RANKS if p.rings else (),
         ccl=p.ccl,
         jobs=p.jobs,
     )

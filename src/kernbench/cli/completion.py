@@ -31,32 +31,41 @@ def _completes(words: Callable[[click.Context, str], Iterable[str]]) -> Complete
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
         try:
-            found = [CompletionItem(word) for word in words(ctx, incomplete) if word.startswith(incomplete)]
+            matches = [CompletionItem(word) for word in words(ctx, incomplete) if word.startswith(incomplete)]
         except KernbenchError:  # the machine or a file is invalid: the command itself reports the error
             return []
-        return found or [CompletionItem(incomplete, type="file")]
+        return matches or [CompletionItem(incomplete, type="file")]
 
     return complete
 
 
-def _list_benches(_: click.Context, __: str) -> list[str]:
+@_completes
+def complete_bench(_: click.Context, __: str) -> list[str]:
+    """List the registered benches."""
     return [bench.name for bench in late(BENCHES, "known_benches")()]
 
 
-def _list_cases(_: click.Context, __: str) -> list[str]:
+@_completes
+def complete_case(_: click.Context, __: str) -> list[str]:
+    """List the probe cases."""
     cases = late("kernbench.probe.cases", "CASES")
     return [*(case.name for case in cases), late("kernbench.probe.memory_case", "NAME")]
 
 
-def _list_machines(_: click.Context, __: str) -> list[str]:
+@_completes
+def complete_machine(_: click.Context, __: str) -> list[str]:
+    """List the packaged machines."""
     return list(late("kernbench.topology.builder", "packaged_machines")())
 
 
-def _list_keys(ctx: click.Context, _: str) -> list[str]:
+@_completes
+def complete_key(ctx: click.Context, _: str) -> list[str]:
+    """List the paths of the machine's keys."""
     return late(KEYS, "list_paths")(*_machine(ctx))  # type: ignore[no-any-return]
 
 
-def _list_overrides(ctx: click.Context, incomplete: str) -> list[str]:
+@_completes
+def complete_override(ctx: click.Context, incomplete: str) -> list[str]:
     """List the matching paths. For a single match, list ``path=value`` for each allowed value or the current value."""
     key = incomplete.partition("=")[0]
     places = [("", *_machine(ctx)), *_bench_place(ctx)]
@@ -66,14 +75,14 @@ def _list_overrides(ctx: click.Context, incomplete: str) -> list[str]:
         for path in late(KEYS, "list_paths")(model, content)
         if (prefix + path).startswith(key)
     ]
-    left = [each for each in paths if each[0] == key] or paths
+    left = [path for path in paths if path[0] == key] or paths
     if len(left) != 1:
-        return [each[0] for each in left]
+        return [path[0] for path in left]
     name, path, model, content = left[0]
-    found = late(KEYS, "describe_key")(model, path, content)
-    is_switch = isinstance(found.content, bool)
-    values = found.choices or (("true", "false") if is_switch else (found.content_text,))
-    return [f"{name}={each}" for each in values]
+    description = late(KEYS, "describe_key")(model, path, content)
+    is_switch = isinstance(description.content, bool)
+    values = description.choices or (("true", "false") if is_switch else (description.content_text,))
+    return [f"{name}={content}" for content in values]
 
 
 def _machine(ctx: click.Context) -> tuple[Any, Any]:
@@ -84,14 +93,7 @@ def _machine(ctx: click.Context) -> tuple[Any, Any]:
 
 def _bench_place(ctx: click.Context) -> Iterator[tuple[str, Any, Any]]:
     """Yield prefix, model and values of the parameters of the bench on the command line."""
-    name = next((ctx.params[each] for each in ("bench", "name") if ctx.params.get(each)), None)
+    name = next((ctx.params[option] for option in ("bench", "name") if ctx.params.get(option)), None)
     if name is not None:
         bench = late(BENCHES, "load_bench")(name)
         yield "bench.", bench.params, bench.make_params()
-
-
-complete_bench = _completes(_list_benches)
-complete_case = _completes(_list_cases)
-complete_machine = _completes(_list_machines)
-complete_key = _completes(_list_keys)
-complete_override = _completes(_list_overrides)

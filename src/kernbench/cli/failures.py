@@ -107,12 +107,12 @@ def failure_text(error: BaseException, session: Session | None = None) -> str:
 def print_failure(error: Exception, session: Session) -> None:
     """Print a document for a command that failed before it could print its own."""
     if session.as_json and not session.output.printed:
-        found: Json = {
+        document: Json = {
             "status": "FAILED",
             "error": f"{type(error).__name__}: {failure_text(error, session)}",
             "place": to_plain(place_of(error)),
         }
-        session.output.print_document(document_text(found))
+        session.output.print_document(document_text(document))
 
 
 def _say_more(error: BaseException, session: Session) -> None:

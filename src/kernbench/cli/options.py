@@ -1,18 +1,18 @@
-"""Options that several commands share."""
+"""Options that several commands share. Those of a run are made from the fields of ``RunRequest``."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import wraps
 from typing import Any
 
 import rich_click as click
 
-from kernbench.cli.completion import complete_bench, complete_machine, complete_override
+from kernbench.cli.completion import Completer, complete_bench, complete_machine, complete_override
 from kernbench.cli.session import Session
-from kernbench.common.data_policy import DataOptions
-from kernbench.common.values import value
+from kernbench.runtime_api.run_options import SCRIPT_WALL_S, Command, RunOption, RunRequest, list_options
 
 
 def current_session() -> Session | None:
@@ -21,80 +21,18 @@ def current_session() -> Session | None:
     return None if context is None else context.find_object(Session)
 
 
-def _note_debug(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    session = ctx.find_object(Session)
-    if session is not None and wanted:
-        session.debug = True
+def _note(name: str) -> Callable[[click.Context, click.Parameter, bool], bool]:
+    """Return a callback that sets a switch of the session."""
 
+    def note(ctx: click.Context, _: click.Parameter, is_on: bool) -> bool:
+        session = ctx.find_object(Session)
+        if session is not None and is_on:
+            setattr(session, name, True)
+            if name == "as_json":
+                session.output.reserve()
+        return is_on
 
-def _note_verbose(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    session = ctx.find_object(Session)
-    if session is not None and wanted:
-        session.verbose = True
-
-
-def _note_json(ctx: click.Context, _: click.Parameter, wanted: bool) -> bool:
-    session = ctx.find_object(Session)
-    if session is not None and wanted:
-        session.as_json = True
-        session.output.reserve()
-    return wanted
-
-
-_DATA_OPTIONS = (
-    click.option(
-        "--data/--no-data",
-        default=None,
-        help="Record what is needed to compute values.  [default: record, unless the bench sets data = False]",
-    ),
-    click.option("--keep", metavar="SIZE", help="Keep at most SIZE of unread values.  [default: 1GiB]"),
-    click.option("--zeros", is_flag=True, help="Return zeros for values that the program reads (with --no-data)."),
-)
-
-
-def data_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Decorate a command with the options about values. The command receives ``values``, a DataOptions."""
-
-    @wraps(command)
-    def with_values(*args: Any, data: bool | None, keep: str | None, zeros: bool, **options: Any) -> int:
-        return command(*args, values=DataOptions(data, zeros, keep), **options)
-
-    for option in reversed(_DATA_OPTIONS):
-        with_values = option(with_values)
-    return with_values
-
-
-SCRIPT_WALL_S = 600.0
-"""Default limit of a script in seconds: a program with GPU-sized tensors could take days"""
-
-
-@value
-class ProgramOptions:
-    """The program of a command line: a bench or a script.
-
-    ``arguments``: the arguments after ``--``, for the script. ``positional``: the arguments before ``--``, for the
-    command.
-    """
-
-    bench: str | None = None
-    script: str | None = None
-    arguments: tuple[str, ...] = ()
-    positional: tuple[str, ...] = ()
-
-    def refuse_arguments(self) -> None:
-        """Raise UsageError for arguments that neither the script nor the command accepts."""
-        given = " ".join(self.positional or (self.arguments if self.script is None else ()))
-        if given and self.script is not None:
-            raise click.UsageError(f"Got unexpected extra arguments ({given}): write arguments of the script after --.")
-        if given:
-            raise click.UsageError(
-                f"Got unexpected extra arguments ({given}): name the program with --bench or --script; "
-                f"only a script takes arguments, after --."
-            )
-
-    def wall_s(self, limit: float | None) -> float | None:
-        """Return the wall-clock limit in seconds for the user's ``limit``, or None for no limit."""
-        return finite(SCRIPT_WALL_S if self.script is not None and limit is None else limit)
+    return note
 
 
 class ProgramCommand(click.RichCommand):
@@ -104,79 +42,29 @@ class ProgramCommand(click.RichCommand):
         """Parse the arguments before ``--``."""
         end = args.index("--") if "--" in args else len(args)
         try:
-            rest = super().parse_args(ctx, args[:end])
+            remaining = super().parse_args(ctx, args[:end])
         except click.NoSuchOption as error:
-            if not any(each.startswith("--script") for each in args):
+            if not any(text.startswith("--script") for text in args):
                 raise
             raise click.UsageError(f"{error.format_message()} Write arguments of the script after --.", ctx) from error
-        ctx.params["arguments"] = tuple(args[end + 1 :])
-        return rest
+        ctx.params["args"] = tuple(args[end + 1 :])
+        return remaining
 
 
-_PROGRAM_OPTIONS = (
-    click.option(
-        "--bench",
-        metavar="NAME|FILE.py[:FUNCTION]",
-        shell_complete=complete_bench,
-        help="Run this bench: a name of 'kernbench list', or a function of a file.",
-    ),
-    click.option("--script", metavar="FILE.py", help="Run a whole file as the program, with the arguments after --."),
-    click.option("--as-cuda", is_flag=True, help='Map the PyTorch device "cuda" to the machine (with --script).'),
-)
+def refuse_arguments(request: RunRequest, positional: tuple[str, ...]) -> None:
+    """Raise UsageError for arguments that neither the script nor the command accepts.
 
-
-def program_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Decorate a ProgramCommand with the options of its program. The command receives ``program``, a ProgramOptions.
-
-    The command also takes the arguments before ``--`` and ``overrides``, which ``--as-cuda`` extends.
+    ``positional``: the arguments before ``--``.
     """
-
-    @wraps(command)
-    def with_program(
-        *args: Any,
-        bench: str | None,
-        script: str | None,
-        arguments: tuple[str, ...],
-        positional: tuple[str, ...],
-        as_cuda: bool,
-        overrides: tuple[str, ...],
-        **options: Any,
-    ) -> int:
-        if as_cuda and script is None:
-            raise click.UsageError("--as-cuda needs --script.")
-        if bench is not None and script is not None:
-            raise click.UsageError("--bench and --script: give one of them.")
-        given = (*overrides, *["torch.as_cuda=true"] * as_cuda)
-        return command(*args, program=ProgramOptions(bench, script, arguments, positional), overrides=given, **options)
-
-    for option in reversed(_PROGRAM_OPTIONS):
-        with_program = option(with_program)
-    return with_program
-
-
-_FRONTEND_OPTIONS = (
-    click.option("--strict", is_flag=True, help="Fail at a PyTorch operator that the host would compute."),
-    click.option("--from-load", is_flag=True, help="Count the initialisation of a PyTorch program in its time."),
-    click.option(
-        "--points", type=click.IntRange(min=1), metavar="N", help="Run only the first N x values of a Triton benchmark."
-    ),
-)
-
-
-def frontend_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Decorate a command with shortcuts for frontend settings, which extend its ``overrides``."""
-
-    @wraps(command)
-    def with_settings(
-        *args: Any, strict: bool, from_load: bool, points: int | None, overrides: tuple[str, ...], **options: Any
-    ) -> int:
-        flags = ["torch.strict=true"] * strict + ["torch.from_load=true"] * from_load
-        flags += [] if points is None else [f"triton.points={points}"]
-        return command(*args, overrides=(*overrides, *flags), **options)
-
-    for option in reversed(_FRONTEND_OPTIONS):
-        with_settings = option(with_settings)
-    return with_settings
+    program = request.program
+    refused = " ".join(positional or (program.args if program.script is None else ()))
+    if refused and program.script is not None:
+        raise click.UsageError(f"Got unexpected extra arguments ({refused}): write arguments of the script after --.")
+    if refused:
+        raise click.UsageError(
+            f"Got unexpected extra arguments ({refused}): name the program with --bench or --script; "
+            f"only a script takes arguments, after --."
+        )
 
 
 class Limit(click.FloatRange):
@@ -190,81 +78,95 @@ class Limit(click.FloatRange):
         return limit
 
 
-def finite(limit: float | None) -> float | None:
-    """Return a limit, or None for an infinite limit."""
-    return None if limit is None or math.isinf(limit) else limit
+_TYPES: Mapping[str, Mapping[str, Any]] = {
+    "bool": {"is_flag": True},
+    "int | None": {"type": click.IntRange(min=1)},
+    "float | None": {"type": Limit(min=0)},
+    "tuple[str, ...]": {"multiple": True},
+}
+"""The properties of options by the types of their fields; all other options are texts"""
+_COMPLETERS: Mapping[str, Completer] = {
+    "bench": complete_bench,
+    "topology": complete_machine,
+    "overrides": complete_override,
+}
+"""The words that a shell suggests, by the names of choices"""
+_MORE_OPTIONS = {"Outputs": ("--out", "--port", "--json", "--verbose")}
+"""Options of single commands by the heading in ``--help`` under which they stand"""
+Decorator = Callable[[Callable[..., int]], Callable[..., int]]
 
 
-_SIM_LIMIT = click.option("--max-sim-ns", type=Limit(min=0), metavar="NS", help="Stop the run at this simulated time.")
-_WALL_LIMIT = click.option(
-    "--max-wall-s",
-    type=Limit(min=0),
-    metavar="S",
-    help=f"Stop the run after S seconds of real time.  [default: {SCRIPT_WALL_S:.0f} for a script]",
-)
+def make_option(entry: RunOption, *, help_text: str | None = None) -> Decorator:
+    """Return the click option of a choice."""
+    properties = _TYPES.get(entry.type, {}) if entry.opposite is None else {}
+    return click.option(
+        entry.spelling if entry.opposite is None else f"{entry.spelling}/{entry.opposite}",
+        entry.name,
+        default=entry.default,
+        metavar=entry.metavar,
+        help=help_text or entry.help,
+        shell_complete=_COMPLETERS.get(entry.name),
+        **properties,
+    )
 
 
-def limit_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Decorate a command with the limits of a run: ``max_sim_ns`` and ``max_wall_s``."""
-    return _SIM_LIMIT(_WALL_LIMIT(command))
+def options_of(command: Command, kind: type[RunRequest] = RunRequest) -> Decorator:
+    """Decorate a command with its options of a run, in groups. The command receives ``request``, a RunRequest."""
+    entries = [entry for entry in list_options(kind) if command in entry.commands]
+    names = {entry.name for entry in entries}
+
+    def decorate(function: Callable[..., int]) -> Callable[..., int]:
+        @wraps(function)
+        def with_request(*args: Any, **values: Any) -> int:
+            request = kind.of(**{name: values.pop(name) for name in names & values.keys()})
+            return function(*args, request=_check_program(request), **values)
+
+        decorators = [make_option(entry) for entry in entries if entry.help]
+        for title in dict.fromkeys([*(entry.title for entry in entries), *_MORE_OPTIONS]):
+            spellings = [entry.spelling for entry in entries if entry.title == title and entry.help]
+            spellings += [spelling for spelling in _MORE_OPTIONS.get(title, ()) if spelling not in spellings]
+            decorators.append(click.option_panel(title, options=spellings))
+        decorated: Callable[..., int] = with_request
+        for decorator in reversed(decorators):
+            decorated = decorator(decorated)
+        return decorated
+
+    return decorate
 
 
-EVERY_SIP = "all"
-device_option = click.option(
-    "--device", default=EVERY_SIP, show_default=True, metavar="sip:N|all", help="Run on one device (SIP) or on all."
-)
-observe_option = click.option(
-    "--observe/--no-observe",
-    default=True,
-    help="Record causes for the verdict; without them the run is a sixth faster.  [default: observe]",
-)
-verify_option = click.option(
-    "--verify-data",
-    "verify",
-    is_flag=True,
-    help="Compute values and evaluate the comparisons of the bench; a mismatch exits with 1.",
-)
-topology_option = click.option(
-    "--topology",
-    metavar="NAME|FILE",
-    shell_complete=complete_machine,
-    help="Use this machine: a name of 'kernbench list', or a YAML file.  [default: ./topology.yaml, else 'default']",
-)
-set_option = click.option(
-    "--set",
-    "overrides",
-    metavar="PATH=VALUE",
-    multiple=True,
-    shell_complete=complete_override,
-    help="Change one value of the machine, for example cube.hbm.slices=16 (repeatable).",
-)
-bench_set_option = click.option(
-    "--set",
-    "overrides",
-    metavar="PATH=VALUE",
-    multiple=True,
-    shell_complete=complete_override,
-    help="Change machine or bench values, such as cube.hbm.slices=16 or bench.m=512 (repeatable).",
-)
-ccl_option = click.option(
-    "--ccl", metavar="FILE", help="Read collective algorithms from FILE.  [default: ./ccl.yaml, else the packaged file]"
+def _check_program(request: RunRequest) -> RunRequest:
+    """Return the request with the default limit of a script. Raises UsageError for a program that is not clear."""
+    program, limits = request.program, request.limits
+    if program.as_cuda and program.script is None:
+        raise click.UsageError("--as-cuda needs --script.")
+    if program.bench is not None and program.script is not None:
+        raise click.UsageError("--bench and --script: give one of them.")
+    if program.script is None or limits.max_wall_s is not None:
+        return request
+    return replace(request, limits=replace(limits, max_wall_s=SCRIPT_WALL_S))
+
+
+_ENTRIES = {entry.name: entry for entry in list_options(RunRequest)}
+topology_option = make_option(_ENTRIES["topology"])
+set_option = make_option(
+    _ENTRIES["overrides"], help_text="Change one value of the machine, for example cube.hbm.slices=16 (repeatable)."
 )
 _json_option = click.option(
-    "--json", "as_json", is_flag=True, callback=_note_json, help="Print one JSON document instead of tables."
+    "--json", "as_json", is_flag=True, callback=_note("as_json"), help="Print one JSON document instead of tables."
 )
 verbose_option = click.option(
     "-v",
     "--verbose",
     is_flag=True,
     expose_value=False,
-    callback=_note_verbose,
+    callback=_note("verbose"),
     help="Print all tables and the full report of a deadlock.",
 )
 _debug_option = click.option(
     "--debug",
     is_flag=True,
     expose_value=False,
-    callback=_note_debug,
+    callback=_note("debug"),
     is_eager=True,
     help="Print the Python traceback of an error.",
 )

@@ -58,18 +58,18 @@ def command(
     if picture is not None:
         _check_picture(picture, names)
         writable(picture)
-    found = probe_machine(compile_machine(topology, overrides), names or None, nbytes, show_progress())
+    probe = probe_machine(compile_machine(topology, overrides), names or None, nbytes, show_progress())
     if picture is not None:
-        draw_memory(found.memory, picture)
+        draw_memory(probe.memory, picture)
         say(f"wrote {picture}")
     if as_json:
-        print_json(found.to_dict())
+        print_json(probe.to_dict())
     else:
-        if found.memory:
-            print_memory(stdout(), found.machine.topology, found.memory)
-        if found.reports or not found.memory:
-            print_reports(stdout(), found)
-    return 0 if found.complete else INTERRUPTED
+        if probe.memory:
+            print_memory(stdout(), probe.machine.topology, probe.memory)
+        if probe.reports or not probe.memory:
+            print_reports(stdout(), probe)
+    return 0 if probe.complete else INTERRUPTED
 
 
 def _check_picture(picture: str, names: tuple[str, ...]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -20,6 +21,7 @@ from kernbench.topology.builder import Topology
 
 EVENLY = "refresh: spread in these cases, so that closed forms are exact (the machine has all-bank)"
 PICTURE = "kernbench.probe.memory_figure"
+N = TypeVar("N", int, float)
 CLOSE = 10.0
 """Largest distance to the reference that counts as close, in percentage points of peak"""
 
@@ -29,29 +31,29 @@ def print_reports(console: Console, probe: Probe) -> None:
 
     A single case prints its complete hop table first.
     """
-    found = probe.measurements
+    measurements = probe.measurements
     head = [(probe.verdict, "bold"), (f"machine: {probe.machine.name}", "default")]
     if probe.machine.spec.cube.hbm.refresh_mode == "all-bank":
         head.append((EVENLY, "dim"))
     alone = len(probe.reports) == 1
-    asked = [render(probe.table), *map(_hops, found)] if alone and found else []
-    show_report(console, head, _tables(probe, found, alone=alone), asked)
+    first = [render(probe.table), *map(_hops, measurements)] if alone and measurements else []
+    show_report(console, head, _tables(probe, measurements, alone=alone), first)
 
 
-def _tables(probe: Probe, found: Sequence[ProbeReport], *, alone: bool) -> Iterator[Table | None]:
+def _tables(probe: Probe, measurements: Sequence[ProbeReport], *, alone: bool) -> Iterator[Table | None]:
     if not alone:
         yield render(probe.table)
-    for report in found:
+    for report in measurements:
         if report.trace:
             yield render(sizes_table(report.sweep, report.case))
             if not alone:
                 yield _hops(report)
-    yield from (_breakdown(probe.nbytes, found), _crowds(found))
-    for report in found:
+    yield from (_breakdown(probe.nbytes, measurements), _crowds(measurements))
+    for report in measurements:
         if report.trace:
             yield from (_shares(report), _links(report))
-    missing = (each for each in probe.reports if isinstance(each, NotHere))
-    yield facts("Not on this machine", ((each.case, f"{each.why} ({each.description})") for each in missing))
+    missing = (report for report in probe.reports if isinstance(report, NotHere))
+    yield facts("Not on this machine", ((report.case, f"{report.why} ({report.description})") for report in missing))
 
 
 def _hops(report: ProbeReport) -> Table:
@@ -60,9 +62,9 @@ def _hops(report: ProbeReport) -> Table:
 
 def _breakdown(nbytes: int, reports: Sequence[ProbeReport]) -> Table:
     # Latency outside the closed form gets a separate column, if there is any.
-    hidden = set() if any(each.single.breakdown.difference_ps for each in reports) else {"difference_ns"}
+    hidden = set() if any(report.single.breakdown.difference_ps for report in reports) else {"difference_ns"}
     names = [name for name, _ in reports[0].single.breakdown.parts_ns if name not in hidden] if reports else []
-    made = table(
+    breakdown = table(
         f"Where the latency of {format_size(nbytes)} goes, in ns",
         text("case"),
         *(number(name.removesuffix("_ns")) for name in (*names, "= latency", "closed form")),
@@ -70,12 +72,12 @@ def _breakdown(nbytes: int, reports: Sequence[ProbeReport]) -> Table:
     for report in reports:
         single = report.single
         parts = (f"{ns:.3f}" for name, ns in single.breakdown.parts_ns if name in names)
-        made.add_row(report.case, *parts, f"{single.latency_ns:.3f}", f"{single.closed_form_ns:,.3f}")
-    return made
+        breakdown.add_row(report.case, *parts, f"{single.latency_ns:.3f}", f"{single.closed_form_ns:,.3f}")
+    return breakdown
 
 
 def _crowds(reports: Sequence[ProbeReport]) -> Table:
-    made = table(
+    crowds = table(
         "Several PEs at once: latency of one transaction in ns, and shares of the streams in GB/s",
         text("case"),
         *(number(name) for name in ("PEs", "min", "mean", "max", "all streams", "least", "most", "fairness")),
@@ -83,7 +85,7 @@ def _crowds(reports: Sequence[ProbeReport]) -> Table:
     for report in reports:
         crowd = report.crowd
         if crowd is not None:
-            made.add_row(
+            crowds.add_row(
                 report.case,
                 str(len(crowd.initiators)),
                 *(f"{ns:.3f}" for ns in (crowd.min_ns, crowd.mean_ns, crowd.max_ns)),
@@ -91,17 +93,17 @@ def _crowds(reports: Sequence[ProbeReport]) -> Table:
                 *(f"{gbs:.1f}" for gbs in (min(crowd.rates_gbs), max(crowd.rates_gbs))),
                 f"{crowd.fairness:.4f}",
             )
-    return made
+    return crowds
 
 
 def _shares(report: ProbeReport) -> Table:
-    made = table(f"{report.case}: each PE", text("PE"), number("latency ns"), number("stream GB/s"))
+    shares = table(f"{report.case}: each PE", text("PE"), number("latency ns"), number("stream GB/s"))
     crowd = report.crowd
     if crowd is not None:
         rows = zip(crowd.initiators, crowd.latencies_ps, crowd.rates_gbs, strict=True)
         for initiator, latency, rate in rows:
-            made.add_row(initiator, f"{ps_to_ns(latency):.3f}", f"{rate:.2f}")
-    return made
+            shares.add_row(initiator, f"{ps_to_ns(latency):.3f}", f"{rate:.2f}")
+    return shares
 
 
 def _links(report: ProbeReport) -> Table:
@@ -136,75 +138,66 @@ def print_memory(console: Console, machine: Topology, reports: Sequence[SliceRep
             f"beside the reference: {close} of {len(errors)} within {CLOSE:g} points of peak, "
             f"mean {mean:.1f}, largest {max(errors):.1f}"
         )
-    off = [abs(each.error_pct) for report in reports for each in report.compared if each.error_pct is not None]
+    off = [abs(latency.error_pct) for report in reports for latency in report.compared if latency.error_pct is not None]
     if off:
         console.print(f"mean latency: off by {sum(off) / len(off):.1f} % in the mean, {max(off):.1f} % at most")
 
 
-def _slice_title(report: SliceReport) -> str:
-    return (
+def _patterns(report: SliceReport) -> Table:
+    columns = ("GB/s", "of peak %", "reference %", "points", "row hits %", "reference %")
+    title = (
         f"{report.memory}, {report.mapping}, {report.num_pcs} pseudo-channels, refresh {report.refresh}, "
         f"peak {report.peak_gbs:.1f} GB/s"
     )
-
-
-def _patterns(report: SliceReport) -> Table:
-    columns = ("GB/s", "of peak %", "reference %", "points", "row hits %", "reference %")
-    made = table(_slice_title(report), text("pattern"), *(number(name) for name in columns))
+    patterns = table(title, text("pattern"), *(number(name) for name in columns))
     for row in report.rows:
         if row.requesters == 1:
-            reference = row.reference
-            known = ("", "", "")
+            reference, figures = row.reference, row.figures
+            percent, hits = f"{figures.efficiency_pct:.1f}", f"{figures.row_hit_pct:.1f}"
+            cells = [row.pattern, f"{row.gbs:.1f}", percent, "", "", hits, ""]
             if reference is not None:
-                known = (f"{reference.efficiency_pct:.1f}", f"{row.error:+.1f}", f"{reference.row_hit_pct:.1f}")
-            found = row.figures
-            made.add_row(
-                row.pattern,
-                f"{row.gbs:.1f}",
-                f"{found.efficiency_pct:.1f}",
-                *known[:2],
-                f"{found.row_hit_pct:.1f}",
-                known[2],
-            )
-    return made
+                cells[3:5] = f"{reference.efficiency_pct:.1f}", f"{row.error:+.1f}"
+                cells[6] = f"{reference.row_hit_pct:.1f}"
+            patterns.add_row(*cells)
+    return patterns
 
 
 def _requesters(report: SliceReport) -> Table:
-    counts = sorted({row.requesters for row in report.rows})
-    made = table("Requesters at once: % of peak in all", text("pattern"), *(number(str(n)) for n in counts))
-    for pattern in dict.fromkeys(row.pattern for row in report.rows if row.requesters > 1):
-        found = {row.requesters: row.figures.efficiency_pct for row in report.rows if row.pattern == pattern}
-        made.add_row(pattern, *(f"{found[n]:.1f}" if n in found else "" for n in counts))
-    return made
+    shares = {(row.pattern, row.requesters): row.figures.efficiency_pct for row in report.rows}
+    shared = [row.pattern for row in report.rows if row.requesters > 1]
+    return _by_pattern("Requesters at once: % of peak in all", shares, shared, "")
 
 
 def _latencies_by_load(report: SliceReport) -> Table:
-    loads = sorted({each.load_pct for each in report.latencies})
-    made = table(
-        "Mean latency in ns to the last byte, by load (share of the pattern's peak)",
-        text("pattern"),
-        *(number(f"{load:g} %") for load in loads),
-    )
-    for pattern in dict.fromkeys(each.pattern for each in report.latencies):
-        found = {each.load_pct: each.figures.mean_ns for each in report.latencies if each.pattern == pattern}
-        made.add_row(pattern, *(f"{found[load]:.1f}" for load in loads))
-    return made
+    means = {(latency.pattern, latency.load_pct): latency.figures.mean_ns for latency in report.latencies}
+    title = "Mean latency in ns to the last byte, by load (share of the pattern's peak)"
+    return _by_pattern(title, means, [pattern for pattern, _ in means], " %")
+
+
+def _by_pattern(title: str, figures: Mapping[tuple[str, N], float], patterns: list[str], unit: str) -> Table:
+    """Tabulate figures, indexed by pattern and load. The heading of a column is its load with ``unit``."""
+    loads = sorted({load for _, load in figures})
+    rows = table(title, text("pattern"), *(number(f"{load:g}{unit}") for load in loads))
+    for pattern in dict.fromkeys(patterns):
+        cells = (figures.get((pattern, load)) for load in loads)
+        rows.add_row(pattern, *("" if figure is None else f"{figure:.1f}" for figure in cells))
+    return rows
 
 
 def _references(report: SliceReport) -> Table:
-    made = table(
+    comparison = table(
         "Latency in ns beside the reference, at the loads of the reference",
         text("pattern"),
         *(number(name) for name in ("GB/s", "mean", "reference", "%", "p50", "reference", "p99", "reference")),
     )
-    for each in report.compared:
-        found, known = each.figures, each.reference
-        if known is not None:
-            made.add_row(
-                each.pattern,
-                f"{each.gbs:g}",
-                *(f"{ns:.1f}" for ns in (found.mean_ns, known.mean_ns)),
-                f"{each.error_pct:+.1f}",
-                *(f"{ns:.1f}" for ns in (found.p50_ns, known.p50_ns, found.p99_ns, known.p99_ns)),
+    for latency in report.compared:
+        figures, reference = latency.figures, latency.reference
+        if reference is not None:
+            comparison.add_row(
+                latency.pattern,
+                f"{latency.gbs:g}",
+                *(f"{ns:.1f}" for ns in (figures.mean_ns, reference.mean_ns)),
+                f"{latency.error_pct:+.1f}",
+                *(f"{ns:.1f}" for ns in (figures.p50_ns, reference.p50_ns, figures.p99_ns, reference.p99_ns)),
             )
-    return made
+    return comparison

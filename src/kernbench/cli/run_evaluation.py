@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 
@@ -12,37 +12,37 @@ from kernbench.cli.session import Session
 from kernbench.common.errors import InputError
 from kernbench.evaluation.study_report import Summary
 from kernbench.library.evaluations import run_evaluation
-from kernbench.library.machines import CompiledMachine
 from kernbench.library.progress import StepProgress
-from kernbench.runtime_api.bench_registry import Bench
+from kernbench.runtime_api.run_request import PreparedRun
 
 
-def evaluate(bench: Bench, machine: CompiledMachine, params: Sequence[str], device: str, session: Session) -> int:
-    """Run an evaluation, print its summary, and return the exit code."""
+def evaluate(prepared: PreparedRun, flags: Sequence[str], session: Session) -> int:
+    """Run an evaluation, print its summary, and return the exit code.
+
+    Raises InputError for ``flags``: the given options for single simulations.
+    """
+    name = prepared.bench.name
+    if flags:
+        raise InputError(f"{', '.join(flags)}: for one simulation; {name} is an evaluation, which makes several")
     with show_progress() as display:
-        display(StepProgress(f"evaluating: {bench.name}", 0, 1))
-        found = run_evaluation(bench, machine, params, device)
+        display(StepProgress(f"evaluating: {name}", 0, 1))
+        evaluation = run_evaluation(prepared)
     if session.as_json:
-        print_json(found.to_dict())
-    elif found.summary is not None:
-        _print(stdout(), found.summary)
-    if found.result.error is not None:
-        report_program_error(found.result.error, session)
-    return found.result.exit_code
-
-
-def refuse_options(bench: Bench, options: Mapping[str, object]) -> None:
-    """Raise InputError if an option for single simulations is set for an evaluation."""
-    given = [name for name, value in options.items() if value is not None and value is not False]
-    if given:
-        raise InputError(f"{', '.join(given)}: for one simulation; {bench.name} is an evaluation, which makes several")
+        print_json(evaluation.to_dict())
+    elif evaluation.summary is not None:
+        _print(stdout(), evaluation.summary)
+    if evaluation.result.error is not None:
+        report_program_error(evaluation.result.error, session)
+    return evaluation.result.exit_code
 
 
 def _print(console: Console, summary: Summary) -> None:
-    made = table(summary.title, *(number(each.name) if each.figures else text(each.name) for each in summary.columns))
+    figures = table(
+        summary.title, *(number(column.name) if column.figures else text(column.name) for column in summary.columns)
+    )
     for row in summary.rows:
-        made.add_row(*row)
-    show(console, made)
+        figures.add_row(*row)
+    show(console, figures)
     for note in summary.notes:
         console.print(note, soft_wrap=True)
     console.print(f"in {summary.folder}: {', '.join(summary.files)}", style="green", soft_wrap=True)

@@ -16,6 +16,7 @@ from kernbench.observe.guard import guarded
 from kernbench.observe.op_log_io import check_path, write_op_log
 from kernbench.observe.roofline_chart import roofline_charts
 from kernbench.observe.trace_filter import EVERYTHING, LINKS, TraceFilter, parse_filter
+from kernbench.runtime_api.run_options import OutputOptions
 from kernbench.topology.builder import Topology
 
 ROOFLINE = "kernbench.evaluation.roofline_figure"
@@ -37,45 +38,41 @@ class RunFiles:
 
     def write(self, run: Run) -> None:
         """Write the files, each with the configuration of its machine beside it."""
-        params = " ".join(f"{name}={given}" for name, given in run.params.items())
-        what = f"bench {run.bench} {params}".rstrip()
+        params = " ".join(f"{name}={choice}" for name, choice in run.params.items())
+        title = f"bench {run.bench} {params}".rstrip()
         if self.op_log is not None:
             write_op_log(run.engine.op_log, self.op_log)
-            _keep_machine(self.op_log, run.engine.topology, what)
+            _keep_machine(self.op_log, run.engine.topology, title)
         if self.trace is not None:
             run.trace(self.trace, keep=self.keep)
-            _keep_machine(self.trace, run.engine.topology, what)
+            _keep_machine(self.trace, run.engine.topology, title)
         if run.unexplained is not None and self.roofline is not None:
             raise run.unexplained.as_error()
         if self.roofline is not None and run.live is not None and run.live.explanation is not None:
             with guarded("roofline"):
                 charts = roofline_charts(run.engine.machine.graph, run.live.explanation.rooflines)
-                late(ROOFLINE, "draw_roofline")(charts, what, self.roofline)
-            _keep_machine(self.roofline, run.engine.topology, what)
+                late(ROOFLINE, "draw_roofline")(charts, title, self.roofline)
+            _keep_machine(self.roofline, run.engine.topology, title)
 
 
-def list_files(
-    machine: Topology, op_log: str | None, trace: str | None, keep: str | None, roofline: str | None
-) -> RunFiles:
-    """Return the files that the options request.
-
-    Raises InputError if a file is not writable or a filter is invalid.
-    """
-    if keep is not None and trace is None:
+def list_files(machine: Topology, outputs: OutputOptions) -> RunFiles:
+    """Return the files to write. Raises InputError if a file is not writable or a filter is invalid."""
+    op_log, trace, roofline, globs = outputs.op_log, outputs.trace, outputs.roofline, outputs.trace_filter
+    if globs is not None and trace is None:
         raise InputError("--trace-filter selects what --trace FILE shows; give both")
     _must_differ({"--op-log": op_log, "--trace": trace, "--roofline": roofline})
     return RunFiles(
         op_log=None if op_log is None else check_path(op_log),
         trace=None if trace is None else writable(trace),
         roofline=None if roofline is None else _picture(roofline),
-        keep=EVERYTHING if keep is None else parse_filter(keep, machine.topology_obj.nodes),
+        keep=EVERYTHING if globs is None else parse_filter(globs, machine.topology_obj.nodes),
     )
 
 
-def _must_differ(given: Mapping[str, str | None]) -> None:
+def _must_differ(paths: Mapping[str, str | None]) -> None:
     """Raise InputError if two options name the same file."""
     first: dict[Path, str] = {}
-    for option, path in given.items():
+    for option, path in paths.items():
         if path is not None and first.setdefault(Path(path).resolve(), option) != option:
             raise InputError(f"{option} {path}: {first[Path(path).resolve()]} writes this file; name another")
 
@@ -87,9 +84,9 @@ def _picture(path: str) -> Path:
     return writable(path)
 
 
-def _keep_machine(path: Path, machine: Topology, what: str) -> None:
+def _keep_machine(path: Path, machine: Topology, title: str) -> None:
     """Write the configuration beside a file, in the format of ``--topology``, and print its name."""
     config = path.with_name(f"{path.name}.config.yaml")
     with replacing(config) as temporary:
-        temporary.write_text(f"# kernbench {__version__}: {what}\n{machine.resolved_yaml()}", encoding="utf-8")
+        temporary.write_text(f"# kernbench {__version__}: {title}\n{machine.resolved_yaml()}", encoding="utf-8")
     say(f"wrote {path}, and {config.name} with its machine")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import rich_click as click
 
@@ -19,22 +19,13 @@ from kernbench.cli.console import (
     stderr,
     stdout,
 )
-from kernbench.cli.options import (
-    bench_set_option,
-    ccl_option,
-    data_options,
-    frontend_options,
-    output_options,
-    topology_option,
-    verbose_option,
-)
+from kernbench.cli.options import options_of, output_options, verbose_option
 from kernbench.cli.session import FAILED, INTERRUPTED
-from kernbench.common.data_policy import DataOptions
 from kernbench.common.errors import InputError, Problem
 from kernbench.common.late import late
-from kernbench.common.values import value
 from kernbench.evaluation.sweep_processes import begin_server
 from kernbench.result.table import trimmed_text
+from kernbench.runtime_api.run_options import RunRequest
 
 if TYPE_CHECKING:
     from kernbench.evaluation.sweep_plan import SweepPlan
@@ -48,25 +39,8 @@ RESULTS = Path("results") / "sweep"
 LOAD, FROM_LOAD = "load_ns", "torch.from_load"
 
 
-@value(kw_only=True)
-class SweepOptions:
-    """The options of the command line."""
-
-    spec: str
-    executor: str
-    jobs: int | None
-    resume: bool
-    force: bool
-    allow_failures: bool
-    out: str | None
-    overrides: tuple[str, ...]
-    topology: str | None
-    ccl: str | None
-    values: DataOptions
-    as_json: bool
-
-
 @click.command(name="sweep")
+@click.option_panel("Sweep", options=["--executor", "--jobs", "--resume", "--force", "--allow-failures"])
 @click.argument("spec", metavar="SPEC.yaml")
 @click.option(
     "--executor",
@@ -82,50 +56,48 @@ class SweepOptions:
 @click.option("--force", is_flag=True, help="Overwrite the results of an earlier sweep.")
 @click.option("--allow-failures", is_flag=True, help="Exit with code 0 even if points failed.")
 @click.option("--out", metavar="DIR", help="Write the results to DIR.  [default: results/sweep/NAME]")
-@bench_set_option
-@frontend_options
-@ccl_option
-@data_options
-@topology_option
+@options_of("sweep")
 @verbose_option
 @output_options
-def command(**keywords: Any) -> int:
+def command(
+    request: RunRequest,
+    spec: str,
+    executor: str,
+    jobs: int | None,
+    resume: bool,
+    force: bool,
+    allow_failures: bool,
+    out: str | None,
+    as_json: bool,
+) -> int:
     """Run a grid of machine and bench parameters in parallel and write one Parquet file and pictures."""
-    options = SweepOptions(**keywords)
-    if options.executor == LOCAL:
+    if executor == LOCAL:
         begin_server()
-    return run_sweep_command(options)
-
-
-def run_sweep_command(options: SweepOptions) -> int:
-    """Run the sweep, write and print its results, and return the exit code."""
-    if options.resume and options.force:
+    if resume and force:
         raise InputError("--resume continues from existing results, --force overwrites them: give one of them")
-    jobs = options.jobs or os.cpu_count() or 1
+    jobs = jobs or os.cpu_count() or 1
     try:
-        make_workers = late(LIBRARY, "workers_named")(options.executor, jobs)
+        make_workers = late(LIBRARY, "workers_named")(executor, jobs)
     except InputError as error:
         wrong = [Problem(source="--executor", line=0, column=0, path="", message=str(error))]
-        late(LOADING, "plan_sweep")(options.spec, options.topology, options.overrides, options.ccl, wrong=wrong)
+        late(LOADING, "plan_sweep")(spec, request, wrong=wrong)
         raise
-    plan: SweepPlan = late(LOADING, "plan_sweep")(
-        options.spec, options.topology, options.overrides, options.ccl, values=options.values, jobs=jobs
-    )
-    folder = RESULTS / plan.name if options.out is None else Path(options.out)
+    plan: SweepPlan = late(LOADING, "plan_sweep")(spec, request, jobs=jobs)
+    folder = RESULTS / plan.name if out is None else Path(out)
     try:
-        found: Sweep = late(LIBRARY, "run_planned")(
-            plan, folder, make_workers, resume=options.resume, force=options.force, on_progress=show_progress()
+        sweep: Sweep = late(LIBRARY, "run_planned")(
+            plan, folder, make_workers, resume=resume, force=force, on_progress=show_progress()
         )
     except KeyboardInterrupt:
-        _tell_interrupted(plan, folder, as_json=options.as_json)
+        _tell_interrupted(plan, folder, as_json=as_json)
         return INTERRUPTED
-    if options.as_json:
-        print_json(found.to_dict())
+    if as_json:
+        print_json(sweep.to_dict())
     else:
-        for path in found.files:
+        for path in sweep.files:
             say(f"wrote {path}")
-        show_report(stdout(), _head(found), (render(found.failures), render(found.table)))
-    return 0 if options.allow_failures or not len(found.failed) else FAILED
+        show_report(stdout(), _head(sweep), (render(sweep.failures), render(sweep.table)))
+    return 0 if allow_failures or not len(sweep.failed) else FAILED
 
 
 def _tell_interrupted(plan: SweepPlan, folder: Path, *, as_json: bool) -> None:
@@ -151,22 +123,22 @@ def _tell_interrupted(plan: SweepPlan, folder: Path, *, as_json: bool) -> None:
         )
 
 
-def _head(found: Sweep) -> Iterator[ReportLine]:
+def _head(sweep: Sweep) -> Iterator[ReportLine]:
     """Yield the first lines: failures, the best point, and the swept axes."""
-    failed = len(found.failed)
+    failed = len(sweep.failed)
     if failed:
-        groups = found.groups
+        groups = sweep.groups
         more = f" (and {len(groups) - 1} other errors)" if len(groups) > 1 else ""
         yield f"{failed} points failed: {groups[0].short_error}{more}", "bold red"
-    yield found.verdict, "bold"
-    yield found.status_line, "bold yellow" if failed else "bold green"
-    yield f"bench: {found.found.bench}, machine: {found.source}", "default"
-    for path, fixed in found.found.fixed.items():
+    yield sweep.verdict, "bold"
+    yield sweep.status_line, "bold yellow" if failed else "bold green"
+    yield f"bench: {sweep.found.bench}, machine: {sweep.source}", "default"
+    for path, fixed in sweep.found.fixed.items():
         yield f"set {path}: {trimmed_text(fixed)}", "default"
-    if LOAD in found.shown and FROM_LOAD not in found.axes:
-        counts = found.found.fixed.get(FROM_LOAD)
+    if LOAD in sweep.shown and FROM_LOAD not in sweep.axes:
+        counts = sweep.found.fixed.get(FROM_LOAD)
         yield f"loading: {'counted' if counts else 'not counted; --from-load counts it'}", "default"
-    for path, values in found.found.grid.items():
+    for path, values in sweep.found.grid.items():
         yield f"axis {path}: {len(values)}: {_ends(values)}", "default"
 
 

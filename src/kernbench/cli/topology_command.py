@@ -74,11 +74,11 @@ def command(
 
 def print_timing(name: str, *, as_json: bool) -> None:
     """Print a named timing: its source and all its values."""
-    found = describe_timing(name)
+    description = describe_timing(name)
     if as_json:
-        print_json(found.to_dict())
+        print_json(description.to_dict())
         return
-    show(stdout(), facts(f"Timing {found.title}", found.facts.items()), render(found.table))
+    show(stdout(), facts(f"Timing {description.title}", description.facts.items()), render(description.table))
 
 
 def machine_tables(machine: CompiledMachine) -> list[Table]:

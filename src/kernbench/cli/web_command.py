@@ -8,31 +8,14 @@ import rich_click as click
 
 from kernbench.cli.console import facts, print_json, say, show, show_progress, stdout
 from kernbench.cli.failures import report_program_error
-from kernbench.cli.options import (
-    EVERY_SIP,
-    ProgramCommand,
-    ProgramOptions,
-    bench_set_option,
-    ccl_option,
-    data_options,
-    device_option,
-    finite,
-    frontend_options,
-    limit_options,
-    output_options,
-    program_options,
-    topology_option,
-    verbose_option,
-    verify_option,
-)
+from kernbench.cli.options import ProgramCommand, options_of, output_options, refuse_arguments, verbose_option
 from kernbench.cli.session import INTERRUPTED, Session
-from kernbench.common.data_policy import UNSAID, DataOptions
 from kernbench.common.errors import InputError
 from kernbench.common.files import writable
 from kernbench.common.units import format_ns, format_size
-from kernbench.engine.requests import Limits
 from kernbench.library.pages import MadePage, PageRequest
 from kernbench.library.runs import Run
+from kernbench.runtime_api.run_options import RunRequest
 from kernbench.web.page import FileSource
 from kernbench.web.server import PageServer, Shelf, Watcher, serve
 
@@ -40,39 +23,19 @@ DEFAULT_OUT = "report.html"
 
 
 @click.command(name="web", cls=ProgramCommand)
-@program_options
 @click.argument("positional", nargs=-1, metavar="[PAGE.html | -- ARGUMENTS]")
-@device_option
+@options_of("web")
 @click.option(
     "--out", metavar="FILE.html", help=f"Write the page to this file.  [default: {DEFAULT_OUT}, without --port]"
 )
-@verify_option
-@data_options
 @click.option(
     "--port", type=click.IntRange(0, 65535), metavar="N", help="Serve the page on port N, or on a free port if N is 0."
 )
-@frontend_options
-@limit_options
-@bench_set_option
-@ccl_option
-@topology_option
 @verbose_option
 @output_options
 @click.pass_obj
 def command(
-    session: Session,
-    program: ProgramOptions,
-    device: str,
-    out: str | None,
-    verify: bool,
-    values: DataOptions,
-    port: int | None,
-    max_sim_ns: float | None,
-    max_wall_s: float | None,
-    overrides: tuple[str, ...],
-    ccl: str | None,
-    topology: str | None,
-    as_json: bool,
+    session: Session, request: RunRequest, positional: tuple[str, ...], out: str | None, port: int | None, as_json: bool
 ) -> int:
     """Write the machine and a run on it as a page for the browser: one self-contained file.
 
@@ -80,42 +43,31 @@ def command(
     reloads when the topology or the program's file changes. With PAGE.html and --port, an existing page is served and
     reloads when the file changes.
     """
-    if len(program.positional) == 1 and not program.arguments:
-        page, asked = program.positional[0], (program.bench, program.script, out, topology, ccl, max_sim_ns, max_wall_s)
-        if any(each is not None for each in asked) or overrides or verify or values != UNSAID or device != EVERY_SIP:
+    if len(positional) == 1 and not request.program.args:
+        page = positional[0]
+        if request != RunRequest() or out is not None:
             raise InputError(
                 f"{page}: without --out, this argument is an existing page, which --port N serves unchanged; "
                 f"to write a new one, give --out {page}"
             )
         return _serve_file(Path(page), port, as_json=as_json)
-    program.refuse_arguments()
-    source = PageRequest(
-        bench=program.bench,
-        script=program.script,
-        arguments=program.arguments,
-        topology=topology,
-        overrides=overrides,
-        device=device,
-        ccl=ccl,
-        values=values,
-        verify=verify,
-        limits=Limits(finite(max_sim_ns), program.wall_s(max_wall_s)),
-    )
+    refuse_arguments(request, positional)
+    source = PageRequest(request)
     place = None if out is None and port is not None else writable(DEFAULT_OUT if out is None else out)
     # Fail on an occupied port before a long run.
     server = None if port is None else PageServer(Shelf(), port)
     watcher = None if server is None else Watcher(source, server)
-    made = _make(source)
+    result = _make(source)
     if place is not None:
-        made.page.write(place)
+        result.page.write(place)
         say(f"wrote {place}, and {place.name}.config.yaml with its machine")
-    exit_code = 0 if made.run is None else made.run.exit_code
+    exit_code = 0 if result.run is None else result.run.exit_code
     served = None if exit_code == INTERRUPTED else watcher
-    _print(made, place, None if served is None else served.server.url, as_json=as_json)
-    if made.run is not None and exit_code:
-        _report(made.run, place, session)
+    _print(result, place, None if served is None else served.server.url, as_json=as_json)
+    if result.run is not None and exit_code:
+        _report(result.run, place, session)
     if served is not None:
-        served.server.shelf.put(made.page.content)
+        served.server.shelf.put(result.page.content)
         _serve(served)
     return exit_code
 
@@ -128,20 +80,20 @@ def _make(source: PageRequest) -> MadePage:
         raise
 
 
-def _print(made: MadePage, place: Path | None, url: str | None, *, as_json: bool) -> None:
+def _print(result: MadePage, place: Path | None, url: str | None, *, as_json: bool) -> None:
     """Print the name and a summary of the page."""
-    run = made.run
+    run = result.run
     if as_json:
-        print_json({"page": None if place is None else str(place), "url": url, **made.to_dict()})
+        print_json({"page": None if place is None else str(place), "url": url, **result.to_dict()})
         return
     rows = [] if place is None else [("file", str(place))]
     rows += [] if url is None else [("address", url)]
-    rows.append(("size", format_size(made.page.nbytes)))
+    rows.append(("size", format_size(result.page.nbytes)))
     if run is not None:
         rows = [("verdict", run.verdict.sentence), *rows]
         rows += [("bench", run.bench), ("status", run.status), ("simulated", format_ns(run.latency_ns))]
         rows += [("loading", str(run.load).removeprefix("loading: "))] if run.load is not None and run.load.ns else []
-        rows += [("compared", str(each)) for each in run.checks]
+        rows += [("compared", str(check)) for check in run.checks]
         rows.append(("values", str(run.data)))
     show(stdout(), facts("Page", rows))
 
@@ -149,8 +101,8 @@ def _print(made: MadePage, place: Path | None, url: str | None, *, as_json: bool
 def _report(run: Run, place: Path | None, session: Session) -> None:
     """Print the error of the run."""
     if run.exit_code == INTERRUPTED:
-        kept = "without --out, no page is written" if place is None else "the page shows the run until then"
-        say(f"interrupted: {kept}")
+        page = "without --out, no page is written" if place is None else "the page shows the run until then"
+        say(f"interrupted: {page}")
         return
     raised = None if run.live is None or run.live.result is None else run.live.result.error
     if raised is not None:

@@ -13,28 +13,28 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stdout
+from dataclasses import replace
+from functools import partial
 from io import StringIO
 from itertools import combinations
 from typing import Any, TypeAlias
 
-from kernbench.common.data_policy import DataPolicy
 from kernbench.common.errors import ConfigError, RunError, text_of
 from kernbench.common.figures import derived_after, figure
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import value
-from kernbench.engine.engine import GraphEngine, Observer
+from kernbench.engine.engine import Observer
+from kernbench.engine.requests import Limits
 from kernbench.evaluation.program_review import ProgramAdvice, review_program
 from kernbench.observe.path_resources import PathShare, divide_ties, join_words, sum_resources
 from kernbench.observe.roofline import Roofline
 from kernbench.observe.trace_log import TraceLog
 from kernbench.result.sections import Absence, Section, register
 from kernbench.result.table import Table, TableColumn, number, percent_text, words
-from kernbench.runtime_api.bench_registry import Bench
-from kernbench.runtime_api.bench_runner import BenchResult, run_bench
-from kernbench.runtime_api.frontends import FrontendSettings
+from kernbench.runtime_api.bench_runner import BenchResult
 from kernbench.runtime_api.launch_report import launches_of
 from kernbench.runtime_api.run_explanation import LaunchExplanation, RunExplanation, explain_run
-from kernbench.runtime_api.types import DeviceSelector
+from kernbench.runtime_api.run_request import PreparedRun
 from kernbench.topology.builder import Topology, compile_variant
 from kernbench.topology.resources import find_resources, settings_of, speed_up
 from kernbench.topology.scaling import replace_entries
@@ -137,48 +137,31 @@ def spread_refresh(machine: Topology) -> Topology:
     return compile_variant(machine, replace_entries(machine.configured, {("cube", "hbm", "refresh"): "spread"}))
 
 
-@value(kw_only=True)
-class RepeatedProgram:
-    """A program that can be simulated again on another machine. Its prints are suppressed."""
-
-    bench: Bench
-    device: DeviceSelector
-    params: tuple[str, ...] = ()
-    ccl: str | None = None
-    frontends: FrontendSettings | None = None
-    data: DataPolicy = DataPolicy(keep=False)
-
-    def simulate(self, machine: Topology, *observers: Observer) -> BenchResult:
-        """Run the program on a machine. Raises RunError if the program fails."""
-        with redirect_stdout(StringIO()):
-            result = run_bench(
-                topology=machine,
-                bench_fn=self.bench,
-                device=self.device,
-                engine_factory=lambda made, _: GraphEngine(made, self.data, observers=observers),
-                params=self.params,
-                verify=False,
-                ccl=self.ccl,
-                frontends=self.frontends,
-            )
-        failure = result.completion.error
-        if failure is not None:
-            raise RunError(f"the program fails when it runs again: {type(failure).__name__}: {text_of(failure)}")
-        return result
-
-    def time(self, machine: Topology) -> Timing:
-        """Run the program on a machine and return its time."""
-        result = self.simulate(machine)
-        ended = launches_of(result.engine.handles)
-        return Timing(ns_to_ps(result.sim_ns), {each.request_id: each.ended_ps - each.submitted_ps for each in ended})
+def _run_again(program: PreparedRun, machine: Topology, *observers: Observer) -> BenchResult:
+    """Run the program on a machine without its prints. Raises RunError if the program fails."""
+    with redirect_stdout(StringIO()):
+        result = replace(program, machine=machine, verify=False, limits=Limits()).run(*observers)
+    failure = result.completion.error
+    if failure is not None:
+        raise RunError(f"the program fails when it runs again: {type(failure).__name__}: {text_of(failure)}")
+    return result
 
 
-def advise_program(program: RepeatedProgram, machine: Topology, *, workers: int | None = None) -> Advice:
-    """Return advice on a program, which runs on ``machine`` with ``refresh: spread`` and on faster variants."""
-    spread, log = spread_refresh(machine), TraceLog()
-    result = program.simulate(spread, log)
-    found = explain_run(log, result.engine.handles, result.completion.t_start, result.completion.t_end)
-    return advise(result.engine.topology, log, found, program.time, workers=workers)
+def _time(program: PreparedRun, machine: Topology) -> Timing:
+    """Run the program on a machine and return its time."""
+    result = _run_again(program, machine)
+    launches = launches_of(result.engine.handles)
+    return Timing(
+        ns_to_ps(result.sim_ns), {launch.request_id: launch.ended_ps - launch.submitted_ps for launch in launches}
+    )
+
+
+def advise_program(program: PreparedRun, *, workers: int | None = None) -> Advice:
+    """Return advice on a program, which runs on its machine with ``refresh: spread`` and on faster variants."""
+    log = TraceLog()
+    result = _run_again(program, spread_refresh(program.machine), log)
+    explained = explain_run(log, result.engine.handles, result.completion.t_start, result.completion.t_end)
+    return advise(result.engine.topology, log, explained, partial(_time, program), workers=workers)
 
 
 def advise(
@@ -190,11 +173,11 @@ def advise(
     simulations run one after another.
     """
     main = explained.main_launch
-    chosen = [each for each in _candidates(machine, explained) if _variant(machine, each) is not None]
+    chosen = [names for names in _candidates(machine, explained) if _variant(machine, names) is not None]
     timings = _measure(machine, chosen, rerun, workers or os.cpu_count() or 1)
-    before = Timing(explained.path.ps, {each.request_id: each.path.ps for each in explained.launches})
-    made = [_compare(machine, names, before, after, main) for names, after in zip(chosen, timings, strict=True)]
-    shown = sorted((each for each in made if each.share >= SMALLEST_SHARE), key=lambda each: -each.share)
+    before = Timing(explained.path.ps, {launch.request_id: launch.path.ps for launch in explained.launches})
+    changes = [_compare(machine, names, before, after, main) for names, after in zip(chosen, timings, strict=True)]
+    shown = sorted((change for change in changes if change.share >= SMALLEST_SHARE), key=lambda change: -change.share)
     return Advice(
         launch="" if main is None else main.name,
         timing=before,
@@ -203,17 +186,17 @@ def advise(
     )
 
 
-def _candidates(machine: Topology, found: RunExplanation) -> list[tuple[str, ...]]:
+def _candidates(machine: Topology, explained: RunExplanation) -> list[tuple[str, ...]]:
     """Return the groups of resources to make faster. They have the largest shares of the run or of its main launch."""
-    known = find_resources(machine.configured)
-    main = found.main_launch
+    resources = find_resources(machine.configured)
+    main = explained.main_launch
     most: dict[str, float] = {}
-    for shares, roofline in [(found.shares, found.roofline), *([(main.shares, main.roofline)] if main else [])]:
+    for shares, roofline in [(explained.shares, explained.roofline), *([(main.shares, main.roofline)] if main else [])]:
         for name, share in _potentials(shares, roofline):
             most[name] = max(most.get(name, 0.0), share)
-    ordered = sorted((name for name in most if name in known), key=lambda name: -most[name])[:MOST_RESOURCES]
-    ties = [group for roofline in (found.roofline, *([main.roofline] if main else [])) for group in roofline.ties]
-    ties += [each.resources for each in sum_resources(found.shares if main is None else main.shares)[:1]]
+    ordered = sorted((name for name in most if name in resources), key=lambda name: -most[name])[:MOST_RESOURCES]
+    ties = [group for roofline in (explained.roofline, *([main.roofline] if main else [])) for group in roofline.ties]
+    ties += [summed.resources for summed in sum_resources(explained.shares if main is None else main.shares)[:1]]
     groups = [pair for group in ties if len(group) > 1 for pair in (*combinations(group, 2), group)]
     return list(dict.fromkeys([*((name,) for name in ordered), *groups]))
 
@@ -222,17 +205,17 @@ def _potentials(shares: Iterable[PathShare], roofline: Roofline) -> Iterator[tup
     """Yield resources with the shares of their bounds, then with their shares of the critical path, queues included."""
     for bound in roofline.bounds:
         yield bound.resource, bound.ps / roofline.measured_ps
-    for each in divide_ties(sum_resources(shares)):
-        yield each.resource, each.ps / roofline.measured_ps
+    for summed in divide_ties(sum_resources(shares)):
+        yield summed.resource, summed.ps / roofline.measured_ps
 
 
 def _variant(machine: Topology, names: Sequence[str]) -> Topology | None:
     """Return the machine with faster resources; None if this machine is invalid or equals the original."""
     try:
-        made = compile_variant(machine, speed_up(machine.configured, names, FASTER))
+        variant = compile_variant(machine, speed_up(machine.configured, names, FASTER))
     except ConfigError:
         return None
-    return made if settings_of(machine.configured, names, FASTER) else None
+    return variant if settings_of(machine.configured, names, FASTER) else None
 
 
 _AUTOGRAD = "torch"
@@ -255,10 +238,10 @@ def _simulate(number: int) -> Timing:
 
 def _measure(machine: Topology, chosen: Sequence[Sequence[str]], rerun: Rerun, workers: int) -> list[Timing]:
     """Simulate all variants. Forked processes inherit the program, so it is not pickled."""
-    machines = [made for made in (_variant(machine, names) for names in chosen) if made is not None]
+    machines = [variant for variant in (_variant(machine, names) for names in chosen) if variant is not None]
     one_by_one = _AUTOGRAD in sys.modules or "fork" not in multiprocessing.get_all_start_methods()
     if workers < 2 or len(machines) < 2 or one_by_one:
-        return [rerun(made) for made in machines]
+        return [rerun(variant) for variant in machines]
     forked, task = multiprocessing.get_context("fork"), (rerun, machines)
     with ProcessPoolExecutor(min(workers, len(machines)), forked, _take_task, task) as pool:
         return list(pool.map(_simulate, range(len(machines))))

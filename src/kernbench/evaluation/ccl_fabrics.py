@@ -75,7 +75,7 @@ def fabrics() -> tuple[Fabric, ...]:
     grids = ((2, 1), (2, 2), (3, 2))
     rings = [ring_of(w * h) for w, h in grids]
     tori = [Fabric("torus_2d", w * h, w, h) for w, h in grids]
-    return (*rings, *tori, *(Fabric("mesh_2d_no_wrap", each.sips, each.w, each.h) for each in tori))
+    return (*rings, *tori, *(Fabric("mesh_2d_no_wrap", torus.sips, torus.w, torus.h) for torus in tori))
 
 
 def document_of(topology: Topology) -> Document:

@@ -1,17 +1,25 @@
-"""Report of the collective evaluation: files, figures, summary, and the comparison with a reference."""
+"""Report of the collective evaluation: files, figures, summary, and the comparison with a reference.
+
+The reference is a table of latency against size, from an external simulator or a measurement.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterable, Sequence
 from functools import partial
+from pathlib import Path
+from typing import NoReturn
 
 from pydantic import TypeAdapter
 
-from kernbench.evaluation.ccl_fabrics import AlgorithmName, Fabric
-from kernbench.evaluation.ccl_latency_figures import draw_control, draw_latency
-from kernbench.evaluation.ccl_reference import CclReference, SizeComparison, compare_sizes
-from kernbench.evaluation.ccl_results import CclSweep
-from kernbench.evaluation.ccl_ring_figures import draw_buffers, draw_rings
+from kernbench.common.errors import InputError, UnreadableFileError
+from kernbench.common.files import read_input
+from kernbench.common.values import value
+from kernbench.evaluation.ccl_fabrics import INTERCUBE, AlgorithmName, Fabric
+from kernbench.evaluation.ccl_figures import draw_buffers, draw_control, draw_latency, draw_rings
+from kernbench.evaluation.ccl_results import CclSweep, CollectivePoint, SizeComparison
 from kernbench.evaluation.ccl_topology_figure import draw_topologies
 from kernbench.evaluation.figure_style import size_title
 from kernbench.evaluation.study_report import Drawing, StudyReport
@@ -36,7 +44,7 @@ def report_ccl(reference: CclReference | None = None) -> StudyReport[CclSweep]:
             "ccl_buffers.csv": sweep.buffers,
             "ccl_ring.csv": sweep.rings,
         },
-        comparisons=lambda sweep: {"ccl_reference.csv": [each.row for each in compare(sweep)]},
+        comparisons=lambda sweep: {"ccl_reference.csv": [comparison.row for comparison in compare(sweep)]},
         find_gap=_find_gap,
         drawings=lambda sweep: _drawings(sweep, compare(sweep)),
         words=("algorithm", "SIPs", "numbers"),
@@ -65,16 +73,16 @@ def _can_be_drawn(grid: Grid) -> bool:
 
 
 def _drawings(sweep: CclSweep, reference: Sequence[SizeComparison]) -> dict[str, Drawing]:
-    found: dict[str, Drawing] = {
+    drawings: dict[str, Drawing] = {
         "ccl_latency.png": partial(draw_latency, sweep, reference),
         "ccl_control.png": partial(draw_control, sweep),
         "ccl_topologies.png": partial(draw_topologies, sweep.fabrics, sweep.cubes, sweep.root_cube),
     }
     if sweep.buffers:
-        found["ccl_buffers.png"] = partial(draw_buffers, sweep)
+        drawings["ccl_buffers.png"] = partial(draw_buffers, sweep)
     if sweep.rings:
-        found["ccl_ring.png"] = partial(draw_rings, sweep)
-    return found
+        drawings["ccl_ring.png"] = partial(draw_rings, sweep)
+    return drawings
 
 
 def _row(sweep: CclSweep, algorithm: AlgorithmName, fabric: Fabric) -> dict[str, str]:
@@ -85,7 +93,7 @@ def _row(sweep: CclSweep, algorithm: AlgorithmName, fabric: Fabric) -> dict[str,
     return {
         "algorithm": algorithm,
         "SIPs": fabric.title,
-        **{size_title(each): f"{by_size[each].direct.latency_ns / 1000:,.3f}" for each in sweep.common_sizes},
+        **{size_title(size): f"{by_size[size].direct.latency_ns / 1000:,.3f}" for size in sweep.common_sizes},
         "control ns": _span((point.direct.control_ns for point in curve), ",.0f"),
         "by ranks ns": _span((point.distributed.control_ns for point in curve), ",.0f"),
         "beyond closed form": _span(shares, ".1%") if shares else "",
@@ -117,11 +125,97 @@ def _notes(sweep: CclSweep) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _reference_notes(reference: CclReference | None, found: Sequence[SizeComparison]) -> tuple[str, ...]:
+def _reference_notes(reference: CclReference | None, comparisons: Sequence[SizeComparison]) -> tuple[str, ...]:
     if reference is None:
         return ()
     lines = [
-        f"  {size_title(each.nbytes)}: {each.reference_ns:,.0f} ns, simulated {each.latency_ns:,.0f}, {each.error:+.1%}"
-        for each in found
+        f"  {size_title(comparison.nbytes)}: {comparison.reference_ns:,.0f} ns, "
+        f"simulated {comparison.latency_ns:,.0f}, {comparison.error:+.1%}"
+        for comparison in comparisons
     ]
-    return (f"reference {reference.name}, largest error {max(abs(each.error) for each in found):.1%}:", *lines)
+    worst = max(abs(comparison.error) for comparison in comparisons)
+    return (f"reference {reference.name}, largest error {worst:.1%}:", *lines)
+
+
+COLUMNS = ("size_bytes", "latency_ns")
+
+
+@value
+class CclReference:
+    """Reference latencies from a file: latency in ns by size in bytes, in ascending order of size."""
+
+    name: str
+    latencies: tuple[tuple[int, float], ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes in bytes."""
+        return tuple(nbytes for nbytes, _ in self.latencies)
+
+
+def read_reference(path: str) -> CclReference:
+    """Read a CSV file with the columns ``size_bytes`` and ``latency_ns``; other columns are ignored.
+
+    Raises InputError, with the line, for a missing, non-numeric, non-positive or duplicate value.
+    """
+    try:
+        text = io.StringIO(read_input(path).decode("utf-8-sig"), newline="")
+        reader = csv.DictReader(text, skipinitialspace=True)
+        missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+        if missing:
+            columns = ", ".join(reader.fieldnames or ()) or "nothing"
+            raise InputError(f"{path}: no column {', '.join(missing)}; its first line has: {columns}")
+        lines = [(reader.line_num, row) for row in reader]
+    except UnreadableFileError as error:
+        raise InputError(f"{path}: cannot be read as a reference table: {error.why}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: cannot be read as a reference table: {error}") from error
+    table: dict[int, float] = {}
+    for line, row in lines:
+        nbytes, ns = _numbers(path, line, row["size_bytes"], row["latency_ns"])
+        if nbytes in table:
+            _refuse(path, line, f"size {nbytes} again")
+        table[nbytes] = ns
+    if not table:
+        raise InputError(f"{path}: no lines below the first; every line has a size_bytes and a latency_ns")
+    return CclReference(Path(path).name, tuple(sorted(table.items())))
+
+
+def _numbers(path: str, line: int, size: str | None, latency: str | None) -> tuple[int, float]:
+    try:
+        nbytes, ns = _whole(size or ""), float(latency or "")
+    except (ValueError, OverflowError):
+        _refuse(path, line, f"found {size!r}, {latency!r}: size_bytes is a whole number, latency_ns a number")
+    if nbytes < 1 or not 0 < ns < float("inf"):
+        _refuse(path, line, f"found {size}, {latency}: both have to be above 0")
+    return nbytes, ns
+
+
+def _whole(text: str) -> int:
+    """Return the whole number in ``text``, also in spreadsheet notation: 4096.0, 4.096E+03."""
+    number = float(text)
+    if not number.is_integer():
+        raise ValueError(text)
+    return int(number)
+
+
+def _refuse(path: str, line: int, problem: str) -> NoReturn:
+    raise InputError(f"{path}:{line}: {problem}")
+
+
+def compare_sizes(sweep: CclSweep, reference: CclReference) -> tuple[SizeComparison, ...]:
+    """Compare each reference size with the packaged default collective on the machine's SIP fabric.
+
+    Raises InputError for a size that was not simulated, as redrawn results contain only the sizes of their run.
+    """
+    points = {point.nbytes: point for point in reference_curve(sweep)}
+    missing = [nbytes for nbytes in reference.sizes if nbytes not in points]
+    if missing:
+        sizes = ", ".join(map(str, missing))
+        raise InputError(f"{reference.name}: the results lack {sizes} bytes; run without --render-only")
+    return tuple(SizeComparison(nbytes, ns, points[nbytes].direct.latency_ns) for nbytes, ns in reference.latencies)
+
+
+def reference_curve(sweep: CclSweep) -> tuple[CollectivePoint, ...]:
+    """Return the points that a reference is compared with."""
+    return sweep.curve(INTERCUBE, sweep.own)

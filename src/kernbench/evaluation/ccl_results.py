@@ -142,6 +142,30 @@ class RingPoint:
         return row | asdict(self.theory) | {"theory_ns": self.theory.ns, "beyond_theory": self.beyond_theory}
 
 
+@value
+class SizeComparison:
+    """The reference latency and the simulated latency of one size."""
+
+    nbytes: int
+    reference_ns: float
+    latency_ns: float
+
+    @property
+    def error(self) -> float:
+        """The simulation error as a share of the reference."""
+        return self.latency_ns / self.reference_ns - 1
+
+    @property
+    def row(self) -> dict[str, TableValue]:
+        """The comparison as a table row."""
+        return {
+            "size_bytes": self.nbytes,
+            "reference_ns": self.reference_ns,
+            "latency_ns": self.latency_ns,
+            "error": self.error,
+        }
+
+
 @value(kw_only=True)
 class CclSweep:
     """The results of the evaluation on all variants of one machine.
@@ -178,6 +202,6 @@ class CclSweep:
         self, algorithm: AlgorithmName, fabric: Fabric, kind: BufferKind | None = None
     ) -> tuple[CollectivePoint, ...]:
         """Return the points of a collective by ascending size. ``kind``: memory of the queues; None: the default."""
-        found = [point for point in self.collectives if (point.algorithm, point.fabric) == (algorithm, fabric)]
-        wanted = kind or (found[0].buffer_kind if found else None)
-        return tuple(sorted((p for p in found if p.buffer_kind == wanted), key=lambda point: point.nbytes))
+        points = [point for point in self.collectives if (point.algorithm, point.fabric) == (algorithm, fabric)]
+        wanted = kind or (points[0].buffer_kind if points else None)
+        return tuple(sorted((p for p in points if p.buffer_kind == wanted), key=lambda point: point.nbytes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import methodcaller
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -11,7 +12,6 @@ from kernbench.ccl.install import find_algorithm
 from kernbench.ccl.loading import load_ccl_config
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
-from kernbench.evaluation.ccl_collectives import CollectiveRun
 from kernbench.evaluation.ccl_fabrics import (
     ALGORITHMS,
     INTERCUBE,
@@ -25,7 +25,7 @@ from kernbench.evaluation.ccl_fabrics import (
     in_order,
 )
 from kernbench.evaluation.ccl_results import BufferPoint, CclSweep, CollectivePoint, RingPoint
-from kernbench.evaluation.ccl_rings import (
+from kernbench.evaluation.ccl_runs import (
     KINDS,
     LARGE_SLOT,
     MESSAGE_SIZES,
@@ -34,6 +34,7 @@ from kernbench.evaluation.ccl_rings import (
     RING_SIZES,
     SMALL_SLOT_SIZES,
     BufferRun,
+    CollectiveRun,
     RingRun,
     least_slot,
 )
@@ -124,7 +125,7 @@ class CclStudy:
 
     def collective_runs(self) -> Iterator[CollectiveRun]:
         """Yield runs of all algorithms on all machines, and of the default algorithm with queues in other memories."""
-        for fabric in sorted(self._list_fabrics(), key=lambda each: -each.sips):
+        for fabric in sorted(self._list_fabrics(), key=lambda candidate: -candidate.sips):
             yield from (self._collective(algorithm, fabric) for algorithm in ALGORITHMS)
         default = find_algorithm(INTERCUBE, None, self._ccl()).config.buffer_kind
         among = self.own if self.own.sips > 1 else self.fabrics[0]
@@ -161,9 +162,5 @@ def _run_each(runs: Sequence[StudyRun], jobs: int) -> Iterator[StudyPoint]:
             yield from run.run()
         return
     with worker_pool(jobs) as pool:
-        for points in pool.map(_carry_out, runs):
+        for points in pool.map(methodcaller("run"), runs):
             yield from points
-
-
-def _carry_out(run: StudyRun) -> Sequence[StudyPoint]:
-    return run.run()

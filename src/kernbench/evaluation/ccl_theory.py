@@ -27,7 +27,7 @@ from kernbench.common.values import value
 from kernbench.engine.machine import Machine
 from kernbench.evaluation.ccl_ways import PeHop, QueueFigures, QueueWay, Round, Ways, round_of
 from kernbench.messages.requests import PeCoord
-from kernbench.topology.grid import Grid, Side
+from kernbench.topology.grid import Side
 from kernbench.topology.spec import sip_neighbours
 
 
@@ -92,121 +92,6 @@ class ClosedForms:
     def __init__(self, machine: Machine, queues: QueueFigures) -> None:
         self.ways, self._spec, self._queues = Ways(machine, queues), machine.spec, queues
 
-    def ring_ns(self, pes: Sequence[PeCoord], nbytes: int) -> float:
-        """Return the time of ``ring_allreduce``: every piece passes all n-1 hops, with half the slots in use."""
-        if len(pes) == 1:
-            return self.ways.start_ns
-        ring = round_of(self.ways.of(self.around(pes)))
-        return whole_ps(
-            self.ways.start_ns + sum(self._ring_pass(len(pes), part, ring) for part in self._split_by_scratch(nbytes))
-        )
-
-    def _ring_pass(self, n: int, nbytes: int, ring: Round) -> float:
-        """Return the time of one pass of all pieces round a ring.
-
-        Full queues in a ring would deadlock, so at most half the slots are used. Their number is a power of two, which
-        divides most tensors. A forwarded piece frees its slot once it has arrived at the next PE: after two hops and a
-        credit.
-        """
-        chunk, slots, way = min(nbytes, self._queues.slot_size), self._queues.n_slots, ring.step
-        pieces = ceil(nbytes / chunk)
-        at_once = min(1 << max(0, (slots // 2).bit_length() - 1), pieces)
-        between = self._between_ns(ring.slowest, chunk)
-        if n > 2:
-            taken = self.ways.message_ns(ring.slowest, chunk) + ring.slowest.credit_ns
-            between = max(between, (taken + self.ways.passing_ns(ring.fastest, chunk)) / slots)
-        step = max(self.ways.passing_ns(way, chunk), at_once * between)
-        round_ns = ceil(pieces / at_once) * (n - 1) * step + (at_once - 1) * between + self.ways.math_ns(chunk)
-        loaded = self._load_ns(nbytes, pieces, (n - 1) * nbytes) + self.ways.message_ns(way, chunk)
-        return max(self.ways.load_ns(chunk) + round_ns, loaded) + self._store_ns(nbytes, pieces)
-
-    def rs_ag_ns(self, pes: Sequence[PeCoord], nbytes: int) -> float:
-        """Return the time of ``ring_allreduce_rs_ag``: 2(n-1) steps of one part each."""
-        if len(pes) == 1:
-            return self.ways.start_ns
-        return whole_ps(self.ring(len(pes), nbytes, round_of(self.ways.of(self.around(pes)))).ns)
-
-    def mesh_ns(self, pes: Sequence[PeCoord], grid: Grid, nbytes: int) -> float:
-        """Return the time of ``mesh_allreduce``: rings along the rows, then along the columns, each with all bytes."""
-        if len(pes) == 1:
-            return self.ways.start_ns
-        rows, columns = self._rings_of(pes, grid, "E"), self._rings_of(pes, grid, "S")
-        return whole_ps(
-            self.ways.start_ns
-            + sum(self._mesh_pass(grid, part, rows, columns) for part in self._split_by_scratch(nbytes))
-        )
-
-    def _mesh_pass(self, grid: Grid, nbytes: int, row: Round, column: Round) -> float:
-        part = ceil(nbytes / len(grid))
-        chunk = min(part, self._queues.slot_size)
-        messages = ceil(part / chunk)
-        pieces = len(grid) * messages
-        along_row = self._steps_ns(grid.w, row, chunk, grid.h * messages)
-        gathered = self._steps_ns(grid.w, row, chunk, grid.h * messages, phases=1)
-        begun = max(
-            self.ways.load_ns(chunk) + along_row, self._load_ns(nbytes, pieces, nbytes - nbytes // grid.w) + gathered
-        )
-        return begun + self._steps_ns(grid.h, column, chunk, grid.w * messages) + self._store_ns(nbytes, pieces)
-
-    def _rings_of(self, pes: Sequence[PeCoord], grid: Grid, side: Side) -> Round:
-        """Return the routes of a step in which all rows (``E``) or all columns (``S``) send at once."""
-        beyond = ((at, grid.neighbour(at, side, wrap=True)) for at in range(len(pes)))
-        hops = [self.beside(pes[at], pes[peer], side) for at, peer in beyond if peer not in (None, at)]
-        return round_of(self.ways.of(hops))
-
-    def tree_ns(self, pes: Sequence[PeCoord], nbytes: int) -> float:
-        """Return the time of ``tree_allreduce``: messages go up from the deepest place to the root, and back."""
-        if len(pes) == 1:
-            return self.ways.start_ns
-        chunk = min(nbytes, self._queues.slot_size)
-        up = [self.beside(pe, pes[(at - 1) // 2]) for at, pe in enumerate(pes) if at]
-        down = [self.beside(hop.dst, hop.src) for hop in up]
-        ways = self.ways
-        there, back = self._by_level(up), self._by_level(down)
-        longest = max(
-            sum(self._up_and_down(there[at - 1], back[at - 1], at, len(pes), chunk) for at in _to_root(leaf))
-            for leaf in range(1, len(pes))
-        )
-        # A node sends after it has added its second child's message. Until then, its links are idle.
-        each = max(
-            ways.busiest_ns((*up, *down), pes, chunk) + (ways.math_ns(chunk) if len(pes) > 2 else 0.0),
-            ways.read_and_write_ns(chunk),
-            max(self._result_ns(back, at, chunk) for at in range(1, len(pes))) / self._queues.n_slots,
-        )
-        messages = ceil(nbytes / chunk)
-        # Results of messages sent ahead, except those in slots, arrive after a leaf has sent everything.
-        ahead = min(messages, max(self._ahead(up, leaf, chunk) for leaf in range(1, len(pes)))) - self._queues.n_slots
-        last = max(longest, ahead * ways.busiest_ns(down, (), chunk))
-        return whole_ps(ways.start_ns + ways.load_ns(chunk) + (messages - 1) * each + last + ways.store_ns(chunk))
-
-    def _ahead(self, up: Sequence[PeHop], leaf: int, chunk: int) -> int:
-        """Count the messages that ``leaf`` sends before a result: one plus those in flight, on each hop to the root."""
-        return sum(
-            min(self._queues.n_slots, 1 + ceil(self.ways.under_way(up[at - 1]) / chunk)) for at in _to_root(leaf)
-        )
-
-    def _by_level(self, hops: Sequence[PeHop]) -> list[QueueWay]:
-        """Return the routes of the hops of places 1, 2, ... of a binary tree. Hops of one level are simultaneous."""
-        ends = [(2 << level) - 2 for level in range(len(hops).bit_length() + 1)]
-        return [way for first, end in pairwise(ends) for way in self.ways.of(hops[first:end])]
-
-    def _result_ns(self, down: Sequence[QueueWay], at: int, chunk: int) -> float:
-        """Return the time from a result's departure to place ``at`` until its slot is free again.
-
-        Until then, the result is stored and passed on, and the credit returns.
-        """
-        way = down[at - 1]
-        onward = [self.ways.passing_ns(child, chunk) for child in down[2 * at : 2 * at + 2]]
-        return self.ways.passing_ns(way, chunk) + max([self.ways.store_ns(chunk), *onward]) + way.credit_ns
-
-    def _up_and_down(self, there: QueueWay, back: QueueWay, at: int, n: int, chunk: int) -> float:
-        """Return the time of a tree level. The second child is served after the first child."""
-        second = at % 2 == 0
-        found = self.ways.message_ns(there, chunk) + self.ways.passing_ns(back, chunk)
-        if at + 1 < n or second:
-            found += self.ways.math_ns(chunk)
-        return found
-
     def sip_ns(self, owners: Sequence[tuple[int, int]], nbytes: int) -> float:
         """Return the time of ``sip_allreduce``. Each PE (cube, pe) of ``owners`` per SIP has a shard of ``nbytes``."""
         sips = self._spec.system.sips
@@ -227,15 +112,15 @@ class ClosedForms:
 
     def ring(self, n: int, nbytes: int, ring: Round) -> RingTime:
         """Return the time of reduce-scatter and all-gather round a ring of ``n`` places, in pieces that fit a PE."""
-        found = [self._ring(n, part, ring) for part in self._split_by_scratch(nbytes)]
+        passes = [self._ring(n, part, ring) for part in self._split_by_scratch(nbytes)]
         return RingTime(
-            oracle_ns=_sum(each.oracle_ns for each in found),
-            ends_ns=_sum(each.ends_ns for each in found),
-            overlap_ns=_sum(each.overlap_ns for each in found),
-            stalls_ns=_sum(each.stalls_ns for each in found),
+            oracle_ns=_sum(time.oracle_ns for time in passes),
+            ends_ns=_sum(time.ends_ns for time in passes),
+            overlap_ns=_sum(time.overlap_ns for time in passes),
+            stalls_ns=_sum(time.stalls_ns for time in passes),
             start_ns=whole_ps(self.ways.start_ns),
-            load_ns=_sum(each.load_ns for each in found),
-            store_ns=_sum(each.store_ns for each in found),
+            load_ns=_sum(time.load_ns for time in passes),
+            store_ns=_sum(time.store_ns for time in passes),
         )
 
     def _ring(self, n: int, nbytes: int, ring: Round) -> RingTime:
@@ -245,19 +130,19 @@ class ClosedForms:
         way = ring.step
         one, pieces = self.ways.message_ns(way, chunk), n * messages
         # The last part is added after its load. The all-gather follows.
-        whole = self._steps_ns(n, ring, chunk, messages)
+        all_steps = self._steps_ns(n, ring, chunk, messages)
         loaded = self._load_ns(nbytes, pieces, nbytes - part) + self._steps_ns(n, ring, chunk, messages, phases=1)
         oracle = steps * (way.latency_ns + part / way.bw_gbs)
         ends = steps * (self.ways.ends_ns + self.ways.math_ns(chunk))
-        each = self._between_ns(way, chunk)
-        free = max(steps * one + (messages - 1) * each, (steps * messages - 1) * each + one)
+        interval = self._between_ns(way, chunk)
+        free = max(steps * one + (messages - 1) * interval, (steps * messages - 1) * interval + one)
         return RingTime(
             oracle_ns=oracle,
             ends_ns=ends,
             overlap_ns=free - oracle - ends,
-            stalls_ns=whole - free,
+            stalls_ns=all_steps - free,
             start_ns=0.0,
-            load_ns=max(self.ways.load_ns(chunk), loaded - whole),
+            load_ns=max(self.ways.load_ns(chunk), loaded - all_steps),
             store_ns=self.ways.store_ns(ceil(nbytes / pieces), pieces),
         )
 
@@ -286,8 +171,11 @@ class ClosedForms:
     def _behind_ns(self, way: QueueWay, chunk: int, messages: int) -> float:
         """Return the time from the first to the last of ``messages`` messages."""
         rounds, rest = divmod(messages - 1, self._queues.n_slots)
-        each = self._between_ns(way, chunk)
-        return rounds * max(self.ways.message_ns(way, chunk) + way.credit_ns, self._queues.n_slots * each) + rest * each
+        interval = self._between_ns(way, chunk)
+        return (
+            rounds * max(self.ways.message_ns(way, chunk) + way.credit_ns, self._queues.n_slots * interval)
+            + rest * interval
+        )
 
     @property
     def _is_grid(self) -> bool:
@@ -317,12 +205,12 @@ class ClosedForms:
         """Return the rows and the columns of the SIP grid."""
         sips = self._spec.system.sips
         both = sips.topology == "torus_2d"
-        found = []
+        line_list = []
         axes: list[tuple[int, Side, int]] = [(sips.grid.w, "E", 1), (sips.grid.h, "S", sips.grid.w)]
         for n, side, peer in axes:
             hops = [self.beside((0, *pe), (peer, *pe), side) for pe in owners]
-            found.append(Line(side, n, round_of(self.ways.of(hops)).slowest, both))
-        return found
+            line_list.append(Line(side, n, round_of(self.ways.of(hops)).slowest, both))
+        return line_list
 
     def _phases(self, lines: Sequence[Line], chunk: int, count: int) -> list[Phase]:
         """Return the phases: a reduce-scatter per line, of the parts that earlier lines left, then all-gathers back.
@@ -333,7 +221,7 @@ class ClosedForms:
         both directions has half as many steps, and a queue carries half of (n-1) parts. A place in the middle of a line
         receives n + 1 parts, any other place n - 1.
         """
-        there: list[Phase] = []
+        outward: list[Phase] = []
         begin = 0
         for line in lines:
             _, n, way, both = line
@@ -344,11 +232,11 @@ class ClosedForms:
             latency, busy = phases * turns * one, self._behind_ns(way, chunk, phases * carried)
             alone = max(latency + self._behind_ns(way, chunk, min(count, carried)), busy + one)
             messages = (n + 1 if n > 2 and not both else n - 1) * count
-            there.append(Phase(line, begin, begin + phases * turns * count, alone, busy, one, latency, messages))
-            begin = there[-1].end
-        whole = there[-1].begin + begin
-        back = [phase._replace(begin=whole - phase.end, end=whole - phase.begin) for phase in there[-2::-1]]
-        return [*there, *back]
+            outward.append(Phase(line, begin, begin + phases * turns * count, alone, busy, one, latency, messages))
+            begin = outward[-1].end
+        end = outward[-1].begin + begin
+        back = [phase._replace(begin=end - phase.end, end=end - phase.begin) for phase in outward[-2::-1]]
+        return [*outward, *back]
 
     def _split_by_scratch(self, nbytes: int) -> Iterator[int]:
         """Yield the bytes that a PE processes at a time: tensors get a quarter of the PE's scratch memory."""
@@ -356,132 +244,36 @@ class ClosedForms:
         for at in range(0, nbytes, most):
             yield min(most, nbytes - at)
 
-    def around(self, pes: Sequence[PeCoord]) -> list[PeHop]:
-        """Return the hops of a ring over these PEs."""
-        return [self.beside(pe, far, "E") for pe, far in zip(pes, (*pes[1:], *pes[:1]), strict=True)]
-
     def beside(self, src: PeCoord, dst: PeCoord, side: Side | None = None) -> PeHop:
         """Return the hop from one PE to another. It uses link ``side`` if that link joins their SIPs."""
         leads = side is not None and sip_neighbours(self._spec.system.sips, src[0]).get(side) == dst[0] != src[0]
         return PeHop(src, dst, side if leads else None)
 
+    def intercube_bound_ns(self, nbytes: int, root: int) -> float:
+        """Return a lower bound of ``intercube_allreduce``, without contention and row misses.
 
-def _together_ns(halves: Iterable[Sequence[Phase]], begin: int, end: int) -> float:
-    """Return the time of steps ``begin`` to ``end`` of a schedule. Phases on the same line at once share the line."""
-    phases = [phase for half in halves for phase in half]
-    edges = sorted({begin, end, *(at for phase in phases for at in (phase.begin, phase.end) if begin < at < end)})
-    found = 0.0
-    for at, until in pairwise(edges):
-        busy: defaultdict[Side, float] = defaultdict(float)
-        alone = 0.0
-        for phase in phases:
-            if phase.begin <= at < phase.end:
-                share = (until - at) / (phase.end - phase.begin)
-                alone = max(alone, share * phase.ns)
-                busy[phase.line.side] += share * phase.busy_ns
-        found += max(alone, *busy.values())
-    return found
-
-
-def _out_of_step_ns(halves: Sequence[Sequence[Phase]]) -> float:
-    """Return the time by which schedule order in queues extends the longest chain of messages.
-
-    The last message of a phase waits for the first message of a phase of the other half. This holds if that phase is on
-    the same line and begins before the first phase ends.
-    """
-    latest: dict[tuple[int, int], float] = {(half, -1): 0.0 for half in range(len(halves))}
-    numbered = [(half, i, phase) for half, phases in enumerate(halves) for i, phase in enumerate(phases)]
-    for half, i, phase in sorted(numbered, key=lambda each: each[2].end):
-        between = [
-            latest[other, j - 1] + later.one_ns
-            for other, j, later in numbered
-            if later.line.side == phase.line.side and phase.begin < later.begin < phase.end
-        ]
-        latest[half, i] = max(latest[half, i - 1] + phase.latency_ns, *between, 0.0)
-    return max(latest.values()) - max(sum(phase.latency_ns for phase in phases) for phases in halves)
-
-
-def _to_root(at: int) -> Iterator[int]:
-    """Yield a place of a binary tree and the places above it, without the root."""
-    while at:
-        yield at
-        at = (at - 1) // 2
-
-
-def _sum(times_ns: Iterable[float]) -> float:
-    """Add times and round to whole picoseconds, so that rounding errors of equal sums do not appear as a difference."""
-    return whole_ps(sum(times_ns))
-
-
-class CollectiveBounds:
-    """Lower bounds of collectives: the longest chain of hops, and the bytes of the busiest link.
-
-        start + first byte + Σ (L + ends) + bytes / B + the last acknowledgement
-
-    B is the least bandwidth of a hop if all bytes pass all hops of the chain, else that of one hop with its load. The
-    bounds assume the fastest hops, no contention on links and no row misses. Queues are in TCM. ``nbytes``: bytes per
-    PE, or per block if there are several.
-    """
-
-    def __init__(self, machine: Machine, queues: QueueFigures) -> None:
-        self._ways, self._spec = Ways(machine, queues), machine.spec
-
-    def hierarchical_ns(self, nbytes: int) -> float:
-        """Return the bound for PEs to PE 0 from both sides, cubes to cube 0, SIPs up a binary tree, and back."""
-        spec = self._spec
-        pes = [self._hop((0, 0, pe), (0, 0, pe + 1)) for pe in range(spec.pes_per_cube // 2)]
-        cubes = [self._hop((0, cube, 0), (0, cube + 1, 0)) for cube in range(spec.cubes_per_sip // 2)]
-        levels = spec.num_sips.bit_length() - 1
-        return self._bound([*pes, *cubes, *[self._next_sip] * levels], nbytes, there_and_back=True)
-
-    def intercube_ns(self, nbytes: int, root: int) -> float:
-        """Return the bound for rows to the east, the last column south to the root, the SIPs, and the way back.
-
-        ``nbytes``: bytes of a row of the tensor.
+        Rows of cubes add up to the east, and the last column adds up to the cube ``root``. The SIPs exchange their
+        sums, which then go back. ``nbytes``: bytes of a row of the tensor.
         """
         mesh = self._spec.sip.cube_mesh.grid
         x, y = mesh.xy(root)
         column = [mesh.index(mesh.w - 1, at) for at in range(mesh.h)]
         row = [mesh.index(at, mesh.h - 1) for at in range(mesh.w - 1, x - 1, -1)]
         cubes = [*range(mesh.w), *column[1:], *row[1:], *(mesh.index(x, at) for at in range(mesh.h - 2, y - 1, -1))]
-        ways = [self._hop((0, a, 0), (0, b, 0)) for a, b in pairwise(cubes)]
-        return self._bound([*ways, *[self._next_sip] * self._steps_between_sips], nbytes, 1, there_and_back=True)
+        hops = [self._hop((0, a, 0), (0, b, 0)) for a, b in pairwise(cubes)]
+        return self._chain_ns([*hops, *[self._next_sip] * self._steps_between_sips], nbytes)
 
-    def broadcast_ns(self, nbytes: int) -> float:
-        """Return the bound: all bytes pass n-1 hops of the SIP ring."""
-        return self._bound(self._round, nbytes)
+    def _chain_ns(self, hops: Sequence[QueueWay], nbytes: int) -> float:
+        """Return the bound for ``nbytes`` along a chain of hops and back: start + 2 Σ (L + ends) + bytes / B."""
+        if not hops:
+            return self.ways.start_ns
+        chain_ns = 2 * sum(hop.latency_ns + self.ways.ends_ns for hop in hops)
+        return self._bound_ns(chain_ns + nbytes / min(hop.bw_gbs for hop in hops))
 
-    reduce_ns = broadcast_ns
-
-    def all_gather_ns(self, nbytes: int) -> float:
-        """Return the bound: n-1 steps of one block each."""
-        return self._bound(self._round, nbytes, len(self._round))
-
-    reduce_scatter_ns = all_gather_ns
-
-    def all_to_all_ns(self, nbytes: int) -> float:
-        """Return the bound: n-1 steps, from n-1 blocks in the first to one block in the last."""
-        return self._bound(self._round, nbytes, self._spec.num_sips / 2 * len(self._round))
-
-    def _bound(
-        self, ways: Sequence[QueueWay], nbytes: int, blocks: float = 1, *, there_and_back: bool = False
-    ) -> float:
-        """Return a bound. ``blocks``: number of times that ``nbytes`` passes each hop of the chain."""
-        if not ways:
-            return self._ways.start_ns
-        chain = sum(way.latency_ns + self._ways.ends_ns for way in ways) * (2 if there_and_back else 1)
-        # With several blocks, the last block of an all-gather passes a single hop.
-        first = min(way.latency_ns + self._ways.ends_ns for way in ways)
-        carried = max(blocks * nbytes / way.bw_gbs for way in ways)
-        found = max(chain + nbytes / max(way.bw_gbs for way in ways), first + carried)
-        if there_and_back or blocks == 1:
-            found = max(found, chain + nbytes / min(way.bw_gbs for way in ways))
-        ends = self._ways.idle_load_ns + self._ways.last_ack_ns
-        return whole_ps(self._ways.start_ns + ends + found)
-
-    @property
-    def _round(self) -> list[QueueWay]:
-        return [self._next_sip] * (self._spec.num_sips - 1)
+    def _bound_ns(self, hops_ns: float) -> float:
+        """Return the bound for messages that take ``hops_ns``: with start, first byte and last acknowledgement."""
+        ends_ns = self.ways.idle_load_ns + self.ways.last_ack_ns
+        return whole_ps(self.ways.start_ns + ends_ns + hops_ns)
 
     @property
     def _next_sip(self) -> QueueWay:
@@ -495,5 +287,45 @@ class CollectiveBounds:
         sips = self._spec.system.sips
         return sips.grid.w + sips.grid.h - 2 if sips.two_dimensional else sips.count - 1
 
-    def _hop(self, src: tuple[int, int, int], dst: tuple[int, int, int]) -> QueueWay:
-        return self._ways.alone(PeHop(src, dst))
+    def _hop(self, src: PeCoord, dst: PeCoord) -> QueueWay:
+        return self.ways.alone(PeHop(src, dst))
+
+
+def _together_ns(halves: Iterable[Sequence[Phase]], begin: int, end: int) -> float:
+    """Return the time of steps ``begin`` to ``end`` of a schedule. Phases on the same line at once share the line."""
+    phases = [phase for half in halves for phase in half]
+    edges = sorted({begin, end, *(at for phase in phases for at in (phase.begin, phase.end) if begin < at < end)})
+    total_ns = 0.0
+    for at, until in pairwise(edges):
+        busy: defaultdict[Side, float] = defaultdict(float)
+        alone = 0.0
+        for phase in phases:
+            if phase.begin <= at < phase.end:
+                share = (until - at) / (phase.end - phase.begin)
+                alone = max(alone, share * phase.ns)
+                busy[phase.line.side] += share * phase.busy_ns
+        total_ns += max(alone, *busy.values())
+    return total_ns
+
+
+def _out_of_step_ns(halves: Sequence[Sequence[Phase]]) -> float:
+    """Return the time by which schedule order in queues extends the longest chain of messages.
+
+    The last message of a phase waits for the first message of a phase of the other half. This holds if that phase is on
+    the same line and begins before the first phase ends.
+    """
+    latest: dict[tuple[int, int], float] = {(half, -1): 0.0 for half in range(len(halves))}
+    numbered = [(half, i, phase) for half, phases in enumerate(halves) for i, phase in enumerate(phases)]
+    for half, i, phase in sorted(numbered, key=lambda entry: entry[2].end):
+        between = [
+            latest[other, j - 1] + later.one_ns
+            for other, j, later in numbered
+            if later.line.side == phase.line.side and phase.begin < later.begin < phase.end
+        ]
+        latest[half, i] = max(latest[half, i - 1] + phase.latency_ns, *between, 0.0)
+    return max(latest.values()) - max(sum(phase.latency_ns for phase in phases) for phases in halves)
+
+
+def _sum(times_ns: Iterable[float]) -> float:
+    """Add times and round to whole picoseconds, so that rounding errors of equal sums do not appear as a difference."""
+    return whole_ps(sum(times_ns))

@@ -49,7 +49,7 @@ def draw_topologies(fabrics: Sequence[Fabric], cubes: Grid, root: int, path: Pat
 
 def wires(fabric: Fabric) -> tuple[Wire, ...]:
     """Return the links between SIPs: east and south of each SIP, and those that close a row or column."""
-    grid, found = Grid(fabric.w, fabric.h), []
+    grid, links = Grid(fabric.w, fabric.h), []
     closes = fabric.kind != "mesh_2d_no_wrap"
     for sip in range(fabric.sips):
         x, y = grid.xy(sip)
@@ -59,8 +59,8 @@ def wires(fabric: Fabric) -> tuple[Wire, ...]:
         ):
             peer = grid.neighbour(sip, "E" if side == "E" else "S", wrap=closes)
             if peer is not None and extent > 1:
-                found.append(Wire(sip, peer, last, vertical))
-    return tuple(found)
+                links.append(Wire(sip, peer, last, vertical))
+    return tuple(links)
 
 
 def sip_position(fabric: Fabric, sip: int) -> tuple[float, float]:

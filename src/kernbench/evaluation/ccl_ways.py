@@ -8,7 +8,7 @@ For a message of c bytes on a route of latency L and least bandwidth B,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import ceil, inf
 from statistics import fmean, harmonic_mean
 
@@ -84,18 +84,6 @@ class Ways:
         """Return the uncontended route of a hop."""
         return self._way(hop, Counter())
 
-    def under_way(self, hop: PeHop) -> float:
-        """Return the bytes that an uncontended hop carries during a round trip."""
-        way = self.alone(hop)
-        return (2 * way.latency_ns + self.ends_ns + self.spec.pe.math.startup_ns) * way.bw_gbs
-
-    def busiest_ns(self, hops: Iterable[PeHop], loads: Iterable[PeCoord], nbytes: float) -> float:
-        """Return the time of the busiest link. Each hop carries ``nbytes``, and each PE loads and stores ``nbytes``."""
-        carried = Counter(link for hop in hops for link in self._route(hop).links)
-        for pe in loads:
-            carried.update(link for back in (False, True) for link in self._to_slice(pe, back=back).links)
-        return max((n * nbytes / self._stream_gbs(link) for link, n in carried.items()), default=0.0)
-
     def slice_ns(self, nbytes: float) -> float:
         """Return the time in which an HBM slice reads or writes ``nbytes`` on all channels."""
         return nbytes / self.spec.cube.slice_bw_gbs
@@ -141,16 +129,17 @@ class Ways:
 
         With banks, the time includes opening a row.
         """
-        there, back = self._to_slice(back=False), self._to_slice(back=True)
-        request = self._setup_ns + self._machine.header_bytes / there.bottleneck_gbs
-        return request + self._opening_ns + self.access_ns + ps_to_ns(there.total_overhead_ps + back.total_overhead_ps)
+        outward, back = self._to_slice(back=False), self._to_slice(back=True)
+        request = self._setup_ns + self._machine.header_bytes / outward.bottleneck_gbs
+        route_ns = ps_to_ns(outward.total_overhead_ps + back.total_overhead_ps)
+        return request + self._opening_ns + self.access_ns + route_ns
 
     @property
     def last_ack_ns(self) -> float:
         """The time of a store without its bytes: set-up, route, access and acknowledgement."""
-        there, back = self._to_slice(back=False), self._to_slice(back=True)
+        outward, back = self._to_slice(back=False), self._to_slice(back=True)
         ack = self._setup_ns + self._machine.header_bytes / back.bottleneck_gbs
-        return ack + self.access_ns + ps_to_ns(there.total_overhead_ps + back.total_overhead_ps)
+        return ack + self.access_ns + ps_to_ns(outward.total_overhead_ps + back.total_overhead_ps)
 
     @property
     def idle_load_ns(self) -> float:
@@ -182,20 +171,6 @@ class Ways:
         rounds = ceil(nbytes / hbm.round_bytes)
         return max(nbytes / way_gbs, rounds * min(nbytes, hbm.interleave_bytes) / self.spec.cube.pc_bw_gbs)
 
-    def read_and_write_ns(self, nbytes: int) -> float:
-        """Return the time in which a slice reads and writes ``nbytes`` each.
-
-        The buses of the slice turn around twice per write drain. At a turnaround, the rows of the other direction are
-        opened again. Only the longer of the two delays is added.
-        """
-        banks, hbm = self._banks, self.spec.cube.hbm
-        if banks is None:
-            return 2 * self.piece_ns(nbytes)
-        drained = (banks.high - banks.low) * hbm.queue * hbm.num_pcs * banks.burst_bytes
-        to_read, to_write = banks.rp_ns + banks.rcd_ns, banks.rp_ns + banks.rcd_write_ns
-        turning = max(banks.wtr_ns, to_read) + max(banks.rtw_ns, to_write)
-        return 2 * self.piece_ns(nbytes) + turning * nbytes / max(drained, banks.burst_bytes)
-
     def _way(self, hop: PeHop, users: Counter[Link]) -> QueueWay:
         route = self._route(hop)
         credit = self._machine.sideband_ps(pe_dma_id(*hop.dst), pe_dma_id(*hop.src), self.queues.credit_bytes)
@@ -223,13 +198,12 @@ class Round:
 
     step: QueueWay
     slowest: QueueWay
-    fastest: QueueWay
 
 
 def round_of(ways: Sequence[QueueWay]) -> Round:
-    """Return the average, slowest and fastest of the routes of a ring."""
+    """Return the average and the slowest of the routes of a ring."""
     if not ways:
-        return Round(NOWHERE, NOWHERE, NOWHERE)
+        return Round(NOWHERE, NOWHERE)
     step = QueueWay(
         fmean(way.latency_ns for way in ways),
         harmonic_mean([way.bw_gbs for way in ways]),
@@ -244,4 +218,4 @@ def round_of(ways: Sequence[QueueWay]) -> Round:
         min(way.stream_gbs for way in ways),
         min(way.window_bytes for way in ways),
     )
-    return Round(step, slowest, min(ways, key=lambda way: way.latency_ns))
+    return Round(step, slowest)

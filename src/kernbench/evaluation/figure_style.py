@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from matplotlib import rc_context
 from matplotlib.artist import Artist
@@ -25,6 +25,8 @@ PALETTE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
 """Colours of curves, in order of use"""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 """One marker per colour, so curves are distinct without colour"""
+CurveLook: TypeAlias = dict[str, Any]
+"""Colour and marker of a curve, as keywords of a line"""
 
 DPI = 200
 STYLE: dict[Any, Any] = {
@@ -58,6 +60,11 @@ STYLE: dict[Any, Any] = {
 
 THEORY: dict[str, Any] = {"linestyle": (0, (4, 2)), "linewidth": 1}
 """Style of a curve that is computed from theory, not simulated"""
+
+
+def curve_look(at: int) -> CurveLook:
+    """Return colour and marker of curve ``at``."""
+    return {"color": PALETTE[at % len(PALETTE)], "marker": MARKERS[at % len(MARKERS)]}
 
 
 def hollow(colour: str) -> dict[str, Any]:

@@ -29,6 +29,7 @@ STAGE_COLOURS = {
 }
 UNDER_TILE_PAPER = "#F3F0E8"
 COLUMNS = 4
+OPERANDS = "operands: A over B, streamed (ref) or staged (load); or panels of both for blocks"
 CLUSTER = 0.84  # of the distance between two variants
 
 
@@ -57,9 +58,7 @@ def draw_stages(sweep: GemmSweep, path: Path) -> None:
             axes.set_axis_off()
         panels[len(shapes)].legend(handles=stage_legend(sweep.runs), loc="center left", borderaxespad=0)
         figure.supylabel("busy time (ns)", fontsize=10)
-        figure.supxlabel(
-            "operands: A over B, streamed (ref) or staged (load); or panels of both for blocks", fontsize=10
-        )
+        figure.supxlabel(OPERANDS, fontsize=10)
 
 
 def stage_panel(axes: Axes, runs: Sequence[GemmRun], unit_ns: float = 1) -> None:
@@ -73,7 +72,7 @@ def stage_panel(axes: Axes, runs: Sequence[GemmRun], unit_ns: float = 1) -> None
         axes.hlines(run.pe.ns / unit_ns, at - CLUSTER / 2, at + CLUSTER / 2, color=style.BLACK, linewidth=2)
     axes.set_title(f"{runs[0].shape}, under-tile" if runs[0].under_tile else str(runs[0].shape))
     axes.set_facecolor(UNDER_TILE_PAPER if runs[0].under_tile else "white")
-    style.category_axis(axes, range(len(runs)), [run.variant.replace("_", "\n") for run in runs])
+    _variant_axis(axes, runs)
     style.value_grid(axes)
     axes.set_ylim(0, max(run.pe.ns for run in runs) / unit_ns * 1.08)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
@@ -242,9 +241,16 @@ def draw_large(runs: Sequence[GemmRun], path: Path) -> None:
         stages.set_ylabel("busy time (µs)")
         stages.legend(handles=stage_legend(runs), loc="upper right", fontsize=8, **LEGEND)
         stages.set_ylim(top=1.18 * max(run.pe.ns for run in runs) / NS_PER_US)
-        for slot in _slots(runs):
-            _time_bars(times, slot)
-            _share_bars(shares, slot)
+        for at, run in enumerate(runs):
+            # Without a colour for each variant: in this figure, colours stand for stages.
+            slot = BarPlace(run, at, CLUSTER, style.SLATE)
+            for axes, ideal, measured, write in (
+                (times, run.ideal.ns / NS_PER_US, run.pe.ns / NS_PER_US, _write_time),
+                (shares, run.ideal.utilisation, run.mac_utilisation, write_share),
+            ):
+                theory_bars(axes, slot, ideal, measured)
+                write(axes, at - CLUSTER / 4, ideal, LARGE_LABEL_SIZE)
+                write(axes, at + CLUSTER / 4, measured, LARGE_LABEL_SIZE)
         times.set_title("kernel, start to end")
         times.set_ylabel("time (µs)")
         times.margins(y=0.1)
@@ -253,32 +259,14 @@ def draw_large(runs: Sequence[GemmRun], path: Path) -> None:
         style.percent_axis(shares, "MAC utilisation (%)", TOP)
         for axes in (times, shares):
             _variant_axis(axes, runs)
-        figure.supxlabel(
-            "operands: A over B, streamed (ref) or staged (load); or panels of both for blocks", fontsize=10
-        )
+            axes.set_xlim(-0.5, len(runs) - 0.5)
+        figure.supxlabel(OPERANDS, fontsize=10)
         style.legend_above(figure, theory_handles(style.SLATE), columns=2)
 
 
-def _slots(runs: Sequence[GemmRun]) -> Iterator[BarPlace]:
-    """Yield one place per run, without a colour: in this figure, colours stand for stages."""
-    for at, run in enumerate(runs):
-        yield BarPlace(run, at, CLUSTER, style.SLATE)
-
-
-def _time_bars(axes: Axes, slot: BarPlace) -> None:
-    ideal, measured = slot.run.ideal.ns / NS_PER_US, slot.run.pe.ns / NS_PER_US
-    theory_bars(axes, slot, ideal, measured)
-    for side, time in ((-1, ideal), (1, measured)):
-        style.write_above(axes, slot.x + side * slot.width / 4, time, f"{time:.1f}", LARGE_LABEL_SIZE)
-
-
-def _share_bars(axes: Axes, slot: BarPlace) -> None:
-    ideal, measured = slot.run.ideal.utilisation, slot.run.mac_utilisation
-    theory_bars(axes, slot, ideal, measured)
-    for side, share in ((-1, ideal), (1, measured)):
-        write_share(axes, slot.x + side * slot.width / 4, share, LARGE_LABEL_SIZE)
+def _write_time(axes: Axes, x: float, time_us: float, size: float) -> None:
+    style.write_above(axes, x, time_us, f"{time_us:.1f}", size)
 
 
 def _variant_axis(axes: Axes, runs: Sequence[GemmRun]) -> None:
     style.category_axis(axes, range(len(runs)), [run.variant.replace("_", "\n") for run in runs])
-    axes.set_xlim(-0.5, len(runs) - 0.5)

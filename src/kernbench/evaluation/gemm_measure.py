@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
 
 from kernbench.common.dtypes import dtype as dtype_of
@@ -59,13 +59,13 @@ class GemmStudy:
 
     def _run(self, shape: GemmShape, variant: str, pipeline: IdealPipeline) -> GemmRun:
         engine = GraphEngine(self.topology)
-        asked = {"m": shape.m, "k": shape.k, "n": shape.n, "variant": variant, "dtype": self.dtype}
+        params = {"m": shape.m, "k": shape.k, "n": shape.n, "variant": variant, "dtype": self.dtype}
         result = run_bench(
             topology=self.topology,
             bench_fn=lookup_bench(BENCH),
             device=f"sip:{self.sip}",
             engine_factory=lambda *_: engine,
-            params=[f"bench.{name}={value}" for name, value in asked.items()],
+            params=[f"bench.{name}={value}" for name, value in params.items()],
             verify=True,
         )
         if result.error is not None:
@@ -88,7 +88,7 @@ class _Measurement:
         (self._launch,) = launches_of(self.engine.handles)
         assert self._launch.outcome is not None, "a finished launch has an outcome"
         (self._kernel,) = self._launch.outcome.reports
-        self._records = [each for each in self.engine.op_log if each.launch_id == self._launch.request_id]
+        self._records = [record for record in self.engine.op_log if record.launch_id == self._launch.request_id]
 
     def run(self, shape: GemmShape, variant: str, pipeline: IdealPipeline) -> GemmRun:
         """Return the measurements of the run as a GemmRun."""
@@ -102,12 +102,12 @@ class _Measurement:
             dtype=dtype.name,
             tile=gemm.tile_sizes,
             tiles=shape.tile_count(gemm.tile_sizes),
-            blocks=next(each.name.partition(BY_BLOCKS)[2] for each in self._records if _is_whole(each)),
+            blocks=next(record.name.partition(BY_BLOCKS)[2] for record in self._records if _is_whole(record)),
             under_tile=shape.under_tile(gemm.tile_sizes),
             sim_ns=self.result.sim_ns,
             launch_ns=ps_to_ns(self._launch.ended_ps - self._launch.submitted_ps),
             pe=RunWindow(0.0, kernel_ns),
-            composite=self._window([each for each in self._records if _is_whole(each)]),
+            composite=self._window([record for record in self._records if _is_whole(record)]),
             stages=stages,
             engines=self._usages(_engine),
             mac_utilisation=matrix_unit.busy_ns / kernel_ns,
@@ -126,7 +126,7 @@ class _Measurement:
         return tuple(self._usage(name, group) for name, group in groups.items() if group)
 
     def _usage(self, name: str, records: Sequence[OpRecord]) -> Usage:
-        busy = union_ps((each.t_start_ps, each.t_end_ps) for each in records)
+        busy = union_ps((record.t_start_ps, record.t_end_ps) for record in records)
         return Usage(
             name=name,
             records=len(records),
@@ -135,9 +135,9 @@ class _Measurement:
             window=self._window(records),
         )
 
-    def _window(self, records: Iterable[OpRecord]) -> RunWindow:
-        spans = [(each.t_start_ps - self._kernel.start_ps, each.t_end_ps - self._kernel.start_ps) for each in records]
-        return RunWindow(ps_to_ns(min(start for start, _ in spans)), ps_to_ns(max(end for _, end in spans)))
+    def _window(self, records: Sequence[OpRecord]) -> RunWindow:
+        start_ps, end_ps = min(record.t_start_ps for record in records), max(record.t_end_ps for record in records)
+        return RunWindow(ps_to_ns(start_ps - self._kernel.start_ps), ps_to_ns(end_ps - self._kernel.start_ps))
 
     def _verify(self) -> Verified:
         (comparison,) = self.result.comparisons

@@ -23,15 +23,15 @@ def _find_gap(sweep: GemmSweep) -> str:
 
 def _drawings(sweep: GemmSweep) -> dict[str, Drawing]:
     """Return the figures. The largest shape has a separate one."""
-    found: dict[str, Drawing] = {
+    drawings: dict[str, Drawing] = {
         "gemm_utilisation.png": partial(draw_utilisation, sweep),
         "gemm_theory.png": partial(draw_theory, sweep),
     }
     if set(sweep.shapes) != {LARGEST}:
-        found["gemm_stages.png"] = partial(draw_stages, sweep)
+        drawings["gemm_stages.png"] = partial(draw_stages, sweep)
     if LARGEST in sweep.shapes:
-        found["gemm_512.png"] = partial(draw_large, sweep.of(LARGEST))
-    return found
+        drawings["gemm_512.png"] = partial(draw_large, sweep.of(LARGEST))
+    return drawings
 
 
 def _row(run: GemmRun) -> dict[str, str]:

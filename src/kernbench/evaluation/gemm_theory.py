@@ -13,10 +13,12 @@ times is the time of the pipeline.
 With blocks (``blocked``), the DMA loads panels instead of tiles, at most two steps ahead. R is the time in which the
 memory delivers the panels of a step. G and F are the times of the step's tiles in the matrix unit and at the TCM port.
 
-    given(s) = max(given(s - 1), way there + freed(s - 2)) + R(s)
-    there(s) = given(s) + way back
-    gemm(s)  = max(gemm(s - 1), there(s) + issue + first fetch) + G(s)      fetch(s) likewise, with F
-    freed(s) = when the last tile of s has been fetched: at most ``stage_slots`` tiles before it is multiplied
+    delivered(s) = max(delivered(s - 1), way to the memory + freed(s - 2)) + R(s)
+    arrived(s)   = delivered(s) + way back
+    gemm(s)      = max(gemm(s - 1), arrived(s) + issue + first fetch) + G(s)      fetch(s) likewise, with F
+    freed(s)     = the end of the fetch of the last tile of s
+
+The last tile is fetched at most ``stage_slots`` tiles before its multiplication.
 
 After gemm(s) of the last step, the last tile is stored, and its row of tiles is written. Steps, edges, and data that
 stay in TCM between blocks are those of the plan itself.
@@ -112,7 +114,8 @@ class Ideal:
     def longest(self) -> str:
         """The stages that limit the pipeline, several in case of a tie."""
         first = self.floors[0]
-        return " and ".join(each.stage for each in self.floors if (each.ns, each.busy_ns) == (first.ns, first.busy_ns))
+        ties = (floor.stage for floor in self.floors if (floor.ns, floor.busy_ns) == (first.ns, first.busy_ns))
+        return " and ".join(ties)
 
     @property
     def utilisation(self) -> float:
@@ -131,9 +134,9 @@ class IdealPipeline:
         self._access_ps = ns_to_ps(machine.spec.cube.hbm_access_ns)
         dma, memory = pe_dma_id(sip, 0, 0), hbm_id(sip, 0, machine.spec.cube.local_slice(0))
         self._memory, self._scheduler = memory, machine.part(pe_part(sip, 0, 0, "pe_scheduler"), PeScheduler)
-        there, back = machine.route(dma, memory), machine.route(memory, dma)
-        self._there_ps, self._back_ps = there.total_overhead_ps, back.total_overhead_ps
-        self._there_gbs, self._back_gbs = there.bottleneck_gbs, back.bottleneck_gbs
+        outward, back = machine.route(dma, memory), machine.route(memory, dma)
+        self._there_ps, self._back_ps = outward.total_overhead_ps, back.total_overhead_ps
+        self._there_gbs, self._back_gbs = outward.bottleneck_gbs, back.bottleneck_gbs
         self._header_bytes = machine.header_bytes
 
     def ideal(self, shape: GemmShape, variant: str) -> Ideal:
@@ -174,28 +177,28 @@ class IdealPipeline:
         issue, gemm = self._pe.components.pe_scheduler.attrs.issue_ps, self._gemm_ps
         ahead = (self._pe.components.pe_scheduler.attrs.stage_slots + 1) * gemm
         busy = dict.fromkeys(("DMA in", "fetch", "GEMM", "store", "DMA out", MEMORY), 0)
-        given = gemmed = fetched = freed = freed_before = end = 0
+        delivered = gemmed = fetched = freed = freed_before = end = 0
         reading = reads = _Go()
         memory, outages = 0, self._pace.clock
         for step in block_steps(command, self._pe.gemm.tile_sizes, sizes, keep_a=product.keeps_a):
             panels, tiles = self._read(step.nbytes), list(step.tiles)
             if step.reads:
-                asked = freed_before + panels.before
-                reading = (reading if given >= asked else _Go(asked)).then(panels)
-                given = reading.end_ps(outages)
-            there = given + self._back_ps + issue
-            fetches, stores = ([port(each) for each in tiles] for port in (self._fetch_ps, self._store_ps))
+                requested = freed_before + panels.before
+                reading = (reading if delivered >= requested else _Go(requested)).then(panels)
+                delivered = reading.end_ps(outages)
+            arrived = delivered + self._back_ps + issue
+            fetches, stores = ([port(tile) for tile in tiles] for port in (self._fetch_ps, self._store_ps))
             writes = [self._write(tile.result[1].nbytes) for tile in tiles if tile.result is not None]
-            gemmed = max(gemmed, there + fetches[0]) + len(tiles) * gemm
-            fetched = max(fetched, there) + sum(fetches)
+            gemmed = max(gemmed, arrived + fetches[0]) + len(tiles) * gemm
+            fetched = max(fetched, arrived) + sum(fetches)
             freed_before, freed = freed, max(fetched, gemmed - ahead)
             end = max(gemmed, fetched + gemm) + stores[-1] + (writes[-1].alone if writes else 0)
             reads = reads.then(panels)
             busy["fetch"] += sum(fetches)
             busy["GEMM"] += len(tiles) * gemm
             busy["store"] += sum(stores)
-            busy["DMA out"] += sum(each.busy for each in writes)
-            memory += panels.memory + sum(each.memory for each in writes)
+            busy["DMA out"] += sum(write.busy for write in writes)
+            memory += panels.memory + sum(write.memory for write in writes)
         busy["DMA in"], busy[MEMORY] = reads.end_ps(outages), outages.out(memory)
         around = end - max(busy.values())
         floors = [Floor(stage, ps_to_ns(ps + around), ps_to_ns(ps)) for stage, ps in busy.items()]
@@ -218,14 +221,14 @@ class IdealPipeline:
         """Return the stages of one tile, with its time in each."""
         a, b = tile.rows * tile.steps * self._item, tile.steps * tile.columns * self._item
         streamed = a * stream_a + b * stream_b
-        found = [TileStep("issue", self._pe.components.pe_scheduler.attrs.issue_ps)]
+        steps = [TileStep("issue", self._pe.components.pe_scheduler.attrs.issue_ps)]
         if streamed:
-            found.append(self._read(streamed))
-        found += [TileStep("fetch", self._pe.tcm.read_ps(a + b)), TileStep("GEMM", self._gemm_ps)]
+            steps.append(self._read(streamed))
+        steps += [TileStep("fetch", self._pe.tcm.read_ps(a + b)), TileStep("GEMM", self._gemm_ps)]
         if tile.last:
             out = tile.rows * tile.columns * self._item
-            found += [TileStep("store", self._pe.tcm.write_ps(out)), self._write(out)]
-        return found
+            steps += [TileStep("store", self._pe.tcm.write_ps(out)), self._write(out)]
+        return steps
 
     def _read(self, nbytes: int) -> TileStep:
         """Return the read of a tile: set-up, request and access, data at the rate of memory or route, return."""

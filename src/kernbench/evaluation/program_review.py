@@ -14,7 +14,6 @@ from kernbench.common.values import value
 from kernbench.core.log import Kind
 from kernbench.core.observed import Carries
 from kernbench.observe.critical_path_model import PathPart
-from kernbench.observe.path_resources import sum_resources
 from kernbench.observe.trace_log import TraceLog
 from kernbench.runtime_api.run_explanation import LaunchExplanation
 from kernbench.topology import resources as of
@@ -38,7 +37,7 @@ class ProgramAdvice:
 def review_program(log: TraceLog, launch: LaunchExplanation) -> tuple[ProgramAdvice, ...]:
     """Return suggested changes of a launch's kernel, the largest possible gain first."""
     review = _Review(log, launch)
-    found = [
+    suggestions = [
         *review.tiles(),
         *review.repeats(),
         *review.distance(),
@@ -46,7 +45,8 @@ def review_program(log: TraceLog, launch: LaunchExplanation) -> tuple[ProgramAdv
         *review.slots(),
         *review.idle(),
     ]
-    return tuple(sorted((each for each in found if each.share >= SMALLEST_SHARE), key=lambda each: -each.share))
+    worthwhile = (suggestion for suggestion in suggestions if suggestion.share >= SMALLEST_SHARE)
+    return tuple(sorted(worthwhile, key=lambda suggestion: -suggestion.share))
 
 
 class _Review:
@@ -60,7 +60,7 @@ class _Review:
         columns = self._seen.columns
         self._mine = columns.launch == launch.request_id
         self._reads = np.flatnonzero(self._mine & (columns.kind == Kind.DMA_READ) & (columns.tile >= 0))
-        self._parts = dict.fromkeys(PathPart, 0) | {each.part: each.ps for each in launch.path.parts}
+        self._parts = dict.fromkeys(PathPart, 0) | {spent.part: spent.ps for spent in launch.path.parts}
 
     def _share(self, ps: float) -> float:
         return ps / self._launch.path.ps
@@ -79,41 +79,41 @@ class _Review:
     def repeats(self) -> Iterator[ProgramAdvice]:
         """Yield advice to use blocks, or resident operands, if a kernel reads tiles of products repeatedly."""
         columns, tiles = self._seen.columns, self._seen.machine.log.tiles
-        whole = distinct = 0
+        reads = distinct = 0
         for parent in np.unique(columns.parent[self._reads]).tolist():
             rows = self._reads[columns.parent[self._reads] == parent]
             indices = {tiles[tile] for tile in columns.tile[rows].tolist()}
             if all(len(index) == 3 for index in indices):
                 m, n, k = (len({index[axis] for index in indices}) for axis in range(3))
-                whole += len(rows)
+                reads += len(rows)
                 distinct += min(len(rows), m * k + k * n)
-        bound = max((each.ps for each in self._launch.roofline.bounds if each.resource in (of.HBM, of.SRAM)), default=0)
-        if whole > distinct > 0:
+        memory_bounds = [bound.ps for bound in self._launch.roofline.bounds if bound.resource in (of.HBM, of.SRAM)]
+        if reads > distinct > 0:
             yield ProgramAdvice(
                 what='products by blocks: tl.composite(..., block="auto"), or an operand that is loaded once',
-                evidence=f"{whole:,} tiles are read where {distinct:,} would suffice",
-                share=self._share(bound * (1 - distinct / whole)),
+                evidence=f"{reads:,} tiles are read where {distinct:,} would suffice",
+                share=self._share(max(memory_bounds, default=0) * (1 - distinct / reads)),
             )
 
     def distance(self) -> Iterator[ProgramAdvice]:
         """Yield advice to place PEs beside their data if bytes come from slices of other PEs."""
-        seen, transfers = self._seen, self._seen.transfers
-        asks = seen.asks[np.isin(transfers.of[seen.asks], np.flatnonzero(self._mine))]
+        observed, transfers = self._seen, self._seen.transfers
+        asks = observed.asks[np.isin(transfers.of[observed.asks], np.flatnonzero(self._mine))]
         near = far = 0
         for ask in asks.tolist():
-            asked = seen.tables.transfer(ask)
-            memory = self._graph.node(seen.columns.parts[asked.dst])
-            asker = self._graph.node(seen.columns.parts[asked.src])
+            access = observed.tables.transfer(ask)
+            memory = self._graph.node(observed.columns.parts[access.dst])
+            asker = self._graph.node(observed.columns.parts[access.src])
             if isinstance(memory.attrs, HbmCtrlAttrs) and asker.pe is not None:
-                answer = seen.answer(ask) if asked.what == Carries.REQUEST else None
-                nbytes = asked.nbytes if answer is None else answer.nbytes
+                answer = observed.answer(ask) if access.what == Carries.REQUEST else None
+                nbytes = access.nbytes if answer is None else answer.nbytes
                 local = (memory.sip, memory.cube) == (asker.sip, asker.cube)
                 near, far = (near + nbytes, far) if local else (near, far + nbytes)
         if far:
             ps = sum(
-                each.ps
-                for each in self._launch.shares
-                if each.part in _BETWEEN and each.resources not in ((of.NOC,), ("crossbar overhead",), ())
+                share.ps
+                for share in self._launch.shares
+                if share.part in _BETWEEN and share.resources not in ((of.NOC,), ("crossbar overhead",), ())
             )
             yield ProgramAdvice(
                 what="work beside its data",
@@ -123,13 +123,14 @@ class _Review:
 
     def descriptors(self) -> Iterator[ProgramAdvice]:
         """Yield advice to use fewer, larger descriptors if the set-up of descriptors delays work."""
-        path = next((each.ps for each in sum_resources(self._launch.shares) if each.resources == (of.DMA_SETUP,)), 0)
-        bound = next((each for each in self._launch.roofline.bounds if each.resource == of.DMA_SETUP), None)
+        path_ps = sum(share.ps for share in self._launch.shares if share.resources == (of.DMA_SETUP,))
+        bounds = {bound.resource: bound for bound in self._launch.roofline.bounds}
+        bound = bounds.get(of.DMA_SETUP)
         if bound is not None and bound.amount > 1:
             yield ProgramAdvice(
                 what="fewer, larger descriptors",
                 evidence=f"{bound.where} sets up {bound.amount:,} {bound.unit}",
-                share=self._share(max(path, bound.ps) * (1 - 1 / bound.amount)),
+                share=self._share(max(path_ps, bound.ps) * (1 - 1 / bound.amount)),
             )
 
     def slots(self) -> Iterator[ProgramAdvice]:
@@ -146,11 +147,11 @@ class _Review:
         """Yield advice to use more PEs if some PEs of the active cubes are idle."""
         parts = np.unique(self._seen.columns.part[self._mine & (self._seen.columns.kind == Kind.LAUNCH)]).tolist()
         nodes = [self._graph.node(self._seen.columns.parts[part]) for part in parts]
-        there = len({node.cube_coord for node in nodes}) * self._spec.pes_per_cube
-        if nodes and len(nodes) < there:
+        n_pes = len({node.cube_coord for node in nodes}) * self._spec.pes_per_cube
+        if nodes and len(nodes) < n_pes:
             kernels = sum(step.ps for step in self._launch.path.steps if step.pe is not None)
             yield ProgramAdvice(
                 what="more PEs",
-                evidence=f"{len(nodes)} of {there} PEs of its cubes work",
-                share=self._share(kernels * (1 - len(nodes) / there)),
+                evidence=f"{len(nodes)} of {n_pes} PEs of its cubes work",
+                share=self._share(kernels * (1 - len(nodes) / n_pes)),
             )

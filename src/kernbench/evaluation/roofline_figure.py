@@ -78,8 +78,8 @@ def _draw_chart(axes: Axes, chart: RooflineChart) -> None:
         )
     names = list(dict.fromkeys(point.launch for point in chart.points))
     for at, name in enumerate(names):
-        mine = [point for point in chart.points if point.launch == name]
-        _draw_launches(axes, mine, MARKERS[at % len(MARKERS)])
+        launch_points = [point for point in chart.points if point.launch == name]
+        _draw_launches(axes, launch_points, MARKERS[at % len(MARKERS)])
     _name_launches(axes, chart.points)
     _style(axes, chart, (left, right), (low, high))
 
@@ -96,8 +96,8 @@ def _draw_launches(axes: Axes, points: Sequence[ChartPoint], marker: str) -> Non
         up.append(point.rate)
     axes.plot(across, up, color=MUTED, linewidth=0.8)
     for at, memory in enumerate(dict.fromkeys(point.memory for point in points)):
-        mine = [point for point in points if point.memory == memory]
-        places = [each.intensity for each in mine], [each.rate for each in mine]
+        memory_points = [point for point in points if point.memory == memory]
+        places = [point.intensity for point in memory_points], [point.rate for point in memory_points]
         size = SIZES[min(at, len(SIZES) - 1)]
         axes.plot(*places, marker, color=COLOURS.get(memory, PURPLE), markeredgecolor="white", markersize=size)
 
@@ -113,9 +113,9 @@ def _name_launches(axes: Axes, points: Sequence[ChartPoint]) -> None:
     for point in list(rightmost.values())[:MOST_NAMES]:
         place = round(log10(point.intensity) / NAME_DECADES), round(log10(point.rate) / NAME_DECADES)
         together.setdefault(place, []).append(point)
-    for mine in together.values():
-        words = _plain(fill(", ".join(each.launch for each in mine), LETTERS // 2))
-        at = mine[0].intensity, mine[0].rate
+    for neighbours in together.values():
+        words = _plain(fill(", ".join(point.launch for point in neighbours), LETTERS // 2))
+        at = neighbours[0].intensity, neighbours[0].rate
         axes.annotate(words, at, (6, -4), textcoords="offset points", va="top", fontsize=8.5)
 
 

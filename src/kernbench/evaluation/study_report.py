@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -143,24 +144,24 @@ class StudyReport(Generic[R]):
     def write(self, results: R, folder: Path) -> tuple[str, ...]:
         """Write all results as JSON and the cells as tables; return the file names."""
         tables = {name: [cell.row for cell in cells] for name, cells in self.tables(results).items()}
-        main, *others = _write_tables(folder, tables)
+        main, *further = _write_tables(folder, tables)
         parquet = Path(self.data_file).with_suffix(".parquet").name
         write_parquet(folder / parquet, tables[main])
         write_json(folder / self.data_file, self.document(results))
-        return (self.data_file, main, parquet, *others)
+        return (self.data_file, main, parquet, *further)
 
     def read(self, folder: Path, made_by: str) -> R:
         """Read the results in ``folder``. Raises InputError, which names the command ``made_by``, if there are none."""
         path = folder / self.data_file
         try:
-            found = self.form.validate_python(read_json(path, made_by))
-            why = self.find_gap(found)
+            results = self.form.validate_python(read_json(path, made_by))
+            why = self.find_gap(results)
         except ValidationError as error:
             first, at = error.errors()[0], ".".join(map(str, error.errors()[0]["loc"]))
             why = f"{at}: {first['msg']}"
         if why:
             raise InputError(f"{path}: not the results of this version: {one_line(why)}; write it with: {made_by}")
-        return found
+        return results
 
     def draw(self, results: R, folder: Path) -> tuple[str, ...]:
         """Draw every figure for which there are results; return the file names."""
@@ -171,7 +172,7 @@ class StudyReport(Generic[R]):
 
     def verify(self, results: R) -> None:
         """Raise VerificationError if values of cells are wrong. The error names these cells."""
-        cells = [cell for found in self.tables(results).values() for cell in found if cell.passed is not None]
+        cells = [cell for cell in chain.from_iterable(self.tables(results).values()) if cell.passed is not None]
         wrong = [cell.title for cell in cells if not cell.passed]
         if wrong:
             raise VerificationError(f"{len(wrong)} of {len(cells)} results are wrong: {'; '.join(wrong)}")

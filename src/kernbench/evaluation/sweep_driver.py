@@ -118,16 +118,9 @@ class _SweepRun:
 
     def _job(self) -> SweepJob:
         plan = self.plan
-        return SweepJob(
-            bench=plan.bench_name or plan.bench,
-            device=plan.spec.device,
-            verify=plan.spec.verify,
-            data=plan.data,
-            explain=plan.spec.explain,
-            base=plan.base,
-            ccl=plan.ccl,
-            configuration=plan.configuration(),
-        )
+        program, configuration = plan.request.program, plan.configuration()
+        function = plan.bench if program.bench is None and program.script is None else None
+        return SweepJob(request=plan.request, base=plan.base, configuration=configuration, bench=function)
 
     def _gather(self) -> None:
         plan = self.plan

@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kernbench.ccl.config import CclConfig
 from kernbench.ccl.loading import LOCAL_FILE as LOCAL_CCL
 from kernbench.ccl.loading import load_ccl_config
 from kernbench.common.complaints import Complaint, one_of
 from kernbench.common.config import Document, apply_overrides, check, load_document, path_of, problems_of, report
-from kernbench.common.data_policy import UNSAID, DataOptions
 from kernbench.common.errors import (
     BenchError,
     ConfigError,
@@ -44,9 +43,17 @@ from kernbench.evaluation.sweep_spec import (
     why_not_stored,
 )
 from kernbench.result.run_columns import BOUNDS
-from kernbench.runtime_api.bench_registry import Bench, load_bench
+from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.frontends import frontend_settings
 from kernbench.runtime_api.overrides import Part, part_of
+from kernbench.runtime_api.run_options import (
+    CclSource,
+    MachineOptions,
+    ObservationOptions,
+    ProgramOptions,
+    RunRequest,
+)
+from kernbench.runtime_api.run_request import load_program
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import compile_topology, is_machine_name, machine_file, topology_file
 from kernbench.topology.spec import TopologySpec
@@ -142,49 +149,41 @@ T = TypeVar("T")
 
 
 def plan_sweep(
-    path: str | Path,
-    topology: str | None = None,
-    overrides: Sequence[str] = (),
-    ccl: str | None = None,
+    path: str | Path, choices: RunRequest | None = None, *, jobs: int = 1, wrong: Sequence[Problem] = ()
+) -> SweepPlan:
+    """Read a sweep file. ``choices`` on the command line override its entries.
+
+    ``jobs`` simultaneous runs share the limit of recorded values. Raises ConfigError with all errors, including those
+    in ``wrong`` about the command line.
+    """
+    return plan_document(load_document(path), Path(path), choices or RunRequest(), jobs=jobs, wrong=wrong)
+
+
+def plan_document(
+    document: Document,
+    path: Path,
+    choices: RunRequest,
     *,
-    values: DataOptions = UNSAID,
     jobs: int = 1,
     wrong: Sequence[Problem] = (),
+    bench: Bench | None = None,
+    base: Document | None = None,
 ) -> SweepPlan:
-    """Read a sweep file. ``topology``, ``ccl`` and ``overrides`` (``path=value``) override its entries.
+    """Plan the sweep of a document. ``path``: its name and folder. Other arguments are as in ``plan_sweep``.
 
-    ``values``: options for recorded values; ``jobs`` simultaneous runs share the limit. Raises ConfigError with all
-    errors, including those in ``wrong`` about the command line.
+    ``bench``, ``base``: the program and the machine of a call, already loaded.
     """
-    asked = SweepAsked(topology=topology, overrides=overrides, ccl=ccl, values=values, jobs=jobs)
-    return plan_document(load_document(path), Path(path), asked, wrong)
-
-
-@value(kw_only=True)
-class SweepAsked:
-    """Choices that override a sweep file, from the command line or a call. A call may provide bench and machine."""
-
-    topology: str | None = None
-    overrides: Sequence[str] = ()
-    ccl: str | None = None
-    values: DataOptions = UNSAID
-    jobs: int = 1
-    bench: Bench | None = None
-    base: Document | None = None
-
-
-def plan_document(document: Document, path: Path, choices: SweepAsked, wrong: Sequence[Problem] = ()) -> SweepPlan:
-    """Plan the sweep of a document. ``path``: its name and folder. Other arguments are as in ``plan_sweep``."""
     checked = check(document, SweepSpec)
     draft = read_draft(document, checked.complaints)
     loading = _Loading(document, path.parent, list(checked.complaints), list(wrong))
-    draft = loading.with_overrides(draft, choices.overrides)
+    draft = loading.with_overrides(draft, choices.override_texts)
     loading.complain(*draft_complaints(draft))
     draft = draft.without({complaint.path[:2] for complaint in loading.complaints})
-    bench_name, bench = loading.bench(draft.bench) if choices.bench is None else ("", choices.bench)
-    base = loading.machine(draft.topology, choices.topology) if choices.base is None else choices.base
+    program = ProgramOptions() if bench is not None else _read_program(draft.program, path.parent)
+    bench = loading.bench(program) if bench is None else bench
+    base = loading.machine(draft.topology, choices.machine.topology) if base is None else base
     machine = None if base is None else loading.attempt(base.source, partial(compile_topology, base))
-    collectives = loading.file("ccl", draft.ccl, choices.ccl, _load_ccl)
+    collectives = loading.file("ccl", draft.ccl, _file_of(choices.machine.ccl), _load_ccl)
     loading.complain(*plan_complaints(draft, bench, base))
     loading.report()
     assert checked.value is not None, "a file without complaints has a value"
@@ -193,8 +192,31 @@ def plan_document(document: Document, path: Path, choices: SweepAsked, wrong: Se
     assert machine is not None, "a sweep without complaints has a machine"
     assert collectives is not None, "a sweep without complaints has its collectives"
     spec = checked.value.model_copy(update={"fixed": dict(draft.fixed)})
-    data = choices.values.policy(verify=spec.verify, bench=bench.data, share=choices.jobs)
-    return SweepPlan(path.stem, spec, bench, bench_name, base, machine, collectives, data)
+    request = RunRequest(
+        program=program,
+        machine=MachineOptions(device=spec.device, ccl=collectives),
+        data=replace(choices.data, verify=spec.verify, share=jobs),
+        observation=ObservationOptions(observe=spec.explain),
+    )
+    data = request.data.policy(bench=bench.data)
+    return SweepPlan(path.stem, spec, bench, request, base, machine, collectives, data)
+
+
+def _read_program(entries: Mapping[str, Any], beside: Path) -> ProgramOptions:
+    """Return the program of a sweep file. Its path becomes absolute, because workers may have another folder."""
+    bench, script = (content if isinstance(content := entries.get(key), str) else None for key in ("bench", "script"))
+    if script is None:
+        return ProgramOptions(bench=os.fspath((beside / bench).resolve()) if bench and ".py" in bench else bench)
+    args = entries.get("args")
+    return ProgramOptions(
+        script=os.fspath((beside / script).resolve()),
+        args=tuple(map(str, args)) if isinstance(args, list | tuple) else (),
+        as_cuda=entries.get("as_cuda") is True,
+    )
+
+
+def _file_of(path: CclSource) -> str | None:
+    return os.fspath(path) if isinstance(path, str | os.PathLike) else None
 
 
 @state
@@ -245,18 +267,17 @@ class _Loading:
             self.document = replace(self.document, marks=marks)
         return replace(draft, fixed=fixed)
 
-    def bench(self, text: str | None) -> tuple[str, Bench | None]:
-        """Return the bench of the file, and the name by which workers load the bench."""
-        name = "" if text is None else _bench_name(text, self.beside)
-        if text is None:
-            return name, None
+    def bench(self, program: ProgramOptions) -> Bench | None:
+        """Return the bench or the script of the file, or None after a complaint."""
+        if program.bench is None and program.script is None:
+            return None
         try:
-            bench = load_bench(name)
+            bench = load_program(program)
             _check_bench(bench)
         except KernbenchError as error:
-            self.complain(Complaint(("bench",), str(error)))
-            return name, None
-        return name, bench
+            self.complain(Complaint(("bench" if program.script is None else "script",), str(error)))
+            return None
+        return bench
 
     def machine(self, named: str | None, chosen: str | None) -> Document | None:
         """Load the machine of the command line, else of the sweep file: a packaged machine, or a file beside it."""
@@ -302,11 +323,6 @@ def _load_ccl(file: str | None) -> CclConfig:
     if file is None and Path(LOCAL_CCL).exists():
         file = LOCAL_CCL
     return load_ccl_config(None if file is None else Path(file).resolve())
-
-
-def _bench_name(text: str, beside: Path) -> str:
-    """Return a bench file as an absolute path, because workers may have another folder. Return a name unchanged."""
-    return os.fspath((beside / text).resolve()) if ".py" in text else text
 
 
 def _check_bench(bench: Bench) -> None:

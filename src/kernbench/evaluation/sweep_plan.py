@@ -22,6 +22,7 @@ from kernbench.evaluation.sweep_measure import flat_configuration
 from kernbench.evaluation.sweep_spec import AxisValue, SweepSpec
 from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.overrides import OverrideTexts, split_overrides
+from kernbench.runtime_api.run_options import RunRequest
 from kernbench.topology.builder import Topology
 
 CCL = "ccl"
@@ -41,14 +42,15 @@ class Point:
 class SweepPlan:
     """A sweep that is ready to run, with all its inputs. Later changes of files have no effect.
 
-    ``base``: the machine's file as read. ``machine``: the compiled base machine. ``bench_name``: the name for workers,
-    empty for a function, which runs in this process only. ``data``: the recorded values of each run.
+    ``base``: the machine's file as read. ``machine``: the compiled base machine. ``request``: the request of each point
+    without its changes; it names no program for a function, which runs in this process only. ``data``: the recorded
+    values of each run.
     """
 
     name: str
     spec: SweepSpec
     bench: Bench
-    bench_name: str
+    request: RunRequest
     base: Document
     machine: Topology
     ccl: CclConfig
@@ -82,10 +84,13 @@ class SweepPlan:
 
         ``configuration`` is the resolved base machine by path; ``machine`` is its digest.
         """
+        program = self.request.program
+        script = {"args": list(program.args), "as_cuda": program.as_cuda}
         return {
             "kernbench": __version__,
             "bench": self.bench.name,
             "bench file": _digest_of_file(self.bench.file),
+            **({} if program.script is None else {"script": script}),
             "device": self.spec.device,
             "verify": self.spec.verify,
             "data": "kept" if self.data.keep else "zeros" if self.data.zeros else "none",

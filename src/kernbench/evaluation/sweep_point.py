@@ -11,14 +11,13 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
+from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from kernbench.ccl.config import CclConfig
 from kernbench.common import __version__
 from kernbench.common.config import Document, apply_overrides
-from kernbench.common.data_policy import DataPolicy
 from kernbench.common.errors import InputError, RunError, exit_is_failure
 from kernbench.common.values import value
 from kernbench.evaluation.sweep_measure import (
@@ -31,10 +30,10 @@ from kernbench.result.run_columns import merge_own_parts
 from kernbench.result.run_sections import error_text
 from kernbench.result.sections import Outcome
 from kernbench.result.simulation import simulate
-from kernbench.runtime_api.bench_registry import Bench, load_bench
-from kernbench.runtime_api.frontends import frontend_settings
+from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.overrides import OverrideTexts
-from kernbench.runtime_api.run_request import PreparedRun
+from kernbench.runtime_api.run_options import RunRequest
+from kernbench.runtime_api.run_request import load_program, prepare_run
 from kernbench.topology.builder import Topology, compile_topology
 
 
@@ -42,17 +41,14 @@ from kernbench.topology.builder import Topology, compile_topology
 class SweepJob:
     """The common part of all points of a sweep. ``configuration``: the resolved base machine by path.
 
-    ``bench``: the name that workers load. A bench object never goes to another process.
+    ``request``: the request of each point, without its changes. ``bench``: a function, which runs in this process only;
+    None: workers load the program of the request.
     """
 
-    bench: str | Bench
-    device: str
-    verify: bool
-    data: DataPolicy
-    explain: bool
+    request: RunRequest
     base: Document
-    ccl: CclConfig
     configuration: Mapping[str, Any]
+    bench: Bench | None = None
     version: str = __version__
 
 
@@ -93,8 +89,7 @@ def run_chunk(chunk: PointChunk) -> list[PointOutcome]:
     """
     if chunk.job.version != __version__:
         raise RunError(f"a worker has kernbench {__version__}, the sweep was started by {chunk.job.version}")
-    named = chunk.job.bench
-    bench = load_bench(named) if isinstance(named, str) else named
+    bench = chunk.job.bench or load_program(chunk.job.request.program)
     # A program may print, but only the document of --json may appear on stdout.
     with redirect_stdout(io.StringIO()):
         return [
@@ -143,20 +138,9 @@ def _row_without_figures(error: BaseException) -> PointRow:
 
 
 def _run(job: SweepJob, machine: Topology, bench: Bench, point: PointJob) -> PointRow:
-    finished = simulate(
-        PreparedRun(
-            bench=bench,
-            machine=machine,
-            params=point.changes.bench,
-            device=job.device,
-            verify=job.verify,
-            data=job.data,
-            ccl=job.ccl,
-            frontends=frontend_settings(point.changes.frontends),
-            observe=job.explain,
-            queues=False,
-        )
-    )
+    program = replace(job.request.program, params=point.changes.bench, settings=point.changes.frontends)
+    prepared = prepare_run(replace(job.request, program=program), bench=bench, machine=machine)
+    finished = simulate(replace(prepared, queues=False))
     if finished.is_interrupted:
         raise KeyboardInterrupt
     return merge_own_parts(Outcome(finished).to_row())

@@ -34,6 +34,7 @@ AxisValue: TypeAlias = (
     "int | float | str | bool | list[AxisValue] | tuple[AxisValue, ...] | dict[str, AxisValue] | None"
 )
 GRID: Path = ("grid",)
+PROGRAM_KEYS = ("bench", "script", "args", "as_cuda")
 PlotKind: TypeAlias = Literal["lines", "heat-map", "pareto"]
 _PLOT_KEYS: dict[PlotKind, tuple[str, ...]] = {
     "lines": ("x", "by", "value"),
@@ -180,11 +181,16 @@ class Plot(ConfigModel):
 class SweepSpec(ConfigModel):
     """A sweep. Paths of files are relative to the sweep file. ``topology`` and ``ccl`` default to the command line's.
 
+    ``bench`` or ``script`` is the program: ``script`` is a whole file, run with ``args``, with PyTorch's device "cuda"
+    as the machine if ``as_cuda``.
     ``sweep_draft`` has the rules between entries. ``explain``: record the critical path and the roofline of every
     point, which adds about a third to the run time.
     """
 
-    bench: str
+    bench: str | None = None
+    script: str | None = None
+    args: tuple[str | int | float, ...] = ()
+    as_cuda: bool = False
     topology: str | None = None
     ccl: str | None = None
     device: str = "all"
@@ -214,10 +220,11 @@ DEFAULT_DEVICE = SweepSpec.model_fields["device"].default
 class SweepDraft:
     """The readable entries of a sweep file. An unreadable axis has no values; an unreadable plot is None.
 
-    ``n_points``: the number of points of the readable axes, including axes that are too long to have values.
+    ``program``: the present entries of the program. ``n_points``: the number of points of the readable axes, including
+    axes that are too long to have values.
     """
 
-    bench: str | None
+    program: Mapping[str, Any]
     topology: str | None
     ccl: str | None
     device: str
@@ -246,7 +253,7 @@ def read_draft(document: Document, complaints: Iterable[Complaint]) -> SweepDraf
     grid, fixed, plots = document.get(("grid",)), document.get(("set",)), document.get(("plots",))
     axes = {path: as_values(given) for path, given in _items(grid) if ("grid", path) not in wrong}
     return SweepDraft(
-        bench=_text(document, "bench"),
+        program={key: content for key in PROGRAM_KEYS if (content := document.get((key,))) is not None},
         topology=_text(document, "topology"),
         ccl=_text(document, "ccl"),
         device=_text(document, "device") or DEFAULT_DEVICE,
@@ -271,6 +278,7 @@ def _items(found: Any) -> Iterable[tuple[str, Any]]:
 
 def draft_complaints(draft: SweepDraft) -> Iterator[Complaint]:
     """Yield errors that types do not express: between entries, of paths, and of fixed values."""
+    yield from _program_complaints(draft.program)
     for section, path in [*(("set", path) for path in draft.fixed), *(("grid", path) for path in draft.grid)]:
         why = _no_path(path)
         if why:
@@ -288,6 +296,16 @@ def draft_complaints(draft: SweepDraft) -> Iterator[Complaint]:
     for at, plot in enumerate(draft.plots):
         if plot is not None:
             yield from _plot_complaints(at, plot, tuple(draft.grid))
+
+
+def _program_complaints(program: Mapping[str, Any]) -> Iterator[Complaint]:
+    if "bench" in program and "script" in program:
+        yield Complaint(("script",), "bench and script: give one of them", at_key=True)
+    if "bench" not in program and "script" not in program:
+        yield Complaint((), "missing key 'bench', or 'script' for a whole file", at_key=True)
+    for key in ("args", "as_cuda"):
+        if key in program and "script" not in program:
+            yield Complaint((key,), "only a script takes it", at_key=True)
 
 
 def _plot_complaints(at: int, plot: Plot, axes: tuple[str, ...]) -> Iterator[Complaint]:

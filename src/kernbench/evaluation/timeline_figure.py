@@ -55,17 +55,17 @@ def read_bars(path: Path) -> tuple[Bar, ...]:
 
 
 def _bars(events: list[dict[str, Any]]) -> Iterator[Bar]:
-    processes = {each["pid"]: each["args"]["name"] for each in events if each["name"] == "process_name"}
-    threads = {each["tid"]: each["args"]["name"] for each in events if each["name"] == "thread_name"}
-    for each in events:
-        if each["ph"] == "X":
-            yield _bar(processes[each["pid"]], threads[each["tid"]], each["name"], each["ts"], each["dur"])
+    processes = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    threads = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    for event in events:
+        if event["ph"] == "X":
+            yield _bar(processes[event["pid"]], threads[event["tid"]], event["name"], event["ts"], event["dur"])
 
 
 def _bar(process: str, row: str, name: str, ts: float, dur: float) -> Bar:
-    found = _TILE.fullmatch(name)
-    what, tile = (found["what"], found["tile"]) if found else (name, "")
-    return Bar(process, row, what, ts * 1000, dur * 1000, tile)
+    match = _TILE.fullmatch(name)
+    label, tile = (match["what"], match["tile"]) if match else (name, "")
+    return Bar(process, row, label, ts * 1000, dur * 1000, tile)
 
 
 def draw_timeline(bars: Iterable[Bar], pe: str, memory: str, path: Path) -> None:
@@ -78,12 +78,12 @@ def timeline_figure(bars: Iterable[Bar], pe: str, memory: str) -> Figure:
 
     Raises InputError if the PE ran no kernel.
     """
-    given = tuple(bars)
-    kernels = [bar for bar in given if bar.process == pe and bar.row == "cpu"]
+    spans = tuple(bars)
+    kernels = [bar for bar in spans if bar.process == pe and bar.row == "cpu"]
     if not kernels:
         raise InputError(f"{pe} ran no kernel in this trace")
     begin, end = kernels[0].start_ns, max(bar.start_ns + bar.ns for bar in kernels)
-    rows = timeline_rows([bar for bar in given if begin <= bar.start_ns < end], pe, memory)
+    rows = timeline_rows([bar for bar in spans if begin <= bar.start_ns < end], pe, memory)
     figure = Figure(figsize=(10, 0.62 + 0.31 * len(rows)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
@@ -104,7 +104,7 @@ def timeline_rows(bars: Sequence[Bar], pe: str, memory: str) -> list[FigureRow]:
     engines: dict[str, list[Bar]] = {}
     for bar in sorted((bar for bar in bars if bar.process == pe), key=lambda bar: _row_order(bar.row)):
         engines.setdefault(bar.row.partition(" #")[0], []).append(bar)
-    rows = [row for engine, own in engines.items() for row in _rows_of(engine, own)]
+    rows = [row for engine, engine_bars in engines.items() for row in _rows_of(engine, engine_bars)]
     served = tuple(bar for bar in bars if bar.process == "memories" and bar.row == memory)
     return [*rows, FigureRow(memory, served)] if served else rows
 
@@ -119,8 +119,8 @@ def _rows_of(engine: str, bars: Sequence[Bar]) -> Iterator[FigureRow]:
 
 def _row_order(label: str) -> tuple[int, int]:
     engine, _, lane = label.partition(" #")
-    known = ("cpu", "scheduler", "DMA in", "fetch", "GEMM", "MATH", "store", "DMA out")
-    return known.index(engine) if engine in known else len(known), int(lane or 0)
+    engines = ("cpu", "scheduler", "DMA in", "fetch", "GEMM", "MATH", "store", "DMA out")
+    return engines.index(engine) if engine in engines else len(engines), int(lane or 0)
 
 
 def _colours(rows: Iterable[FigureRow]) -> dict[str, str]:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from kernbench.common.errors import InputError, text_of
 from kernbench.common.figures import to_plain
 from kernbench.common.files import plain_document
 from kernbench.common.values import value
-from kernbench.engine.engine import GraphEngine
 from kernbench.evaluation.study_report import Summary
-from kernbench.library.machines import CompiledMachine, MachineLike, load_machine
+from kernbench.library.machines import MachineLike, load_machine
 from kernbench.library.running import param_texts
 from kernbench.result.table import LINE
-from kernbench.runtime_api.bench_registry import Bench, load_bench
-from kernbench.runtime_api.bench_runner import BenchResult, run_bench
-from kernbench.runtime_api.types import DeviceSelector, resolve_device
+from kernbench.runtime_api.bench_runner import BenchResult
+from kernbench.runtime_api.run_options import RunRequest
+from kernbench.runtime_api.run_request import PreparedRun, load_program, prepare_run
+from kernbench.topology.builder import Topology
 
 
 @value(repr=False, eq=False)
@@ -24,7 +24,7 @@ class Evaluation:
     """A finished evaluation. ``summary``: its findings and its folder, or None after a failure."""
 
     bench: str
-    machine: CompiledMachine
+    machine: Topology
     result: BenchResult
 
     @property
@@ -72,23 +72,13 @@ def evaluate(
 
     Raises InputError if the bench is not an evaluation.
     """
-    bench = load_bench(program)
+    request = RunRequest.of(bench=program, params=param_texts(params or {}, keywords))
+    bench = load_program(request.program)
     if not bench.evaluation:
         raise InputError(f"{bench.name!r} is one simulation: use run")
-    return run_evaluation(bench, load_machine(machine), param_texts(params or {}, keywords))
+    return run_evaluation(prepare_run(request, bench=bench, machine=load_machine(machine).topology))
 
 
-def run_evaluation(
-    bench: Bench, machine: CompiledMachine, params: Sequence[str] = (), device: str = "all"
-) -> Evaluation:
-    """Run an evaluation. ``params``: changes of its parameters as texts, ``bench.NAME=VALUE``."""
-    selector = DeviceSelector(device)
-    resolve_device(selector, machine.spec)
-    result = run_bench(
-        topology=machine.topology,
-        bench_fn=bench,
-        device=selector,
-        engine_factory=lambda made, _: GraphEngine(made, enable_data=False),
-        params=params,
-    )
-    return Evaluation(bench.name, machine, result)
+def run_evaluation(prepared: PreparedRun) -> Evaluation:
+    """Run an evaluation whose inputs are loaded."""
+    return Evaluation(prepared.bench.name, prepared.machine, prepared.run())

@@ -56,7 +56,7 @@ class Catalogue:
     def verdict(self) -> str:
         """The number of entries of each list, as text."""
         tables = (self.benches, self.machines, self.algorithms, self.parts, self.probe_cases)
-        return ", ".join(f"{len(each)} {each.kind}" for each in tables)
+        return ", ".join(f"{len(table)} {table.kind}" for table in tables)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document that ``kernbench list --json`` prints."""
@@ -69,7 +69,7 @@ class Catalogue:
         }
 
     def __repr__(self) -> str:
-        lines = (self.verdict, f"  benches  {', '.join(each.name for each in self.benches)}")
+        lines = (self.verdict, f"  benches  {', '.join(bench.name for bench in self.benches)}")
         return "\n".join(line[:LINE] for line in lines)
 
 
@@ -145,12 +145,12 @@ class BenchDescription:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document that ``kernbench list BENCH --json`` prints."""
-        params = [each.to_dict() | {"path": f"bench.{each.path}"} for each in self.params.entries]
+        params = [key.to_dict() | {"path": f"bench.{key.path}"} for key in self.params.entries]
         about = {"bench": self.bench.name, "description": self.bench.description, "file": self.bench.file}
         return {**about, "params": params}
 
     def __repr__(self) -> str:
-        params = ", ".join(f"{each.name}={each.default_text}" for each in self.params.entries)
+        params = ", ".join(f"{key.name}={key.default_text}" for key in self.params.entries)
         lines = (f"{self.bench.name}: {self.bench.description}", f"  {params}" if params else "  no parameters")
         return "\n".join(line[:LINE] for line in lines)
 
@@ -160,8 +160,8 @@ def describe_bench(bench: str) -> BenchDescription:
 
     Raises UnknownNameError, with the nearest name, if no bench has this name.
     """
-    found = load_bench(bench)
-    return BenchDescription(found, describe_key(found.params))
+    registered = load_bench(bench)
+    return BenchDescription(registered, describe_key(registered.params))
 
 
 @value(repr=False, eq=False)

@@ -259,9 +259,9 @@ def load_machine(source: MachineLike = None, *, overrides: Overrides | None = No
 def compile_machine(source: MachineLike, texts: Sequence[str]) -> CompiledMachine:
     """Compile a machine with changes. ``texts``: ``path=value``, as for ``--set``."""
     document, changed = _document_of(source)
-    made = CompiledMachine(apply_overrides(document, texts) if texts else document, changed + len(texts))
-    _ = made.topology  # compile now, to report errors of the machine
-    return made
+    machine = CompiledMachine(apply_overrides(document, texts) if texts else document, changed + len(texts))
+    _ = machine.topology  # compile now, to report errors of the machine
+    return machine
 
 
 def _document_of(source: MachineLike) -> tuple[Document, int]:
@@ -276,12 +276,12 @@ def _document_of(source: MachineLike) -> tuple[Document, int]:
     raise InputError(f"found {show(source)}, must be a machine: a name, a file, a mapping, or a result of load_machine")
 
 
-def _refuse(given: object) -> object:
-    raise InputError(f"found {show(given)} in a machine; its values are numbers, texts, lists and mappings")
+def _refuse(content: object) -> object:
+    raise InputError(f"found {show(content)} in a machine; its values are numbers, texts, lists and mappings")
 
 
 def override_texts(overrides: Overrides) -> list[str]:
     """Return overrides as texts for ``--set``. Raises InputError for anything but a mapping of paths."""
     if not isinstance(overrides, Mapping):
         raise InputError(f"found {show(overrides)}, must be a mapping of paths such as cube.hbm.num_pcs to values")
-    return [f"{path}={json.dumps(given, default=_refuse)}" for path, given in overrides.items()]
+    return [f"{path}={json.dumps(content, default=_refuse)}" for path, content in overrides.items()]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kernbench.common.data_policy import UNSAID, DataOptions
 from kernbench.common.errors import BenchError, InputError
 from kernbench.common.figures import to_plain
 from kernbench.common.files import plain_document
@@ -16,19 +15,16 @@ from kernbench.common.ids import pe_name
 from kernbench.common.program_line import ErrorPlace
 from kernbench.common.units import format_size, ns_to_ps
 from kernbench.common.values import value
-from kernbench.engine.requests import Limits
-from kernbench.library.machines import compile_machine
 from kernbench.library.progress import OnProgress
 from kernbench.library.running import simulate
 from kernbench.library.runs import Run
 from kernbench.observe.guard import guarded
 from kernbench.observe.statistics import link_traffic
 from kernbench.result import run_sections as of
-from kernbench.runtime_api.bench_registry import Bench, load_bench, load_script
-from kernbench.runtime_api.frontends import frontend_settings
 from kernbench.runtime_api.overrides import split_overrides
-from kernbench.runtime_api.run_request import PreparedRun
-from kernbench.topology.builder import topology_file
+from kernbench.runtime_api.run_options import DataOptions, RunRequest
+from kernbench.runtime_api.run_request import load_program, prepare_run
+from kernbench.topology.builder import resolve_topology, topology_file
 from kernbench.web.activity import ObservedRun
 from kernbench.web.page import Page, make_page
 
@@ -68,92 +64,61 @@ class MadePage:
         return size if self.run is None else f"{self.run.verdict.sentence}\n{size}"
 
 
-@value(kw_only=True)
+@value
 class PageRequest:
-    """The request for a page: a machine, and a bench or a script that runs on it.
+    """The request for a page: a machine, and a bench or a script that runs on it."""
 
-    ``arguments``: arguments of the script. ``overrides``: ``path=value`` texts, as for ``--set``. ``ccl``: the file
-    that configures collectives; None: ./ccl.yaml, else the packaged file. ``values``: options for recorded values.
-    ``verify``: evaluate comparisons. ``limits``: limits of the run.
-    """
-
-    bench: str | None = None
-    script: str | None = None
-    arguments: tuple[str, ...] = ()
-    topology: str | None = None
-    overrides: tuple[str, ...] = ()
-    device: str = "all"
-    ccl: str | None = None
-    values: DataOptions = UNSAID
-    verify: bool = False
-    limits: Limits = field(default_factory=Limits)
+    request: RunRequest
 
     @property
     def files(self) -> tuple[Path, ...]:
         """The file of the machine, and the files of the program and of collectives if the user named them."""
-        before, python, _ = (self.bench or "").rpartition(_PYTHON)
-        named = [before + python] if python else []
-        named += [each for each in (self.script, self.ccl) if each is not None]
-        return (Path(topology_file(self.topology)), *map(Path, named))
+        program, machine = self.request.program, self.request.machine
+        before, python, _ = (program.bench or "").rpartition(_PYTHON)
+        paths = [before + python] if python else []
+        paths += [] if program.script is None else [program.script]
+        paths += [os.fspath(machine.ccl)] if isinstance(machine.ccl, str | os.PathLike) else []
+        return (Path(topology_file(machine.topology)), *map(Path, paths))
 
     def make(self, on_progress: OnProgress | None = None) -> MadePage:
         """Run the program and make the page.
 
         Raises InputError for an invalid machine, program, device, setting or ccl file.
         """
-        changes = split_overrides(self.overrides)
-        machine = compile_machine(self.topology, changes.machine)
-        bench = self._load_program()
-        if bench is None:
+        program = self.request.program
+        if program.bench is None and program.script is None:
+            changes = split_overrides(self.request.override_texts)
+            machine = resolve_topology(self.request.machine.topology, changes.machine)
             self._refuse_options((*changes.bench, *changes.frontends))
-            return MadePage(make_page(machine.topology))
-        run = simulate(
-            PreparedRun(
-                bench=bench,
-                machine=machine.topology,
-                params=changes.bench,
-                device=self.device,
-                verify=self.verify,
-                data=self.values.policy(verify=self.verify, bench=bench.data),
-                ccl=self.ccl,
-                frontends=frontend_settings(changes.frontends),
-                limits=self.limits,
-                queues=False,
-            ),
-            on_progress,
-        )
+            return MadePage(make_page(machine))
+        bench = load_program(program)
+        if bench.evaluation:
+            raise BenchError(
+                f"bench {bench.name!r} builds machines of its own, so a page cannot show it; use kernbench run"
+            )
+        run = simulate(replace(prepare_run(self.request, bench=bench), queues=False), on_progress)
         if run.unexplained is None and (run.live is None or run.live.explanation is None):
             raise KeyboardInterrupt  # Ctrl-C during the explanation
         return MadePage(page_of(run), run)
 
-    def _load_program(self) -> Bench | None:
-        """Return the program to run, or None without a program. Raises BenchError for an evaluation."""
-        if self.script is not None:
-            return load_script(self.script, self.arguments)
-        bench = None if self.bench is None else load_bench(self.bench)
-        if bench is not None and bench.evaluation:
-            raise BenchError(
-                f"bench {bench.name!r} builds machines of its own, so a page cannot show it; use kernbench run"
-            )
-        return bench
-
     def content(self) -> str:
         """Run the program, and return the page as text. Raises KeyboardInterrupt for an interrupted run."""
-        made = self.make()
-        if made.run is not None and made.run.status == "INTERRUPTED":
+        page = self.make()
+        if page.run is not None and page.run.status == "INTERRUPTED":
             raise KeyboardInterrupt
-        return made.page.content
+        return page.page.content
 
     def _refuse_options(self, changes: tuple[str, ...]) -> None:
         """Raise InputError for run options without a program. ``changes``: changed parameters and settings."""
-        given = [f"--set {text}" for text in changes]
-        given += [] if self.ccl is None else [f"--ccl {os.fspath(self.ccl)}"]
-        given += [] if self.limits.sim_ns is None else [f"--max-sim-ns {self.limits.sim_ns:g}"]
-        given += [] if self.limits.wall_s is None else [f"--max-wall-s {self.limits.wall_s:g}"]
+        limits, ccl = self.request.limits, self.request.machine.ccl
+        refused = [f"--set {text}" for text in changes]
+        refused += [] if ccl is None else [f"--ccl {ccl}"]
+        refused += [] if limits.max_sim_ns is None else [f"--max-sim-ns {limits.max_sim_ns:g}"]
+        refused += [] if limits.max_wall_s is None else [f"--max-wall-s {limits.max_wall_s:g}"]
         say_which = "name one with --bench NAME or --script FILE"
-        if given:
-            raise InputError(f"{given[0]}: there is no program; {say_which}")
-        if self.verify or self.values != UNSAID:
+        if refused:
+            raise InputError(f"{refused[0]}: there is no program; {say_which}")
+        if self.request.data != DataOptions():
             raise InputError(f"there is no program, so options about values have no effect; {say_which}")
 
 
@@ -197,7 +162,7 @@ def _describe_failure(run: Run) -> str:
     if run.ok:
         return ""
     why = "" if run.error is None or run.status == "NO_REQUESTS" else f": {run.error}"
-    places = [each for each in _place_lines(run.place) if each.removeprefix("at ") not in why]
+    places = [line for line in _place_lines(run.place) if line.removeprefix("at ") not in why]
     return "\n".join([f"{run.bench}: {run.status}{why}", *places])
 
 

@@ -17,8 +17,8 @@ from kernbench.probe.cases import ProbeCase, cases_of, find_case
 from kernbench.probe.measure import probe_case as measure_case
 from kernbench.probe.measure import spread_refresh
 from kernbench.probe.memory_case import NAME as MEMORY
-from kernbench.probe.memory_case import Latency, LatencyFigures, PatternRow, SliceReport, probe_slice, slices_of
-from kernbench.probe.report import Crowd, LinkLoad, NotHere, ProbeReport, Sustained, TraceRow, Transaction
+from kernbench.probe.memory_case import Latency, PatternRow, SliceReport, probe_slice, slices_of
+from kernbench.probe.report import Crowd, NotHere, ProbeReport, Sustained, TraceRow, Transaction
 from kernbench.result.table import LINE, Table, TableColumn, bars, fixed_text, number, percent_text, text_html, words
 
 OnSteps: TypeAlias = Callable[[StepProgress], None]
@@ -41,7 +41,7 @@ class Probe:
     @property
     def measurements(self) -> tuple[ProbeReport, ...]:
         """The reports of the cases that the machine can run."""
-        return tuple(each for each in self.reports if isinstance(each, ProbeReport))
+        return tuple(report for report in self.reports if isinstance(report, ProbeReport))
 
     @property
     def table(self) -> Table[ProbeReport]:
@@ -63,7 +63,7 @@ class Probe:
         """The shortest and the longest latency, in a sentence."""
         if not self.measurements:
             return "no case was measured"
-        ordered = sorted(self.measurements, key=lambda each: each.single.latency_ps)
+        ordered = sorted(self.measurements, key=lambda report: report.single.latency_ps)
         short, long = ordered[0], ordered[-1]
         if short is long:
             stream = short.sustained
@@ -71,31 +71,33 @@ class Probe:
                 f"{short.case}: {short.single.latency_ns:,.3f} ns for {format_size(self.nbytes)}; "
                 f"a stream gets {stream.effective_gbs:.1f} of {stream.bottleneck_gbs:.1f} GB/s"
             )
-        ends = (f"{each.case} {each.single.latency_ns:,.3f} ns" for each in (short, long))
+        ends = (f"{report.case} {report.single.latency_ns:,.3f} ns" for report in (short, long))
         return f"{format_size(self.nbytes)} take from {' to '.join(ends)}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document that ``kernbench probe --json`` prints."""
         hbm = self.machine.spec.cube.hbm
         mode = None if hbm.banks is None else hbm.refresh_mode
-        found = {
+        document = {
             "complete": self.complete,
             "nbytes": self.nbytes,
             "refresh": {"machine": mode, "cases": "spread" if mode == "all-bank" else mode},
-            "cases": [_report(each) if isinstance(each, ProbeReport) else _absent(each) for each in self.reports],
+            "cases": [
+                _report(report) if isinstance(report, ProbeReport) else _absent(report) for report in self.reports
+            ],
         }
         memory = {"memory": memory_document(self.memory)} if self.memory else {}
-        return plain_document({**found, **memory, "topology": self.machine.source, "digest": self.machine.digest})
+        return plain_document({**document, **memory, "topology": self.machine.source, "digest": self.machine.digest})
 
     def __repr__(self) -> str:
         lines = [self.verdict, *repr(self.table).splitlines()[1:]] if self.measurements else [self.verdict]
-        absent = [each for each in self.reports if isinstance(each, NotHere)]
-        lines += [f"not on this machine: {', '.join(each.case for each in absent)}"] if absent else []
+        absent = [report for report in self.reports if isinstance(report, NotHere)]
+        lines += [f"not on this machine: {', '.join(report.case for report in absent)}"] if absent else []
         return "\n".join(line[:LINE] for line in lines)
 
     def _repr_html_(self) -> str:
-        tables = (each for each in (self.table, self.sizes, self.hops) if len(each))
-        return text_html(self.verdict, *(each.to_html() for each in tables))
+        tables = (table for table in (self.table, self.sizes, self.hops) if len(table))
+        return text_html(self.verdict, *(table.to_html() for table in tables))
 
 
 def cases_table(reports: Sequence[ProbeReport], nbytes: int) -> Table[ProbeReport]:
@@ -209,9 +211,9 @@ def probe_case(
     transaction. After Ctrl-C, the result has the finished cases. Raises UnknownNameError, with the nearest name, for an
     unknown case, and InputError for an invalid size.
     """
-    made = load_machine(machine)
+    compiled = load_machine(machine)
     names = (case,) if isinstance(case, str) else None if case is None else tuple(case)
-    return probe_machine(made, names, bytes_of(size), on_progress)
+    return probe_machine(compiled, names, bytes_of(size), on_progress)
 
 
 def bytes_of(size: int | str, name: str = "size") -> int:
@@ -229,11 +231,11 @@ def probe_machine(
     machine: CompiledMachine, names: Sequence[str] | None, nbytes: int, on_progress: OnSteps | None = None
 ) -> Probe:
     """Probe cases one after another. ``names`` None: all cases but ``memory``."""
-    if names is not None and not all(isinstance(each, str) for each in names):
+    if names is not None and not all(isinstance(name, str) for name in names):
         raise InputError(f"case: found {show(list(names))}, must be names of cases")
-    known = cases_of(machine.topology.topology_obj)
-    traffic = [each for each in names or () if each != MEMORY]
-    cases = tuple(dict.fromkeys(find_case(each, known) for each in traffic)) if names else known
+    case_list = cases_of(machine.topology.topology_obj)
+    traffic = [name for name in names or () if name != MEMORY]
+    cases = tuple(dict.fromkeys(find_case(name, case_list) for name in traffic)) if names else case_list
     tell: OnSteps = on_progress or (lambda _: None)
     memory = tuple(_probe_memory(machine, tell)) if MEMORY in (names or ()) else ()
     reports: list[ProbeReport | NotHere] = []
@@ -259,89 +261,58 @@ def _probe(
 
 def _probe_memory(machine: CompiledMachine, tell: OnSteps) -> Iterator[SliceReport]:
     slices = slices_of(machine.spec.cube.hbm)
-    for at, each in enumerate(slices):
-        tell(StepProgress(f"{MEMORY} {each.memory} {each.mapping}", at, len(slices)))
-        yield probe_slice(each)
+    for at, memory_slice in enumerate(slices):
+        tell(StepProgress(f"{MEMORY} {memory_slice.memory} {memory_slice.mapping}", at, len(slices)))
+        yield probe_slice(memory_slice)
+
+
+def _pick(item: object, names: str) -> dict[str, Any]:
+    """Return the attributes ``names`` of an object, which blanks separate, as a mapping."""
+    return {name: getattr(item, name) for name in names.split()}
 
 
 def _absent(report: NotHere) -> dict[str, Any]:
-    return {"case": report.case, "description": report.description, "on_this_machine": False, "why": report.why}
+    return {**_pick(report, "case description"), "on_this_machine": False, "why": report.why}
 
 
 def _report(report: ProbeReport) -> dict[str, Any]:
     return {
-        "case": report.case,
-        "description": report.description,
+        **_pick(report, "case description"),
         "on_this_machine": True,
-        "operation": report.operation,
-        "initiator": report.initiator,
-        "memory": report.memory,
+        **_pick(report, "operation initiator memory"),
         "transaction": _transaction(report.single),
         "sustained": _stream(report.sustained),
         "crowd": None if report.crowd is None else _crowd(report.crowd),
         "sweep": [_transaction(step) for step in report.sweep],
-        "hops": [_hop(row) for row in report.trace],
+        "hops": hops_table(report.trace).to_dicts(),
     }
 
 
 def _transaction(single: Transaction) -> dict[str, Any]:
     return {
-        "nbytes": single.nbytes,
-        "latency_ns": single.latency_ns,
-        "closed_form_ns": single.closed_form_ns,
+        **_pick(single, "nbytes latency_ns closed_form_ns"),
         "closed_form_is": "exact",
         "breakdown": dict(single.breakdown.parts_ns),
-        "bottleneck_gbs": single.bottleneck_gbs,
-        "effective_gbs": single.effective_gbs,
-        "utilisation": single.utilisation,
+        **_pick(single, "bottleneck_gbs effective_gbs utilisation"),
     }
 
 
 def _stream(stream: Sustained) -> dict[str, Any]:
     return {
-        "nbytes": stream.nbytes,
-        "transactions": stream.transactions,
-        "outstanding": stream.outstanding,
-        "flows": stream.flows,
+        **_pick(stream, "nbytes transactions outstanding flows"),
         "duration_ns": ps_to_ns(stream.duration_ps),
-        "bottleneck_gbs": stream.bottleneck_gbs,
-        "effective_gbs": stream.effective_gbs,
-        "utilisation": stream.utilisation,
-        "busiest_links": [_link(link) for link in stream.busiest],
-    }
-
-
-def _link(link: LinkLoad) -> dict[str, Any]:
-    return {
-        "src": link.src,
-        "dst": link.dst,
-        "bw_gbs": link.bw_gbs,
-        "nbytes": link.nbytes,
-        "utilisation": link.utilisation,
+        **_pick(stream, "bottleneck_gbs effective_gbs utilisation"),
+        "busiest_links": [_pick(link, "src dst bw_gbs nbytes utilisation") for link in stream.busiest],
     }
 
 
 def _crowd(crowd: Crowd) -> dict[str, Any]:
     rows = zip(crowd.initiators, crowd.latencies_ps, crowd.rates_gbs, strict=True)
     return {
-        "min_ns": crowd.min_ns,
-        "mean_ns": crowd.mean_ns,
-        "max_ns": crowd.max_ns,
-        "fairness": crowd.fairness,
+        **_pick(crowd, "min_ns mean_ns max_ns fairness"),
         "initiators": [
             {"initiator": node, "latency_ns": ps_to_ns(latency), "stream_gbs": rate} for node, latency, rate in rows
         ],
-    }
-
-
-def _hop(row: TraceRow) -> dict[str, Any]:
-    return {
-        "leg": row.leg,
-        "node": row.node,
-        "what": row.what,
-        "link_gbs": row.link_gbs,
-        "first_byte_ns": ps_to_ns(row.head_ps),
-        "last_byte_ns": ps_to_ns(row.tail_ps),
     }
 
 
@@ -350,48 +321,33 @@ def memory_document(reports: Sequence[SliceReport]) -> list[dict[str, Any]]:
     return [
         {
             "memory": report.timing,
-            "assumed": report.assumed,
-            "mapping": report.mapping,
-            "num_pcs": report.num_pcs,
-            "refresh": report.refresh,
-            "peak_gbs": report.peak_gbs,
+            **_pick(report, "assumed mapping num_pcs refresh peak_gbs"),
             "rows": [_row(report, row) for row in report.rows],
-            "absent": [
-                {"pattern": absent.pattern, "requesters": absent.requesters, "why": absent.why}
-                for absent in report.absent
-            ],
-            "latency": [_latency(each) for each in report.latencies],
-            "latency_compared": [_latency(each) for each in report.compared],
+            "absent": [_pick(absent, "pattern requesters why") for absent in report.absent],
+            "latency": [_latency(latency) for latency in report.latencies],
+            "latency_compared": [_latency(latency) for latency in report.compared],
         }
         for report in reports
     ]
 
 
 def _row(report: SliceReport, row: PatternRow) -> dict[str, Any]:
-    reference = row.reference
+    shares = "efficiency_pct row_hit_pct"
     return {
         "memory": report.timing,
         "mapping": report.mapping,
-        "pattern": row.pattern,
-        "requesters": row.requesters,
-        "gbs": row.gbs,
-        "efficiency_pct": row.figures.efficiency_pct,
-        "row_hit_pct": row.figures.row_hit_pct,
-        "reference": None
-        if reference is None
-        else {"efficiency_pct": reference.efficiency_pct, "row_hit_pct": reference.row_hit_pct},
+        **_pick(row, "pattern requesters gbs"),
+        **_pick(row.figures, shares),
+        "reference": None if row.reference is None else _pick(row.reference, shares),
     }
 
 
-def _latency(each: Latency) -> dict[str, Any]:
+def _latency(latency: Latency) -> dict[str, Any]:
+    figures = "mean_ns p50_ns p99_ns"
     return {
-        "pattern": each.pattern,
-        "load_gbs": each.gbs,
-        "load_pct": each.load_pct,
-        **_latency_figures(each.figures),
-        "reference": None if each.reference is None else _latency_figures(each.reference),
+        "pattern": latency.pattern,
+        "load_gbs": latency.gbs,
+        "load_pct": latency.load_pct,
+        **_pick(latency.figures, figures),
+        "reference": None if latency.reference is None else _pick(latency.reference, figures),
     }
-
-
-def _latency_figures(found: LatencyFigures) -> dict[str, Any]:
-    return {"mean_ns": found.mean_ns, "p50_ns": found.p50_ns, "p99_ns": found.p99_ns}

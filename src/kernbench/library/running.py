@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import kernbench.benches
 from kernbench.common.complaints import one_of, show
-from kernbench.common.data_policy import DataOptions
 from kernbench.common.errors import BenchError, InputError, RunError, text_of
 from kernbench.common.late import late
-from kernbench.engine.requests import Limits
 from kernbench.library.machines import MachineLike, load_machine
 from kernbench.library.progress import OnProgress, ProgressWatch
 from kernbench.library.runs import Run
@@ -24,10 +21,9 @@ from kernbench.result import simulation
 from kernbench.result.sections import Outcome
 from kernbench.runtime_api.bench_registry import Bench, load_bench
 from kernbench.runtime_api.bench_runner import as_bench
-from kernbench.runtime_api.frontends import frontend_settings
 from kernbench.runtime_api.overrides import BENCH_PREFIX, FRONTEND_PREFIXES, part_of
-from kernbench.runtime_api.run_request import PreparedRun
-from kernbench.runtime_api.types import DeviceSelector
+from kernbench.runtime_api.run_options import RunRequest
+from kernbench.runtime_api.run_request import PreparedRun, prepare_run
 
 if TYPE_CHECKING:
     pass
@@ -41,9 +37,13 @@ Program: TypeAlias = "str | os.PathLike[str] | Bench | Callable[[Any], object]"
 
 
 def run(
-    program: Program,
+    program: Program | None = None,
     machine: MachineLike = None,
     *,
+    script: str | os.PathLike[str] | None = None,
+    args: Sequence[object] = (),
+    as_cuda: bool = False,
+    points: int | None = None,
     params: Mapping[str, object] | None = None,
     verify: bool = False,
     data: bool | None = None,
@@ -60,33 +60,53 @@ def run(
     """Run a program on a machine.
 
     ``program``: a bench name, ``file.py[:function]``, ``module:function``, a function of one argument, or a bench.
-    ``params`` or keywords: its parameters. ``machine``: as for ``load_machine``. ``verify``: compute values and check
-    them. ``data``: record values, so that the program can read them; by default as the bench declares. ``settings``:
-    settings of the PyTorch and Triton front ends, as for ``--set``: ``{"torch.cubes": 4}``. ``device``: ``all``, or one
-    SIP as ``sip:0``. ``ccl``: the file that configures collectives. ``observe``: record the causes of the time.
-    ``advise``: simulate the gain of machine changes on copies of the machine. ``max_sim_ns``, ``max_wall_s``: limits in
-    simulated ns and in seconds of real time. ``on_progress`` is called with a RunProgress twice a second, from a
-    separate thread; ``kb.ProgressDisplay()`` shows a bar.
+    ``script``, in place of it: a file that runs as ``python FILE ARGS`` does, with the arguments ``args``. ``as_cuda``:
+    the PyTorch device "cuda" of the script is the machine. ``points``: the number of x values of a Triton benchmark.
+    ``params`` or keywords: parameters of the bench. ``machine``: as for ``load_machine``. ``verify``: compute values
+    and check them. ``data``: record values, so that the program can read them; by default as the bench declares.
+    ``settings``: settings of the PyTorch and Triton front ends, as for ``--set``: ``{"torch.cubes": 4}``. ``device``:
+    ``all``, or one SIP as ``sip:0``. ``ccl``: the file that configures collectives. ``observe``: record the causes of
+    the time. ``advise``: simulate the gain of machine changes on copies of the machine. ``max_sim_ns``, ``max_wall_s``:
+    limits in simulated ns and in seconds of real time; none by default, also for a script. ``on_progress`` is called
+    with a RunProgress twice a second, from a separate thread; ``kb.ProgressDisplay()`` shows a bar.
 
     An error of the program is not raised: it is in the result, whose ``raise_for_status`` raises it. Ctrl-C ends the
     run, and the result contains the finished work. Raises InputError for an invalid program, machine or parameter.
     """
-    bench = find_program(program)
-    policy = DataOptions(data).policy(verify=verify, bench=bench.data)
-    request = PreparedRun(
-        bench=bench,
-        machine=load_machine(machine).topology,
+    if advise and not observe:
+        raise InputError("advise needs an observed run: remove observe=False")
+    request = RunRequest.of(
+        **script_choices(program, script, args, as_cuda=as_cuda),
+        points=points,
         params=param_texts(params or {}, keywords),
+        settings=setting_texts(settings or {}),
         device=device,
-        verify=verify,
-        data=policy,
         ccl=ccl,
-        frontends=frontend_settings(setting_texts(settings or {})),
-        limits=Limits(_limit("max_sim_ns", max_sim_ns), _limit("max_wall_s", max_wall_s)),
+        data=data,
+        verify=verify,
+        max_sim_ns=max_sim_ns,
+        max_wall_s=max_wall_s,
         observe=observe,
         advise=advise,
     )
-    return simulate(request, on_progress)
+    bench = None if program is None else find_program(program)
+    return simulate(prepare_run(request, bench=bench, machine=load_machine(machine).topology), on_progress)
+
+
+def script_choices(
+    program: Program | None, script: str | os.PathLike[str] | None, args: Sequence[object], *, as_cuda: bool
+) -> dict[str, Any]:
+    """Return the choices of a script for a RunRequest. Raises InputError unless there is one program or script."""
+    if program is None and script is None:
+        raise InputError("there is no program: give a bench, a file or a function, or script=FILE")
+    if program is not None and script is not None:
+        raise InputError("program and script: give one of them")
+    if script is None and (as_cuda or args):
+        raise InputError(f"{'as_cuda' if as_cuda else 'args'}: only a script takes it; give script=FILE")
+    if isinstance(args, str | bytes) or not isinstance(args, Sequence):
+        raise InputError(f"args: found {show(args)}, must be a list of the script's arguments")
+    file = None if script is None else os.fspath(script)
+    return {"script": file, "args": tuple(map(str, args)), "as_cuda": as_cuda}
 
 
 def find_program(program: Program) -> Bench:
@@ -131,14 +151,6 @@ def _text_of(name: str, content: object, prefix: str = "") -> str:
         raise InputError(f"{name}: found {show(content)}, must be a number, a text, a list or a mapping") from error
 
 
-def _limit(name: str, given: float | None) -> float | None:
-    if given is None or given == math.inf:
-        return None
-    if isinstance(given, bool) or not isinstance(given, int | float) or math.isnan(given) or given < 0:
-        raise InputError(f"{name}: found {show(given)}, must be a number from 0, or infinity")
-    return float(given)
-
-
 def simulate(request: PreparedRun, on_progress: OnProgress | None = None) -> Run:
     """Run a prepared program until it ends or the user interrupts it. Raises InputError for invalid inputs."""
     watch = None if on_progress is None else ProgressWatch(request.bench.name, on_progress)
@@ -150,17 +162,9 @@ def simulate(request: PreparedRun, on_progress: OnProgress | None = None) -> Run
 
 def _with_advice(outcome: Outcome, request: PreparedRun) -> Outcome:
     """Return the outcome with advice: run the program again with ``refresh: spread``, and on faster machines."""
-    program = late(ADVICE, "RepeatedProgram")(
-        bench=request.bench,
-        device=DeviceSelector(request.device),
-        params=tuple(request.params),
-        ccl=request.ccl,
-        frontends=request.frontends,
-        data=request.data,
-    )
     try:
         with late(GUARD, "guarded")("advice"):
-            advice = late(ADVICE, "advise_program")(program, request.machine)
+            advice = late(ADVICE, "advise_program")(request)
     except KeyboardInterrupt:  # the result of the program itself is complete
         ending = outcome[of.ENDING]
         return outcome.with_content(of.ENDING, replace(ending, status="INTERRUPTED", exit_code=of.INTERRUPTED))

@@ -17,7 +17,7 @@ from kernbench.common.units import format_ns
 from kernbench.engine.keeping import DataReport
 from kernbench.engine.records import PrintedLine
 from kernbench.library.machines import CompiledMachine
-from kernbench.observe.sanitizer import Finding
+from kernbench.observe.findings import Finding
 from kernbench.observe.statistics import EngineUsage, LinkTraffic, MachineUse, MemoryTraffic
 from kernbench.observe.verdict import RunVerdict
 from kernbench.result import run_sections as of

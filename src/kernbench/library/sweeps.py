@@ -17,7 +17,6 @@ from pydantic import ValidationError
 
 from kernbench.common.complaints import show
 from kernbench.common.config import Document
-from kernbench.common.data_policy import DataOptions
 from kernbench.common.errors import InputError, close_to
 from kernbench.common.files import plain_document
 from kernbench.common.late import late
@@ -27,7 +26,7 @@ from kernbench.evaluation.outputs import output_folder
 from kernbench.evaluation.sweep_driver import ChunkWorkers, InlineWorker, LocalWorkers, SweepProgress, run_sweep
 from kernbench.evaluation.sweep_folder import open_journal
 from kernbench.evaluation.sweep_journal import JOURNAL_FILE, Journal, read_state
-from kernbench.evaluation.sweep_loading import SweepAsked, families_of, plan_document
+from kernbench.evaluation.sweep_loading import families_of, plan_document
 from kernbench.evaluation.sweep_measure import OK, PointRow, list_columns
 from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_spec import Plot, PlotKind, short_name
@@ -42,8 +41,9 @@ from kernbench.evaluation.sweep_table import (
 )
 from kernbench.library.machines import MachineLike, Overrides, load_machine
 from kernbench.library.progress import ProgressDisplay
-from kernbench.library.running import Program, find_program, setting_texts
+from kernbench.library.running import Program, find_program, script_choices, setting_texts
 from kernbench.result.table import LINE, Table, TableColumn, number, text_html, trimmed_text, words
+from kernbench.runtime_api.run_options import RunRequest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -261,10 +261,13 @@ def _failure(found: SweepTable, group: FailureGroup) -> dict[str, Any]:
 
 
 def sweep(
-    program: Program,
+    program: Program | None = None,
     machine: MachineLike = None,
     *,
     grid: Mapping[str, Sequence[object] | Mapping[str, object]],
+    script: str | os.PathLike[str] | None = None,
+    args: Sequence[object] = (),
+    as_cuda: bool = False,
     overrides: Overrides | None = None,
     settings: Mapping[str, object] | None = None,
     workers: int | None = None,
@@ -275,17 +278,20 @@ def sweep(
 ) -> Sweep:
     """Run a program at every point of a grid.
 
+    ``program``, or ``script`` with ``args`` and ``as_cuda``: as for ``run``.
     ``grid``: the values of each path, as for ``--set``: ``{"bench.m": [64, 128], "cube.hbm.num_pcs": [4, 8]}``, or a
     range, ``{"start": 32, "stop": 512, "factor": 2}``. ``overrides`` and frontend ``settings``, ``{"torch.cubes": 4}``,
     are the same at all points. ``workers``: number of processes, by default one per core; 1: this process. ``folder``:
     the folder of results and of a journal. A second call continues an interrupted sweep from there, also if
     ``kernbench sweep`` began it. ``observe``: record the causes of the time of each point.
 
-    A bench name, a file and ``module:function`` run on workers. A function object runs in this process, without a
-    folder. An error that concerns only some points is in their results, see ``failed``. Raises ConfigError with every
-    other error.
+    A bench name, a file, a script and ``module:function`` run on workers. A function object runs in this process,
+    without a folder. An error that concerns only some points is in their results, see ``failed``. Raises ConfigError
+    with every other error.
     """
-    named = isinstance(program, str | os.PathLike)
+    entries = script_choices(program, script, args, as_cuda=as_cuda)
+    path = script if program is None else program if isinstance(program, str | os.PathLike) else None
+    named = path is not None
     if not named and folder is not None:
         raise InputError(
             "folder: a function object exists in this process only; name it as file.py:function or module:function"
@@ -294,15 +300,12 @@ def sweep(
         raise InputError(f"workers: found {workers}, and a function runs in this process: name it as module:function")
     jobs = _workers_of(workers) if named else 1
     fixed = _fixed(overrides or {}, settings or {})
-    document = _document_of(program if named else "", grid, fixed, verify=verify, observe=observe)
-    asked = SweepAsked(
-        jobs=jobs,
-        values=DataOptions(),
-        bench=None if named else find_program(program),
-        base=load_machine(machine).document,
-    )
-    name = _name_of(program)
-    plan = plan_document(document, Path(name), asked)
+    entries = entries if program is None else {"bench": "" if path is None else os.fspath(path)}
+    document = _document_of(entries | {"verify": verify, "explain": observe, "set": dict(fixed)}, grid)
+    bench = find_program(program) if program is not None and not named else None
+    name = bench.name if path is None and bench is not None else Path(os.fspath(path or "").partition(":")[0]).stem
+    base = load_machine(machine).document
+    plan = plan_document(document, Path(name), RunRequest(), jobs=jobs, bench=bench, base=base)
     make: MakeWorkers = InlineWorker if jobs == 1 else partial(LocalWorkers, jobs)
     place = None if folder is None else Path(folder)
     resume = place is not None and is_unfinished(place, plan)
@@ -318,36 +321,28 @@ def _fixed(overrides: Overrides, settings: Mapping[str, object]) -> Overrides:
     return {**overrides, **settings}
 
 
-def _workers_of(given: int | None) -> int:
-    if given is None:
+def _workers_of(workers: int | None) -> int:
+    if workers is None:
         return os.cpu_count() or 1
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise InputError(f"workers: found {show(given)}, must be a number from 1")
-    return given
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise InputError(f"workers: found {show(workers)}, must be a number from 1")
+    return workers
 
 
-def _name_of(program: Program) -> str:
-    if isinstance(program, str | os.PathLike):
-        return Path(os.fspath(program).partition(":")[0]).stem
-    return find_program(program).name
-
-
-def _document_of(program: Program, grid: object, overrides: Overrides, *, verify: bool, observe: bool) -> Document:
+def _document_of(entries: Mapping[str, object], grid: object) -> Document:
     if not isinstance(grid, Mapping) or not grid:
         raise InputError(f"grid: found {show(grid)}, must be a mapping of paths to lists of values, with one at least")
-    axes = {str(path): dict(given) if isinstance(given, Mapping) else _values_of(given) for path, given in grid.items()}
-    bench = os.fspath(program) if isinstance(program, str | os.PathLike) else ""
-    settings = {"verify": verify, "explain": observe, "set": dict(overrides)}
-    return Document("sweep", {"bench": bench, **settings, "grid": axes}, {})
+    axes = {str(path): dict(axis) if isinstance(axis, Mapping) else _values_of(axis) for path, axis in grid.items()}
+    return Document("sweep", {**entries, "grid": axes}, {})
 
 
-def _values_of(given: object) -> object:
+def _values_of(axis: object) -> object:
     """Return the values of an axis as a YAML file would have them: NumPy arrays become lists of Python numbers."""
-    if isinstance(given, np.ndarray):
-        return given.tolist()
-    if isinstance(given, Sequence) and not isinstance(given, str | bytes):
-        return [each.item() if isinstance(each, np.generic) else each for each in given]
-    return given
+    if isinstance(axis, np.ndarray):
+        return axis.tolist()
+    if isinstance(axis, Sequence) and not isinstance(axis, str | bytes):
+        return [content.item() if isinstance(content, np.generic) else content for content in axis]
+    return axis
 
 
 def is_unfinished(folder: Path, plan: SweepPlan) -> bool:

@@ -54,11 +54,11 @@ class Bound:
     """
 
     resource: str = figure("the resource")
-    where: str = figure("its busiest instance")
-    amount: int = figure("the work of that instance")
-    unit: str = figure("of what")
-    rate: float = figure("work per ns", key="rate_per_ns")
-    ps: int = figure()
+    where: str = figure("its busiest instance", default="")
+    amount: int = figure("the work of that instance", default=0)
+    unit: str = figure("of what", default="")
+    rate: float = figure("work per ns", key="rate_per_ns", default=0.0)
+    ps: int = figure(default=0)
     tile_ps: int = figure(optional=True, default=0)
 
     @property
@@ -100,11 +100,11 @@ class Roofline:
     - ``ties``: groups of resources that took equally long, at the same time
     """
 
-    measured_ps: int
+    measured_ps: int = 0
     ties: tuple[tuple[str, ...], ...] = ()
-    useful_macs: float
-    bounds: tuple[Bound, ...]
-    differences: tuple[Difference, ...]
+    useful_macs: float = 0.0
+    bounds: tuple[Bound, ...] = ()
+    differences: tuple[Difference, ...] = ()
 
     def tied_with(self, resource: str) -> tuple[str, ...]:
         """Return the group of resources that tie with ``resource``; without a tie, ``resource`` alone."""

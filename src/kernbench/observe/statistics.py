@@ -24,7 +24,7 @@ BUSIEST_MEMORIES = 32
 _MEMORIES = ("hbm_ctrl", "sram")
 
 
-@value
+@value(kw_only=True)
 class EngineUsage:
     """One type of engine over all PEs that used it.
 
@@ -33,11 +33,11 @@ class EngineUsage:
     """
 
     engine: str = figure("the kind of engine")
-    pes: int = figure("PEs that used it")
-    records: int = figure("executed operations")
+    pes: int = figure("PEs that used it", default=0)
+    records: int = figure("executed operations", default=0)
     busy_ns: float = figure("busy ns, summed over PEs")
-    window_ns: float = figure()
-    occupancy: float = figure("busy time over the time of those PEs")
+    window_ns: float = figure(default=0.0)
+    occupancy: float = figure("busy time over the time of those PEs", default=0.0)
 
 
 @value

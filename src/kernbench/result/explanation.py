@@ -289,17 +289,17 @@ class ExplainedLaunch(ExplainedTime):
     time of the run's critical path in launches of this name.
     """
 
-    name: str
-    request_id: int
-    pe_count: int
-    file: str
+    name: str = ""
+    request_id: int = -1
+    pe_count: int = 0
+    file: str = ""
     schedule: str = figure(optional=True, default="")
     judgement: Verdict | None = figure(key="verdict", default=None)
     path: PathTimes = figure(key="critical_path")
     line_uses: tuple[LineUse, ...] = figure(key="lines", default=())
     line_waits: tuple[LineWait, ...] = figure(key="waits", default=())
     kernel_shares: tuple[KernelShare, ...] = figure(key="kernels", default=())
-    roof: Roofline = figure(key="roofline")
+    roof: Roofline = figure(key="roofline", default=Roofline())
     slice_times: tuple[SliceTime, ...] = figure(key="slices", optional=True, default=())
     ended: bool = True
     run_ps: int = 0
@@ -388,7 +388,7 @@ class Explanation(ExplainedTime):
     name: str = figure(stored=False, default="")
     judgement: RunVerdict | None = figure(key="verdict", default=None)
     path: PathTimes = figure(key="critical_path")
-    roof: Roofline = figure(key="roofline")
+    roof: Roofline = figure(key="roofline", default=Roofline())
     main_launch: int | None = None
     launches: tuple[ExplainedLaunch, ...] = ()
     slice_times: tuple[SliceTime, ...] = figure(key="slices", optional=True, default=())

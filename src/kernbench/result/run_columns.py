@@ -23,6 +23,8 @@ from kernbench.runtime_api.requests import PHASES
 from kernbench.runtime_api.testing import Comparison, verdict
 from kernbench.topology.resources import BUILTIN_RESOURCES
 
+GROUPS = ("launch", "run")
+"""The first words of columns of explained times"""
 BOUNDS = ("launch.bound", "run.bound")
 """Columns with a bottleneck as text"""
 OWN_PARTS = "own parts"
@@ -50,7 +52,7 @@ _TIMES: Mapping[str, Iterable[str]] = {
 
 
 def _list_time_columns() -> Iterator[tuple[str, type]]:
-    for group in ("launch", "run"):
+    for group in GROUPS:
         yield from {f"{group}.bound": str, f"{group}.verdict": str}.items()
         yield from {f"{group}.bound_ns": float, f"{group}.beyond": float, f"{group}.useful_macs": float}.items()
         for kind, names in _TIMES.items():
@@ -175,7 +177,7 @@ def merge_own_parts(row: Row) -> Row:
     for name, cell in row.items():
         group, _, rest = name.partition(".")
         kind = rest.partition(".")[0]
-        if kind not in _TIMES or name in EXPLANATION_COLUMNS:
+        if group not in GROUPS or kind not in _TIMES or name in EXPLANATION_COLUMNS:
             merged[name] = cell
         elif kind in ("resources", "queues") and isinstance(cell, float):
             column = time_column(group, kind, OWN_PARTS)

@@ -14,8 +14,8 @@ from kernbench.common.units import is_reported
 from kernbench.common.values import value
 from kernbench.engine.keeping import DataReport
 from kernbench.engine.records import PrintedLine
+from kernbench.observe.findings import Finding
 from kernbench.observe.guard import guarded
-from kernbench.observe.sanitizer import Finding
 from kernbench.observe.statistics import EngineUsage, MachineUse, MemoryTraffic, QueueTraffic, Traffic, Translation
 from kernbench.observe.verdict import RunVerdict
 from kernbench.result.columns import Row
@@ -62,7 +62,7 @@ UNSANITIZED = "sanitizer: interrupted, so there is no result"
 class Ending:
     """The end of a run: its status, and the error with its place. ``why``: the error in the words of a sweep."""
 
-    status: RunStatus = figure(column=False)
+    status: RunStatus = figure(column=False, default="OK")
     error: str | None = figure(column=False, default=None)
     place: ErrorPlace | None = figure(column=False, default=None)
     failure: RunFailure | None = figure(stored=False, default=None)
@@ -175,7 +175,7 @@ class RunMachine:
     """The machine of a run: its file, the digest of its configuration, and the configuration."""
 
     topology: str = figure(column=False, default="")
-    digest: str = figure(column="machine", default="")
+    digest: str = figure(column=False, default="")
     configuration: Mapping[str, Any]
 
 
@@ -246,7 +246,7 @@ def _find_time(run: FinishedRun) -> RunTime:
 
 
 def _find_phases(run: FinishedRun) -> RunPhases:
-    summary = summarise(() if run.context is None else run.context.traces, run.sim_ns, run.zero_ns)
+    summary = summarise(run.traces, run.sim_ns, run.zero_ns)
     return RunPhases(phases=summary.phases, kernels=summary.kernels)
 
 
@@ -268,15 +268,15 @@ def _find_operators(run: FinishedRun) -> RunOperators:
 
 
 def _find_output(run: FinishedRun) -> RunOutput:
-    result, printed = run.result, run.engine.printed()
+    result = run.result
     if result is None:
-        return RunOutput(printed=printed)
+        return RunOutput(printed=run.printed)
     return RunOutput(
         # An aborted run could not free its memory.
         leaked=tuple(map(str, result.cleanup.leaked)) if result.error is None else (),
         left=result.cleanup.left,
         said=result.value if isinstance(result.value, str) else "",
-        printed=printed,
+        printed=run.printed,
     )
 
 
@@ -402,7 +402,7 @@ DATA: Section[DataReport] = _register(
     Section(
         name="data",
         form=DataReport,
-        compute=lambda run: run.engine.data_report(),
+        compute=lambda run: run.data,
         columns=DATA_COLUMNS,
         row=lambda outcome: _tabulate(outcome, DATA, tabulate_data),
     )
@@ -497,8 +497,17 @@ PROGRAM: Section[ProgramRun] = _register(
     )
 )
 MACHINE: Section[RunMachine] = _register(
-    Section(name="machine", form=RunMachine, needed=True, compute=_find_machine, inline=True)
+    Section(
+        name="machine",
+        form=RunMachine,
+        compute=_find_machine,
+        inline=True,
+        needed=True,
+        columns={"machine": str},
+        row=lambda outcome: {"machine": outcome[MACHINE].digest},
+    )
 )
+
 
 BUILT_IN = built_in_sections()
 """The sections of every run, without those of rooms above and of users"""

@@ -10,7 +10,7 @@ from kernbench.common.ids import pe_name
 from kernbench.common.units import format_size
 from kernbench.common.values import value
 from kernbench.messages.commands import BY_BLOCKS
-from kernbench.observe.sanitizer import Finding, Party
+from kernbench.observe.findings import Finding, Party
 from kernbench.observe.statistics import EngineUsage, LinkTraffic, MemoryTraffic, QueueTraffic, TimeShare
 from kernbench.result.table import (
     Table,

@@ -17,17 +17,21 @@ from kernbench.common.late import late
 from kernbench.common.units import whole_ps
 from kernbench.common.values import state, value
 from kernbench.engine.engine import GraphEngine, Observer
+from kernbench.engine.keeping import DataReport
+from kernbench.engine.records import PrintedLine
 from kernbench.result.wall_limit import wall_limit
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.launch_report import RunReport, report_run
+from kernbench.runtime_api.requests import RequestRecord
 from kernbench.runtime_api.run_request import PreparedRun
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from kernbench.observe.sanitizer import Finding, Sanitizer
+    from kernbench.observe.findings import Finding
+    from kernbench.observe.sanitizer import Sanitizer
     from kernbench.observe.trace_log import TraceLog
     from kernbench.runtime_api.run_explanation import RunExplanation
 
@@ -75,9 +79,12 @@ class RunWatch(Protocol):
 class FinishedRun:
     """A run that has ended: the objects that its sections are computed from.
 
-    ``result``: None after an interrupt of the program. ``context``: None if the program did not begin. ``end_ns``: the
-    end of the program. ``explanation``: None without observation; ``unexplained``: its failure. ``findings``: None
-    without the sanitizer; ``unsanitized``: its failure. ``is_explanation_interrupted``: Ctrl-C came after the program.
+    - ``context``: None if the program did not begin; ``result``: None after an interrupt of the program
+    - ``end_ns``: the end of the program; ``traces``: the requests that had ended
+    - ``printed``: the lines that kernels printed; ``data``: the values that were stored and read
+    - ``explanation``: None without observation; ``unexplained``: its failure
+    - ``findings``: None without the sanitizer; ``unsanitized``: its failure
+    - ``is_explanation_interrupted``: Ctrl-C came after the program
     """
 
     request: PreparedRun
@@ -88,6 +95,9 @@ class FinishedRun:
     log: TraceLog | None
     sanitizer: Sanitizer | None
     end_ns: float
+    traces: tuple[RequestRecord, ...]
+    printed: tuple[PrintedLine, ...]
+    data: DataReport
     explanation: RunExplanation | None = None
     unexplained: RunFailure | None = None
     findings: tuple[Finding, ...] | None = None
@@ -192,6 +202,9 @@ class _Simulation:
             log=self.log,
             sanitizer=self.sanitizer,
             end_ns=self.end_ns if result is None else result.completion.t_end,
+            traces=() if self.context is None else self.context.traces,
+            printed=self.engine.printed(),
+            data=self.engine.data_report(),
         )
         try:
             self._explain(finished)

@@ -110,8 +110,8 @@ class BenchRegistry:
         """Return a decorator that registers a function ``run(torch)``; every parameter needs a default.
 
         ``data=False``: the bench reads no values, so a run stores none unless the user requests it. Raises BenchError,
-        with the name of the file, in these cases: the name is registered already or is not kebab-case; the description
-        is not one line; a parameter has no valid default.
+        with the name of the file, if the name is registered already or is not kebab-case. Raises it too if the
+        description is not one line, or a parameter has no valid default.
         """
 
         def enter(function: BenchFunction) -> Bench:

@@ -65,10 +65,10 @@ class PhaseSummary:
     """
 
     phase: str = figure("the request type")
-    requests: int = figure("how many there were")
-    nbytes: int = figure("bytes of all")
+    requests: int = figure("how many there were", default=0)
+    nbytes: int = figure("bytes of all", default=0)
     busy_ns: float = figure("ns with at least one request in flight")
-    longest_ns: float = figure("the longest of them")
+    longest_ns: float = figure("the longest of them", default=0.0)
 
 
 @value(kw_only=True)

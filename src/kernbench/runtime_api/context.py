@@ -174,8 +174,8 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         """Run a kernel on every PE that owns a shard of a tensor argument, and block until all are done.
 
         With ``async_op`` the call returns a Work at once, whose ``wait`` blocks. ``kernel`` is a function or the name
-        of a kernel of the package. An argument may be a list of tensors, one for each SIP: all these SIPs start at the
-        same time, and the kernel on each SIP receives the tensor of that SIP. Raises the error of the kernel, or
+        of a kernel of the package. An argument may be a list of tensors, one for each SIP. All these SIPs then start
+        at the same time, and the kernel on each SIP receives the tensor of that SIP. Raises the error of the kernel, or
         InputError for arguments that no kernel can take.
         """
         self._workers.check()

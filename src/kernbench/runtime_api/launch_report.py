@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from kernbench.common.errors import AbandonedError
-from kernbench.common.figures import derived_after, figure
+from kernbench.common.figures import figure
 from kernbench.common.ids import pe_name, pe_part
-from kernbench.common.units import ns_to_ps, ps_to_ns, whole_ps
+from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import value
 from kernbench.core.log import LAST_RECORD
 from kernbench.di.part import PE_KINDS
@@ -48,22 +48,18 @@ class LaunchSplit:
 
     name: str = figure("as the program calls it")
     title: str = figure(fallback="name")
-    algorithm: str | None = figure("the schedule or kernel of a collective")
-    launches: int = figure("launches of this name; the figures are of the longest")
-    pe_count: int = figure("PEs that ran it")
-    late_pes: int = figure("PEs that got the order after the common start")
-    before_ns: float = figure("control path from the host to the PEs")
-    kernel_ns: float = figure("from the first start of a kernel to the last end")
-    after_ns: float = figure("control path from the PEs to the host")
-    slowest: PeCoord = figure("the PE that ran longest", key="slowest_pe", show=pe_name)
-    slowest_ns: float = figure("the time of that PE")
-    shares: tuple[TimeShare, ...]
+    algorithm: str | None = figure("the schedule or kernel of a collective", default=None)
+    launches: int = figure("launches of this name; the figures are of the longest", default=1)
+    pe_count: int = figure("PEs that ran it", default=0)
+    late_pes: int = figure("PEs that got the order after the common start", default=0)
+    total_ns: float = figure("from submission to completion")
+    before_ns: float = figure("control path from the host to the PEs", default=0.0)
+    kernel_ns: float = figure("from the first start of a kernel to the last end", default=0.0)
+    after_ns: float = figure("control path from the PEs to the host", default=0.0)
+    slowest: PeCoord = figure("the PE that ran longest", key="slowest_pe", show=pe_name, default=(0, 0, 0))
+    slowest_ns: float = figure("the time of that PE", default=0.0)
+    shares: tuple[TimeShare, ...] = ()
     blocks: tuple[str, ...] = ()
-
-    @derived_after("late_pes", "from submission to completion")
-    def total_ns(self) -> float:
-        """The time from submission to completion."""
-        return whole_ps(self.before_ns + self.kernel_ns + self.after_ns)
 
 
 @value(kw_only=True)
@@ -161,6 +157,7 @@ def _split(works: Works, handle: RequestHandle, launches: int) -> LaunchSplit:
         algorithm=handle.msg.algorithm if isinstance(handle.msg, KernelLaunchMsg) else None,
         launches=launches,
         pe_count=len(kernels),
+        total_ns=ps_to_ns(handle.ended_ps - handle.submitted_ps),
         before_ns=ps_to_ns(begin - handle.submitted_ps),
         kernel_ns=ps_to_ns(end - begin),
         after_ns=ps_to_ns(handle.ended_ps - end),

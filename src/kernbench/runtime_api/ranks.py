@@ -92,8 +92,8 @@ class Worker:
 class Workers:
     """The running worker of one context, and the thread that may call the machine.
 
-    Until it ends, the first thread that calls the machine is the only thread that may call it: the simulation and all
-    ranks run in one thread.
+    The simulation and all ranks run in one thread: the first thread that calls the machine. Until that thread ends, no
+    other thread may call the machine.
     """
 
     __slots__ = ("_claim", "_current", "_home", "_thread", "main")

@@ -101,8 +101,8 @@ class Purpose:
 def purpose_of(msg: HostMsg, fmt: AddressFormat) -> Purpose:
     """Return the purpose of a request.
 
-    The phase is ``launch``, ``h2d`` (host to device), ``d2h`` (device to host), ``init`` (the device fills memory),
-    ``map``, ``unmap``, ``dma``, ``queues`` (installation or removal), or else ``other``.
+    The phase of a transfer is ``h2d`` (host to device), ``d2h`` (device to host) or ``init`` (the device fills memory).
+    Other phases are ``launch``, ``map``, ``unmap``, ``dma``, ``queues`` (installation or removal) and ``other``.
     """
     match msg:
         case KernelLaunchMsg():

@@ -39,8 +39,8 @@ class Tensor(Shaped):
     """A tensor in the memory of one SIP, made by a ``RuntimeContext``.
 
     Reads and writes by the program are transfers between host and device. They take simulated time, and first wait for
-    launches in flight that have the tensor as an argument. In a run without data, a write has the same duration, and a
-    read raises NoDataError, or returns zeros if the run is configured to do so.
+    launches in flight that have the tensor as an argument. In a run without data, a write has the same duration. A read
+    then raises NoDataError, or returns zeros if the run is configured to do so.
 
     ``==`` and ``!=`` read the tensor and compare element by element; so do ``in`` and ``remove`` of a list. The hash of
     a tensor depends on its identity, not on its elements.

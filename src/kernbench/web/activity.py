@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any, TypeAlias
 
@@ -118,10 +118,10 @@ class Activity:
 
     def row(self, pe: PeCoord, row: int) -> TimelineRow:
         """Return a row of a PE; create it on first use."""
-        found = self.rows.get(pe)
-        if found is None:
-            found = self.rows[pe] = [TimelineRow() for _ in PE_ROWS]
-        return found[row]
+        pe_rows = self.rows.get(pe)
+        if pe_rows is None:
+            pe_rows = self.rows[pe] = [TimelineRow() for _ in PE_ROWS]
+        return pe_rows[row]
 
     def label(self, name: str, kernel: str, line: int) -> int:
         """Return the number of a label; assign one on first use."""
@@ -130,20 +130,20 @@ class Activity:
 
 def collect_activity(log: TraceLog, handles: Sequence[RequestHandle], end_ps: int) -> Activity:
     """Collect the timelines of a run, with PEs in graph order. Work in flight at its end is cut off there."""
-    found = Activity()
+    activity = Activity()
     rows = {name: at for at, name in enumerate(PE_ROWS)}
     for handle in launches_of(handles):
-        label = found.label(handle.msg.title, "", 0)
+        label = activity.label(handle.msg.title, "", 0)
         for report in handle.outcome.reports if handle.outcome is not None else ():
             if 0 < report.end_ps < NEVER and report.start_ps <= end_ps:
-                found.row(report.pe, CPU_ROW).add(report.start_ps, min(report.end_ps, end_ps), label)
+                activity.row(report.pe, CPU_ROW).add(report.start_ps, min(report.end_ps, end_ps), label)
     for work in log.seen.each_work():
         if work.start_ps > end_ps:
             continue
-        label = found.label(work.name, work.kernel, work.line)
-        found.row(work.pe, rows[work.engine]).add(work.start_ps, min(work.end_ps, end_ps), label)
-    found.rows = dict(sorted(found.rows.items()))
-    return found
+        label = activity.label(work.name, work.kernel, work.line)
+        activity.row(work.pe, rows[work.engine]).add(work.start_ps, min(work.end_ps, end_ps), label)
+    activity.rows = dict(sorted(activity.rows.items()))
+    return activity
 
 
 def is_memory(node: Node) -> bool:
@@ -166,12 +166,8 @@ def merge_rows(rows: Sequence[TimelineRow]) -> Iterator[TimeSpans]:
     """Yield the busy time of each row of a PE, then the time with any busy engine."""
     busy = [row.busy() for row in rows]
     yield from busy
-    yield _any_of([busy[row] for row in WORK_ROWS])
-
-
-def _any_of(rows: Iterable[TimeSpans]) -> TimeSpans:
-    given = list(rows)
-    return merge_spans(np.concatenate([each.starts for each in given]), np.concatenate([each.ends for each in given]))
+    work = [busy[row] for row in WORK_ROWS]
+    yield merge_spans(np.concatenate([row.starts for row in work]), np.concatenate([row.ends for row in work]))
 
 
 def _column(values: list[int]) -> IntArray:

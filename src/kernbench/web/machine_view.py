@@ -40,9 +40,9 @@ class Wires:
         self.of_edge = [self._place(edge) for edge in self.graph.edges]
 
     def _place(self, edge: Edge) -> tuple[int, bool]:
-        found = self._known.get((edge.dst, edge.src))
-        if found is not None:
-            return found, True
+        reverse = self._known.get((edge.dst, edge.src))
+        if reverse is not None:
+            return reverse, True
         self._known[edge.src, edge.dst] = len(self.paths)
         self.paths.append(self._way(edge))
         return len(self.paths) - 1, False
@@ -64,8 +64,8 @@ class Wires:
                 return tuple(lead_wire(src, dst))
 
     def _cable(self, src: Node, dst: Node) -> tuple[PointMm, ...]:
-        found = self._cables.get(frozenset((src.pos_mm, dst.pos_mm)), (src.pos_mm, dst.pos_mm))
-        return found if found[0] == src.pos_mm else tuple(reversed(found))
+        path = self._cables.get(frozenset((src.pos_mm, dst.pos_mm)), (src.pos_mm, dst.pos_mm))
+        return path if path[0] == src.pos_mm else tuple(reversed(path))
 
     def _from_host(self) -> tuple[PointMm, ...]:
         """Draw a wire from edge to edge, because both parts are large."""
@@ -123,18 +123,15 @@ def source_name(topology: Topology) -> str:
 def _sips(graph: Graph) -> PageJson:
     """Describe each SIP: its package, its IO chiplet and its cubes."""
     geometry = MachineGeometry(graph.spec)
-    found: list[PageJson] = []
+    packages: list[PageJson] = []
     for sip in range(graph.spec.num_sips):
         outline = geometry.sip(sip)
         cubes = [_rect(geometry.cube_rect(outline, cube)) for cube in range(graph.spec.cubes_per_sip)]
         chiplet = geometry.chiplet(outline).rect
-        found.append({"package": _rect(_package(outline)), "chiplet": _rect(chiplet), "cubes": cubes})
-    return found
-
-
-def _package(dies: Rect) -> Rect:
-    margin = PACKAGE_MARGIN_MM
-    return Rect(dies.x - margin, dies.y - margin, dies.w + 2 * margin, dies.h + 2 * margin)
+        margin = PACKAGE_MARGIN_MM
+        package = Rect(outline.x - margin, outline.y - margin, outline.w + 2 * margin, outline.h + 2 * margin)
+        packages.append({"package": _rect(package), "chiplet": _rect(chiplet), "cubes": cubes})
+    return packages
 
 
 def _nodes(graph: Graph, kinds: list[str]) -> PageJson:
@@ -198,11 +195,11 @@ def _size(shapes: CubeShapes, block: PointMm, node: Node) -> PointMm:
 def _pes(graph: Graph) -> PageJson:
     """Describe each PE: coordinates, outline, the HBM slice nearby."""
     w, h = shapes_of(graph).pe
-    found: list[PageJson] = []
+    outlines: list[PageJson] = []
     for sip, cube, pe in graph.pes():
         x, y = graph.node(pe_part(sip, cube, pe, PE_MIDDLE)).pos_mm
-        found.append([sip, cube, pe, *_rect(Rect(x - w / 2, y - h / 2, w, h)), graph.local_slice(pe)])
-    return found
+        outlines.append([sip, cube, pe, *_rect(Rect(x - w / 2, y - h / 2, w, h)), graph.local_slice(pe)])
+    return outlines
 
 
 def _edges(graph: Graph, wired: Mapping[tuple[str, str], Link]) -> PageJson:
@@ -218,9 +215,9 @@ def _edges(graph: Graph, wired: Mapping[tuple[str, str], Link]) -> PageJson:
         "fifo_bytes": [edge.fifo_bytes for edge in edges],
         "way": [way for way, _ in wires.of_edge],
         "against": [int(against) for _, against in wires.of_edge],
-        "ways": [[round(each, DIGITS) for each in chain.from_iterable(path)] for path in wires.paths],
+        "ways": [[round(length, DIGITS) for length in chain.from_iterable(path)] for path in wires.paths],
     }
 
 
 def _rect(rect: Rect) -> list[float]:
-    return [round(each, DIGITS) for each in (rect.x, rect.y, rect.w, rect.h)]
+    return [round(length, DIGITS) for length in (rect.x, rect.y, rect.w, rect.h)]

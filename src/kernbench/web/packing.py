@@ -46,8 +46,8 @@ def encode_varints(values: npt.ArrayLike) -> bytes:
 
 def encode_rows(rows: Iterable[IntArray | None]) -> bytes:
     """Encode consecutive rows of counts with ``encode_row``; None stands for a row of zeros."""
-    found = [_ZEROS if row is None else encode_row(row) for row in rows]
-    return encode_varints(np.concatenate(found)) if found else b""
+    encoded = [_ZEROS if row is None else encode_row(row) for row in rows]
+    return encode_varints(np.concatenate(encoded)) if encoded else b""
 
 
 def encode_row(row: IntArray) -> IntArray:
@@ -78,8 +78,8 @@ class Pack:
 
         The head gets ``sections``: name to [offset behind the head, length].
         """
-        whole = {**head, "sections": self._places}
-        words = json.dumps(whole, separators=(",", ":"), allow_nan=False).encode()
+        document = {**head, "sections": self._places}
+        words = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
         content = len(words).to_bytes(_LENGTH_BYTES, "little") + words + b"".join(self._blobs)
         return base64.b64encode(zlib.compress(content, 9)).decode("ascii")
 
@@ -135,14 +135,14 @@ class SpanRows:
         edges = window.edges
         first = np.searchsorted(self._ends, self._begins + window.start_ps, "right") - self._first[:-1]
         last = np.searchsorted(self._starts, self._begins + window.end_ps, "left") - self._first[:-1]
-        found: dict[int, IntArray] = {}
+        counts_by_row: dict[int, IntArray] = {}
         for at in np.flatnonzero(first < last):
             number, spans = self._rows[at]
             part = slice(first[at], last[at])
             counts = TimeSpans(spans.starts[part], spans.ends[part], spans.amounts[part]).within(edges)
             if counts.any():
-                found[number] = counts
-        return found
+                counts_by_row[number] = counts
+        return counts_by_row
 
 
 def merge_spans(starts: IntArray, ends: IntArray) -> TimeSpans:

@@ -85,7 +85,7 @@ def make_page(machine: Topology, run: ObservedRun | None = None) -> Page:
 
 def escape_unseen(text: str) -> str:
     """Write invisible characters of a text, such as line breaks, as escapes."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def _fill(title: str, data: str) -> str:
@@ -132,9 +132,9 @@ class FileSource:
     def content(self) -> str:
         """Read the file. Raises InputError if it cannot be read or is no complete page."""
         try:
-            found = read_input(self.path, most=None).decode("utf-8")
+            content = read_input(self.path, most=None).decode("utf-8")
         except UnicodeDecodeError as error:
             raise InputError(f"{self.path}: cannot be read: it is not UTF-8 text") from error
-        if MARK not in found or not found.rstrip().endswith("</html>"):
+        if MARK not in content or not content.rstrip().endswith("</html>"):
             raise InputError(f"{self.path}: not a complete page; write one with: kernbench web --out {self.path}")
-        return found
+        return content

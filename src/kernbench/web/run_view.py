@@ -17,8 +17,7 @@ from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_model import PathPart
 from kernbench.observe.path_resources import divide_ties, sum_resources
-from kernbench.observe.roofline import Bound
-from kernbench.observe.roofline_chart import ChartPoint, roofline_charts
+from kernbench.observe.roofline_chart import roofline_charts
 from kernbench.observe.slices import SliceTime
 from kernbench.observe.statistics import queue_traffic
 from kernbench.observe.trace import PE_ROWS
@@ -48,13 +47,13 @@ def view_paths(
     explained: RunExplanation, launches: Iterable[LaunchExplanation], pes: Mapping[PeCoord, int]
 ) -> list[PageJson]:
     """Return the critical paths of the run and of each of ``launches``; times in ps."""
-    whole = _path("run", -1, explained, pes)
-    return [whole, *(_launch(each, pes) for each in launches)]
+    run_path = _path("run", -1, explained, pes)
+    return [run_path, *(_launch(launch, pes) for launch in launches)]
 
 
 def view_charts(graph: Graph, explained: RunExplanation, windows: Mapping[int, int]) -> list[PageJson]:
     """Return the rooflines of launches as charts. ``windows``: window numbers of the shown requests."""
-    launches = [each for each in explained.rooflines if each[1] in windows]
+    launches = [roofline for roofline in explained.rooflines if roofline[1] in windows]
     return [
         {
             "engine": chart.engine,
@@ -62,24 +61,23 @@ def view_charts(graph: Graph, explained: RunExplanation, windows: Mapping[int, i
             "limits": list(chart.limits),
             "flat": [[roof.resource, roof.name, roof.rate] for roof in chart.engine_roofs],
             "sloped": [[roof.resource, roof.name, roof.rate] for roof in chart.memory_roofs],
-            "points": [_point(each, windows[each.request_id]) for each in chart.points],
+            "points": [
+                [windows[point.request_id], point.memory, point.intensity, point.rate, point.roof, point.most]
+                for point in chart.points
+            ],
         }
         for chart in roofline_charts(graph, launches)
     ]
 
 
-def _point(point: ChartPoint, window: int) -> PageJson:
-    return [window, point.memory, point.intensity, point.rate, point.roof, point.most]
-
-
 def _launch(launch: LaunchExplanation, pes: Mapping[PeCoord, int]) -> PageJson:
-    lines: list[PageJson] = [[each.line, each.says, round(each.path_ns * 1000)] for each in launch.lines]
+    lines: list[PageJson] = [[line.line, line.says, round(line.path_ns * 1000)] for line in launch.lines]
     about: dict[str, PageJson] = {
         "program": launch.program.name,
         "unit": launch.program.unit,
         "pe_count": launch.pe_count,
         "lines": lines,
-        "waits": [_wait(each, pes) for each in launch.waits],
+        "waits": [_wait(wait, pes) for wait in launch.waits],
     }
     return {**_path(launch.name, launch.request_id, launch, pes), **about}
 
@@ -95,10 +93,10 @@ def _kernel(place: WaitPlace, pes: Mapping[PeCoord, int]) -> PageJson:
 
 
 def _path(
-    name: str, request: int, found: RunExplanation | LaunchExplanation, pes: Mapping[PeCoord, int]
+    name: str, request: int, explained: RunExplanation | LaunchExplanation, pes: Mapping[PeCoord, int]
 ) -> dict[str, PageJson]:
     """Describe the path of a run or a launch. A step is [part, start ps, end ps, PE or -1, line or 0]."""
-    path, bounds, slices = found.path, found.roofline, found.slices
+    path, bounds, slices = explained.path, explained.roofline, explained.slices
     steps: list[PageJson] = [
         [_PARTS.index(step.part), step.start_ps, step.end_ps, -1 if step.pe is None else pes[step.pe], step.line]
         for step in path.steps
@@ -106,31 +104,29 @@ def _path(
     return {
         "name": name,
         "request": request,
-        "verdict": found.verdict.sentence,
+        "verdict": explained.verdict.sentence,
         "start_ps": path.start_ps,
         "end_ps": path.end_ps,
         "steps": steps,
-        "spent": [[_PARTS.index(each.part), each.ps] for each in path.parts],
+        "spent": [[_PARTS.index(spent.part), spent.ps] for spent in path.parts],
         "resources": [
-            [each.resource, each.ps, each.queued_ps]
-            for each in divide_ties(sum_resources(found.shares))
-            if each.ps >= SMALLEST_SHARE * path.ps
+            [resource.resource, resource.ps, resource.queued_ps]
+            for resource in divide_ties(sum_resources(explained.shares))
+            if resource.ps >= SMALLEST_SHARE * path.ps
         ],
-        "bounds": [_bound(each) for each in bounds.bounds],
-        "differences": [[each.what, each.ps] for each in bounds.differences],
-        "slices": [_slice(each) for each in slices[:MOST_SLICES]],
+        "bounds": [
+            [bound.resource, bound.where, bound.amount, bound.unit, bound.rate, bound.ps] for bound in bounds.bounds
+        ],
+        "differences": [[difference.what, difference.ps] for difference in bounds.differences],
+        "slices": [_slice(served) for served in slices[:MOST_SLICES]],
         "n_slices": len(slices),
     }
 
 
-def _slice(each: SliceTime) -> PageJson:
+def _slice(served: SliceTime) -> PageJson:
     """Describe a slice: its name, bus time in ps by cause, and the share of row hits."""
-    spent = each.data_ps, each.rows_ps, each.turnarounds_ps, each.refresh_ps, each.groups_ps
-    return [each.where, [*spent], each.hit_share]
-
-
-def _bound(bound: Bound) -> PageJson:
-    return [bound.resource, bound.where, bound.amount, bound.unit, bound.rate, bound.ps]
+    spent = served.data_ps, served.rows_ps, served.turnarounds_ps, served.refresh_ps, served.groups_ps
+    return [served.where, [*spent], served.hit_share]
 
 
 BINS = 240
@@ -160,7 +156,7 @@ class _RunView:
     def __post_init__(self) -> None:
         engine = self.run.engine
         self.explained = self.run.explanation
-        self.launches = [each for each in self.explained.launches if each.path.ps]
+        self.launches = [launch for launch in self.explained.launches if launch.path.ps]
         self.activity = collect_activity(self.run.log, engine.handles, self.run.end_ps)
         self.traffic = SpanRows(self.run.traffic())
         self.busy = SpanRows(dict(enumerate(chain.from_iterable(map(merge_rows, self.activity.rows.values())))))
@@ -180,14 +176,14 @@ class _RunView:
             "links": self._links(),
             "queues": self._queues(pes),
             "timeline": self._timeline(),
-            "windows": [self._window(at, *each) for at, each in enumerate(self._windows())],
+            "windows": [self._window(at, *window) for at, window in enumerate(self._windows())],
             "parts": [str(part) for part in PathPart],
             **self._explain(pes),
         }
 
     def _explain(self, pes: Mapping[PeCoord, int]) -> dict[str, PageJson]:
         """Explain the time of the run. ``heaviest``: the window of the launch with most of the time, and its share."""
-        windows = {each.request_id: at for at, each in enumerate(self.launches, start=1)}
+        windows = {launch.request_id: at for at, launch in enumerate(self.launches, start=1)}
         main = self.explained.main_launch
         return {
             "heaviest": [0 if main is None else windows.get(main.request_id, 0), self.explained.main_share],
@@ -215,9 +211,9 @@ class _RunView:
         yield TimeWindow("run", 0, self.run.end_ps, min(BINS, self.run.end_ps)), -1
         bins = max(LEAST_BINS, min(BINS, BINS_OF_LAUNCHES // max(1, len(self.launches))))
         places = {handle.request_id: at for at, handle in enumerate(self.run.engine.handles)}
-        for each in self.launches:
-            path = each.path
-            yield TimeWindow(each.name, path.start_ps, path.end_ps, min(bins, path.ps)), places[each.request_id]
+        for launch in self.launches:
+            path = launch.path
+            yield TimeWindow(launch.name, path.start_ps, path.end_ps, min(bins, path.ps)), places[launch.request_id]
 
     def _request(self, handle: RequestHandle) -> PageJson:
         """Describe a request: [phase, name, SIP or -1, bytes, submitted ps, ended ps or -1, error]."""
@@ -241,8 +237,8 @@ class _RunView:
         """Describe queues: [PE, busy ps, [direction, messages, bytes] per sending queue] for each sending PE."""
         engine = self.run.engine
         return [
-            [pes[each.pe], ns_to_ps(each.busy_ns), [[use.direction, use.messages, use.nbytes] for use in each.sent]]
-            for each in queue_traffic(engine.machine, self.run.log.seen.works)
+            [pes[usage.pe], ns_to_ps(usage.busy_ns), [[use.direction, use.messages, use.nbytes] for use in usage.sent]]
+            for usage in queue_traffic(engine.machine, self.run.log.seen.works)
         ]
 
     def _timeline(self) -> PageJson:

@@ -120,11 +120,11 @@ class _Handler(BaseHTTPRequestHandler):
             return
         answers = {"/": ("text/html; charset=utf-8", self.server.shelf.page)}
         answers["/version"] = ("application/json", self.server.shelf.news)
-        found = answers.get(self.path.partition("?")[0])
-        if found is None:
+        answer = answers.get(self.path.partition("?")[0])
+        if answer is None:
             self.send_error(HTTPStatus.NOT_FOUND)
             return
-        kind, content = found
+        kind, content = answer
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
@@ -138,8 +138,8 @@ class _Handler(BaseHTTPRequestHandler):
 
         Otherwise, a foreign site could resolve its own host name to this computer and read the served page.
         """
-        given = self.headers.get_all("Host", [])
-        return len(given) == 1 and given[0].strip().lower() in self.server.names
+        hosts = self.headers.get_all("Host", [])
+        return len(hosts) == 1 and hosts[0].strip().lower() in self.server.names
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as http.server calls it
         """Log nothing: a page polls every second."""
@@ -153,10 +153,10 @@ Stamp = tuple[int, int] | None
 def _stamp(path: Path) -> Stamp:
     """Return time and size of a file, which detect changes; None without a file."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size
 
 
 @state
@@ -193,9 +193,9 @@ def serve(watcher: Watcher, tell: Callable[[str], None]) -> None:
         Thread(target=server.serve_forever, daemon=True).start()
         try:
             while True:
-                found = watcher.look()
-                if found is not None:
-                    tell(found or "changed: browsers load the new page")
+                message = watcher.look()
+                if message is not None:
+                    tell(message or "changed: browsers load the new page")
                 time.sleep(PAUSE_S)
         finally:
             server.shutdown()

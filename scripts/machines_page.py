@@ -1,12 +1,12 @@
 """Generated content of docs/machines.md: tables and drawings of the packaged machines.
 
-kernbench generates each section between ``<!-- NAME -->`` and ``<!-- end -->``. The text outside of sections is written
-by hand.
+``draw_machines.py`` generates each section between ``<!-- NAME -->`` and ``<!-- end -->``. The text outside of sections
+is written by hand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from kernbench.common.errors import InputError
@@ -30,12 +30,6 @@ _COLUMNS = (
 def figure_name(machine: str) -> str:
     """Return the file name of a machine's drawing in docs/figures."""
     return f"machine_{machine}.svg"
-
-
-def draw_machines() -> Iterator[tuple[str, str]]:
-    """Yield file name and SVG of the drawing of each packaged machine."""
-    for name in packaged_machines():
-        yield figure_name(name), to_svg(resolve_topology(name))
 
 
 def tabulate_machines() -> str:
@@ -66,9 +60,9 @@ def fill_page(page: str, sections: Mapping[str, str]) -> str:
     """Return the page with regenerated sections. Raises InputError if the page lacks a section."""
     for name, content in sections.items():
         begin, end = f"<!-- {name} -->\n", "<!-- end -->"
-        before, found, behind = page.partition(begin)
-        _, ended, after = behind.partition(end)
-        if not found or not ended:
+        before, opening, remainder = page.partition(begin)
+        _, closing, after = remainder.partition(end)
+        if not opening or not closing:
             raise InputError(f"the page has no section <!-- {name} --> … {end}")
         page = f"{before}{begin}{content}\n{end}{after}"
     return page
@@ -76,8 +70,7 @@ def fill_page(page: str, sections: Mapping[str, str]) -> str:
 
 def write_drawings(folder: Path) -> list[Path]:
     """Write the drawings of all packaged machines into a folder and return their paths."""
-    written = []
-    for name, drawing in draw_machines():
-        written.append(folder / name)
-        written[-1].write_text(drawing, encoding="utf-8")
-    return written
+    paths = {name: folder / figure_name(name) for name in packaged_machines()}
+    for name, path in paths.items():
+        path.write_text(to_svg(resolve_topology(name)), encoding="utf-8")
+    return list(paths.values())

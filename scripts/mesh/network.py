@@ -64,8 +64,8 @@ def build_mesh(spec: MeshSpec, *, express: bool = True) -> Network:
     """Build the network of ``spec``: a source, a router and a destination per node; links between neighbours."""
     net = Network(spec.granted_flits, express=express)
     for node in range(spec.nodes):
-        for other in neighbours(spec.k, node):
-            _router_link(net, spec, f"r{node}", f"r{other}")
+        for neighbour_node in neighbours(spec.k, node):
+            _router_link(net, spec, f"r{node}", f"r{neighbour_node}")
         _router_link(net, spec, f"s{node}", f"r{node}")
         net.link(f"r{node}", f"d{node}", bw_gbs=FLITS_PER_CYCLE_GBS, overhead_ns=EJECTION_CYCLES * CYCLE_NS)
     return net
@@ -84,22 +84,22 @@ def _router_link(net: Network, spec: MeshSpec, src: str, dst: str) -> None:
 def neighbours(k: int, node: int) -> list[int]:
     """Return the nodes next to ``node``: east, west, south, north. At an edge, some are missing."""
     x, y = node % k, node // k
-    around = ((x + 1, y), (x - 1, y), (x, y + 1), (x, y - 1))
-    return [b * k + a for a, b in around if 0 <= a < k and 0 <= b < k]
+    positions = ((x + 1, y), (x - 1, y), (x, y + 1), (x, y - 1))
+    return [b * k + a for a, b in positions if 0 <= a < k and 0 <= b < k]
 
 
 def xy_routers(k: int, src: int, dst: int) -> list[int]:
     """Return the routers from ``src`` to ``dst``, both included: along the row first, then along the column."""
     x, y = src % k, src // k
     to_x, to_y = dst % k, dst // k
-    way = [src]
+    routers = [src]
     while x != to_x:
         x += 1 if to_x > x else -1
-        way.append(y * k + x)
+        routers.append(y * k + x)
     while y != to_y:
         y += 1 if to_y > y else -1
-        way.append(y * k + x)
-    return way
+        routers.append(y * k + x)
+    return routers
 
 
 def xy_route(k: int, src: int, dst: int) -> tuple[str, ...]:
@@ -180,8 +180,7 @@ class MeshTraffic:
         """Return the flits per cycle that the most loaded link between routers would have to carry."""
         load: dict[tuple[int, int], float] = {}
         for s, d in zip(*np.nonzero(self.destinations), strict=True):
-            way = xy_routers(spec.k, int(s), int(d))
-            for link in pairwise(way):
+            for link in pairwise(xy_routers(spec.k, int(s), int(d))):
                 load[link] = load.get(link, 0.0) + float(self.rates[s] * self.destinations[s, d])
         return max(load.values(), default=0.0)
 

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from kernbench.common.values import value
-from kernbench.evaluation.mesh_load import (
+from mesh.load import (
     LoadPlan,
     LoadPoint,
     flow_shares,
@@ -24,7 +24,7 @@ from kernbench.evaluation.mesh_load import (
     measure_full_load,
     saturation_load,
 )
-from kernbench.evaluation.mesh_network import MeshFlow, MeshSpec
+from mesh.network import MeshFlow, MeshSpec
 
 SHARE_TOLERANCE = 0.02
 LOW_LOAD, LOW_LOAD_TOLERANCE = 0.5, 0.05
@@ -51,7 +51,7 @@ class ReferenceCurve:
     traffic: str
     zero_load_cycles: float
     saturation: tuple[float, float]
-    measure_full_load: float
+    full_load_accepted: float
     points: tuple[ReferencePoint, ...]
 
     @property
@@ -115,7 +115,7 @@ def _flows(data: dict[str, Any]) -> ReferenceFlows:
 class FigureCheck:
     """A reference value and the simulated value. ``tolerance``: share by which they may differ; None: no gate."""
 
-    what: str
+    label: str
     reference: float
     measured: float
     tolerance: float | None
@@ -147,7 +147,7 @@ class CurveComparison:
     curve: ReferenceCurve
     points: tuple[LoadPoint, ...]
     saturation: tuple[float, float] | None
-    measure_full_load: float | None
+    full_load_accepted: float | None
 
     def latency_gates(self) -> Iterator[FigureCheck]:
         """Yield the latency check at each measured load."""
@@ -163,9 +163,9 @@ class CurveComparison:
         if self.saturation is not None:
             measured = sum(self.saturation) / 2
             yield FigureCheck("load at 3 x zero load", self.curve.saturation_load, measured, tolerance, "flits")
-        if self.measure_full_load is not None:
-            full = self.curve.measure_full_load
-            yield FigureCheck("accepted at 1.0", full, self.measure_full_load, tolerance, "flits")
+        if self.full_load_accepted is not None:
+            full = self.curve.full_load_accepted
+            yield FigureCheck("accepted at 1.0", full, self.full_load_accepted, tolerance, "flits")
 
 
 def compare_latency(curve: ReferenceCurve, plan: LoadPlan, highest_load: float = 1.0) -> CurveComparison:
@@ -201,7 +201,7 @@ def compare_flows(case: ReferenceFlows, plan: LoadPlan) -> list[FigureCheck]:
 
 # Blue and vermilion of the Okabe-Ito palette: distinct for every type of colour blindness, and in grey.
 REFERENCE_COLOUR = "#0072B2"
-OURS_COLOUR = "#D55E00"
+SIMULATED_COLOUR = "#D55E00"
 LATENCY_TICKS = (20, 30, 50, 100, 200, 400, 800)
 
 
@@ -221,7 +221,7 @@ def _row(gate: FigureCheck) -> str:
     digits = 2 if gate.unit == "cycles" else 4
     allowed = "" if gate.tolerance is None else f"±{gate.tolerance:.0%} {'holds' if gate.holds else 'FAILS'}"
     return (
-        f"| {gate.what} | {gate.reference:.{digits}f} | {gate.measured:.{digits}f} "
+        f"| {gate.label} | {gate.reference:.{digits}f} | {gate.measured:.{digits}f} "
         f"| {gate.difference:+.1%} | {allowed} |"
     )
 
@@ -265,7 +265,7 @@ def _draw_gates(axes: Axes, comparison: CurveComparison) -> None:
 
 def _draw_curve(axes: Axes, comparison: CurveComparison) -> None:
     _draw_gates(axes, comparison)
-    reference, ours = comparison.curve.points, comparison.points
+    reference, simulated = comparison.curve.points, comparison.points
     axes.plot(
         [p.offered for p in reference],
         [p.latency_cycles for p in reference],
@@ -276,10 +276,10 @@ def _draw_curve(axes: Axes, comparison: CurveComparison) -> None:
         label="reference, cycle-accurate",
     )
     axes.plot(
-        [p.offered for p in ours],
-        [p.latency_cycles for p in ours],
+        [p.offered for p in simulated],
+        [p.latency_cycles for p in simulated],
         "s--",
-        color=OURS_COLOUR,
+        color=SIMULATED_COLOUR,
         markerfacecolor="white",
         markersize=5,
         linewidth=1.5,

@@ -11,7 +11,8 @@ from math import ceil, log2, sqrt
 from statistics import fmean, stdev
 
 from kernbench.common.values import value
-from kernbench.evaluation.mesh_network import (
+from kernbench.transport import Network, Transfer
+from mesh.network import (
     CYCLE_PS,
     MeshFlow,
     MeshSpec,
@@ -22,7 +23,6 @@ from kernbench.evaluation.mesh_network import (
     pattern_traffic,
     xy_route,
 )
-from kernbench.transport import Network, Transfer
 
 SATURATED_AT = 3.0
 
@@ -71,26 +71,26 @@ class MeasuredWindow:
     def __init__(self, nodes: int, start: int, end: int) -> None:
         self.start_ps, self.end_ps = start * CYCLE_PS, end * CYCLE_PS
         self.flits = [0] * nodes
-        self.under_way: dict[int, Transfer] = {}
+        self.in_flight: dict[int, Transfer] = {}
         self.latencies_ps: list[int] = []
 
-    def sent(self, transfer: Transfer) -> None:
+    def record_sent(self, transfer: Transfer) -> None:
         """Record the creation of ``transfer``."""
         if self.start_ps <= transfer.injected_ps < self.end_ps:
-            self.under_way[transfer.serial] = transfer
+            self.in_flight[transfer.serial] = transfer
 
-    def delivered(self, transfer: Transfer) -> None:
+    def record_delivered(self, transfer: Transfer) -> None:
         """Record the arrival of ``transfer``."""
         source = transfer.arg
         assert isinstance(source, int)
         if self.start_ps <= transfer.delivered_ps < self.end_ps:
             self.flits[source] += transfer.nbytes
-        if self.under_way.pop(transfer.serial, None) is not None:
+        if self.in_flight.pop(transfer.serial, None) is not None:
             self.latencies_ps.append(transfer.delivered_ps - transfer.injected_ps)
 
     def latency_cycles(self, now_ps: int) -> float:
         """Return the mean latency. For messages in flight, their age is used as latency."""
-        ages = [now_ps - t.injected_ps for t in self.under_way.values()]
+        ages = [now_ps - t.injected_ps for t in self.in_flight.values()]
         return fmean(self.latencies_ps + ages) / CYCLE_PS
 
 
@@ -104,18 +104,18 @@ def simulate(spec: MeshSpec, traffic: MeshTraffic, plan: LoadPlan, seed: int, *,
     window = MeasuredWindow(spec.nodes, plan.warmup_cycles, end)
     last = end + (plan.drain_cycles if drain else 0)
     for cycle, source, target in messages(spec, traffic, seed):
-        if cycle >= end and (cycle >= last or not window.under_way):
+        if cycle >= end and (cycle >= last or not window.in_flight):
             break
         _advance(net, cycle)
         transfer = net.make(
             net.port(f"s{source}"),
             net.route(xy_route(spec.k, source, target)),
             spec.packet_flits,
-            window.delivered,
+            window.record_delivered,
             source,
         )
         net.inject(transfer)
-        window.sent(transfer)
+        window.record_sent(transfer)
     cycles = end - plan.warmup_cycles
     accepted = tuple(flits / cycles for flits in window.flits)
     return MeshRun(window.latency_cycles(net.clock.time), accepted, net.clock.n_events)

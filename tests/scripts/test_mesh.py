@@ -11,8 +11,8 @@ import pytest
 
 from covering import sample
 from kernbench.common.errors import UnknownNameError
-from kernbench.evaluation.mesh_load import LoadPlan, load_point, measure_full_load, saturation_load, simulate
-from kernbench.evaluation.mesh_network import (
+from mesh.load import LoadPlan, load_point, measure_full_load, saturation_load, simulate
+from mesh.network import (
     PATTERNS,
     MeshFlow,
     MeshSpec,
@@ -23,7 +23,7 @@ from kernbench.evaluation.mesh_network import (
     xy_route,
     xy_routers,
 )
-from kernbench.evaluation.mesh_reference import (
+from mesh.reference import (
     CurveComparison,
     FigureCheck,
     ReferenceCurve,
@@ -43,8 +43,8 @@ QUICK = LoadPlan(warmup_cycles=600, cycles=2000, messages=3000, seeds=(1, 2))
 FULL = LoadPlan(warmup_cycles=500, cycles=1000, messages=1, seeds=(1,))
 
 
-def each(cases, name, slow=()):
-    """All cases; packets of one flit take longest to simulate."""
+def list_cases(cases, name, slow=()):
+    """Return all cases. Packets of one flit are slow: they take longest to simulate."""
     return [
         pytest.param(
             c,
@@ -55,8 +55,8 @@ def each(cases, name, slow=()):
     ]
 
 
-EACH_CURVE = pytest.mark.parametrize("curve", each(REFERENCE.curves, lambda c: c.traffic))
-EACH_CASE = pytest.mark.parametrize("case", each(REFERENCE.contention, lambda c: c.name))
+EACH_CURVE = pytest.mark.parametrize("curve", list_cases(REFERENCE.curves, lambda c: c.traffic))
+EACH_CASE = pytest.mark.parametrize("case", list_cases(REFERENCE.contention, lambda c: c.name))
 
 
 def failing(gates: list[FigureCheck]) -> list[FigureCheck]:
@@ -134,7 +134,7 @@ def test_light_load_costs_few_events() -> None:
     assert run.events < 3 * 16 * 0.0125 * (plan.warmup_cycles + plan.cycles)
 
 
-@pytest.mark.parametrize("curve", each(REFERENCE.curves, lambda c: c.traffic, slow=("transpose",)))
+@pytest.mark.parametrize("curve", list_cases(REFERENCE.curves, lambda c: c.traffic, slow=("transpose",)))
 def test_latency_up_to_the_knee(curve) -> None:
     """Against the reference and against theory: its own lightest points are short runs, up to 2 % off the mean."""
     compared = compare_latency(curve, QUICK, highest_load=0.85)
@@ -152,7 +152,7 @@ def test_what_arrives_at_full_load(curve) -> None:
 
 
 @pytest.mark.parametrize(
-    "curve", each([c for c in REFERENCE.curves if c.packet_flits == 4], lambda c: c.traffic, slow=("uniform",))
+    "curve", list_cases([c for c in REFERENCE.curves if c.packet_flits == 4], lambda c: c.traffic, slow=("uniform",))
 )
 def test_saturation_by_latency(curve) -> None:
     """Instead of a search: below 3 x zero load at the lower edge of the gate, above it at the upper edge."""

@@ -12,9 +12,9 @@ import pytest
 from covering import sample
 from kernbench.common.errors import InputError
 from kernbench.common.imports import import_file
-from kernbench.evaluation.machines_page import figure_name, fill_page, tabulate_machines
 from kernbench.topology.builder import packaged_machines, resolve_topology
 from kernbench.topology.drawing.figure import to_svg
+from machines_page import figure_name, fill_page, tabulate_machines
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "machines.md").read_text(encoding="utf-8")
@@ -32,7 +32,7 @@ def _shapes(svg: str) -> Iterator[str]:
         if element.text and element.text.strip() and element.tag.endswith("text"):
             yield element.text.strip()
         if "d" in element.attrib:
-            yield NUMBER.sub(lambda found: f"{float(found[0]):.1f}", " ".join(element.attrib["d"].split()))
+            yield NUMBER.sub(lambda match: f"{float(match[0]):.1f}", " ".join(element.attrib["d"].split()))
 
 
 @pytest.mark.parametrize("machine", sample(packaged_machines(), "default", "ring16"))
