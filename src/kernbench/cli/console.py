@@ -9,7 +9,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import rich_click as click
@@ -20,15 +20,11 @@ from rich.text import Text
 
 from kernbench.cli.options import current_session
 from kernbench.common.files import FIGURES, json_text
-from kernbench.common.units import format_size
 from kernbench.library.progress import ProgressDisplay
 from kernbench.result.table import Table as Listing
-from kernbench.result.table import bar_text
 
 if TYPE_CHECKING:
     from kernbench.common.config_keys import ConfigKey
-    from kernbench.observe.statistics import LinkTraffic
-    from kernbench.probe.report import LinkLoad
 
 ReportLine: TypeAlias = tuple[str, str]
 """A line of a report, and its style"""
@@ -102,10 +98,12 @@ def table(title: str, *columns: Column) -> Table:
 def render(listing: Listing[Any]) -> Table:
     """Return a table of results for the terminal."""
     headings = listing.terminal_columns
-    made = table(listing.title, *((number if each.is_number else text)(each.heading or "") for each in headings))
+    rendered = table(
+        listing.title, *((number if column.is_number else text)(column.heading or "") for column in headings)
+    )
     for line in listing.lines():
-        made.add_row(*line.cells, style=line.style or None)
-    return made
+        rendered.add_row(*line.cells, style=line.style or None)
+    return rendered
 
 
 def render_report(parts: Iterable[str | Listing[Any]]) -> Iterator[Table | ReportLine]:
@@ -116,7 +114,7 @@ def render_report(parts: Iterable[str | Listing[Any]]) -> Iterator[Table | Repor
 
 def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
     """Return a table of names and values."""
-    rows_table = Table(
+    listing = Table(
         Column(style="cyan", no_wrap=True),
         Column(overflow="fold"),
         title=title,
@@ -128,8 +126,8 @@ def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
         padding=(0, 2, 0, 0),
     )
     for name, value in rows:
-        rows_table.add_row(name, value)
-    return rows_table
+        listing.add_row(name, value)
+    return listing
 
 
 def show(console: Console, *tables: Table | None) -> None:
@@ -156,22 +154,22 @@ def show_report(
     the omitted tables.
     """
     session = current_session()
-    used, left = 0, list[str]()
+    used, omitted = 0, list[str]()
     for line, style in head:
         used += _print_counted(console, Text(printable(line), style=style))
     console.print()
-    for wanted in first:
-        _print_table(console, wanted, math.inf)
+    for requested in first:
+        _print_table(console, requested, math.inf)
     most = math.inf if session is not None and session.verbose else MOST_LINES - 2
-    for item in tables:
-        if isinstance(item, tuple):
-            used += _print_counted(console, Text(printable(item[0]), style=item[1])) if used < most else 0
-        elif item is not None and item.row_count:
-            printed = _print_table(console, item, most - used)
+    for part in tables:
+        if isinstance(part, tuple):
+            used += _print_counted(console, Text(printable(part[0]), style=part[1])) if used < most else 0
+        elif part is not None and part.row_count:
+            printed = _print_table(console, part, most - used)
             used += printed
-            left += [] if printed else [str(item.title).partition("  ")[0]]
-    if left:
-        names = list(dict.fromkeys(left))
+            omitted += [] if printed else [str(part.title).partition("  ")[0]]
+    if omitted:
+        names = list(dict.fromkeys(omitted))
         more = f"; and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
         named = "; ".join(names[:MOST_NAMES])
         console.print(f"not shown, -v prints all: {named}{more}", style="dim", soft_wrap=True)
@@ -183,12 +181,12 @@ TABLE_HEAD = 4
 """Lines of a table besides its rows: title, column names, a rule, and a blank line"""
 
 
-def _print_table(console: Console, printable_table: Table, most: float) -> int:
+def _print_table(console: Console, listing: Table, most: float) -> int:
     """Print a table of at most ``most`` lines. Return the number of printed lines: 0 if the table is longer."""
-    if printable_table.row_count + TABLE_HEAD > most:
+    if listing.row_count + TABLE_HEAD > most:
         return 0
     with console.capture() as captured:
-        console.print(printable_table)
+        console.print(listing)
         console.print()
     printed = captured.get()
     lines = printed.count("\n")
@@ -203,17 +201,6 @@ def _print_counted(console: Console, line: Text) -> int:
     return 1 + line.plain.count("\n")
 
 
-def link_table(title: str, links: Sequence[LinkTraffic | LinkLoad], peaks: Sequence[int] = ()) -> Table:
-    """Tabulate the loads of links. ``peaks``: peak bytes in the FIFO of each link, if recorded."""
-    names = ("GB/s", "carried", "busy", *(["peak FIFO"] if peaks else []))
-    loads = table(title, text("from"), text("to"), *(number(name) for name in names), text(""))
-    for at, link in enumerate(links):
-        carried, busy = format_size(link.nbytes), f"{link.utilisation:.1%}"
-        peak = [format_size(peaks[at])] if peaks else []
-        loads.add_row(link.src, link.dst, f"{link.bw_gbs:g}", carried, busy, *peak, bar_text(link.utilisation))
-    return loads
-
-
 def key_tables(key: ConfigKey, machine: str) -> list[Table]:
     """Return the description of a key and the keys below it as tables."""
     rows = [("type", type_text(key)), ("allowed", key.allowed), ("default", key.default_text)]
@@ -225,22 +212,17 @@ def key_tables(key: ConfigKey, machine: str) -> list[Table]:
 
 def key_table(title: str, section: ConfigKey, here: str | None = None) -> Table:
     """Return the keys of a section as a table with one row per key. ``here``: title of the column of current values."""
-    keys = table(title, text("key"), *([text(here)] if here else []), text("default"), text("type"), text("is"))
+    listing = table(title, text("key"), *([text(here)] if here else []), text("default"), text("type"), text("is"))
     for key in section.entries:
         values = [*([key.content_text] if here else []), key.default_text]
         kind = type_text(key).replace("name", ", ".join(key.choices), 1) if key.choices else type_text(key)
-        keys.add_row(key.name, *values, kind, "" if key.meaning == section.meaning else key.meaning)
-    return keys
+        listing.add_row(key.name, *values, kind, "" if key.meaning == section.meaning else key.meaning)
+    return listing
 
 
 def type_text(key: ConfigKey) -> str:
     """Return the type of a key with its unit."""
     return f"{key.type}, {key.unit}" if key.unit and key.unit != "bytes" else key.type
-
-
-def time_cells(ns: float, share: float) -> tuple[str, str, str]:
-    """Return a time, its share of the total, and a bar of the share."""
-    return f"{ns:,.3f}", f"{share:.1%}", bar_text(share)
 
 
 def print_json(document: Json) -> None:
@@ -270,7 +252,7 @@ def _in_json(match: re.Match[str]) -> str:
 def finite(value: Json) -> Json:
     """Return ``value`` with infinities and NaN as texts."""
     if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
+        return {key: finite(entry) for key, entry in value.items()}
     if isinstance(value, list):
-        return [finite(item) for item in value]
+        return [finite(entry) for entry in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

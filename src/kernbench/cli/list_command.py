@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import rich_click as click
-from rich.table import Table
 
 from kernbench.cli.completion import complete_bench
-from kernbench.cli.console import facts, key_table, print_json, say, show, show_report, stdout, table, text
+from kernbench.cli.console import facts, key_table, print_json, render, say, show, show_report, stdout
 from kernbench.cli.options import current_session, output_options, verbose_option
 from kernbench.common.errors import InputError
 from kernbench.library.lists import BenchDescription, Catalogue, describe_bench, list_all
@@ -43,36 +42,24 @@ def command(bench: str | None, ccl: str | None, as_json: bool) -> int:
 
 def print_bench(description: BenchDescription) -> None:
     """Print a bench and its parameters."""
-    bench, params = description.bench, key_table("Parameters  (--set bench.NAME=VALUE)", description.params)
-    show(stdout(), facts(bench.name, [("is", bench.description), ("in", bench.file)]), params)
+    bench, parameters = description.bench, key_table("Parameters  (--set bench.NAME=VALUE)", description.params)
+    show(stdout(), facts(bench.name, [("is", bench.description), ("in", bench.file)]), parameters)
     if not description.params.entries:
         say(f"{bench.name} has no parameters")
 
 
 def print_all(catalogue: Catalogue) -> None:
     """Print one line per bench and machine; print other names in one table, or one line each with ``-v``."""
-    benches = _tabulate("Benches  (kernbench run --bench NAME)", catalogue.benches, "bench")
-    machines = _tabulate("Machines  (--topology NAME)", catalogue.machines, "machine")
-    further = (
-        ("Probe cases  (kernbench probe --case NAME)", catalogue.probe_cases, "case"),
-        ("Collective algorithms  (ccl.yaml: defaults.algorithm)", catalogue.algorithms, "algorithm"),
-        ("Parts of a machine  (topology.yaml: kind, impl)", catalogue.parts, "kind"),
-    )
+    further = (catalogue.probe_cases, catalogue.algorithms, catalogue.parts)
     session = current_session()
     if session is not None and session.verbose:
-        rest = [_tabulate(*entry) for entry in further]
+        tables = [render(listing) for listing in further]
     else:
-        names = [(listing.kind, _names(listing)) for _, listing, _ in further]
-        rest = [facts("Further  (-v prints a line for each)", names)]
-    show_report(stdout(), [(catalogue.verdict, "bold")], (benches, machines, *rest))
-
-
-def _tabulate(title: str, listing: Listing[Any], name: str) -> Table:
-    heads = {"name": name, "impl": "implementation", "description": "what it is"}
-    rows = table(title, *(text(heads.get(column, column)) for column in listing.columns))
-    for row in listing.to_dicts():
-        rows.add_row(*map(str, row.values()))
-    return rows
+        tables = [
+            facts("Further  (-v prints a line for each)", [(listing.kind, _names(listing)) for listing in further])
+        ]
+    tables = [render(catalogue.benches), render(catalogue.machines), *tables]
+    show_report(stdout(), [(catalogue.verdict, "bold")], tables)
 
 
 def _names(listing: Listing[Any]) -> str:

@@ -9,15 +9,14 @@ from typing import TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from kernbench.cli.console import facts, link_table, number, show, show_report, table, text
+from kernbench.cli.console import facts, number, render, show, show_report, table, text
 from kernbench.common.files import write_bytes
-from kernbench.common.ids import pe_name
 from kernbench.common.late import late
 from kernbench.common.units import format_size, ps_to_ns
-from kernbench.library.probes import Probe
+from kernbench.library.probes import Probe, hops_table, sizes_table
 from kernbench.probe.memory_case import SliceReport
-from kernbench.probe.report import NotHere, ProbeReport
-from kernbench.result.table import bar_text as bar
+from kernbench.probe.report import LinkLoad, NotHere, ProbeReport
+from kernbench.result.run_tables import links_table
 from kernbench.topology.builder import Topology
 
 EVENLY = "refresh: spread in these cases, so that closed forms are exact (the machine has all-bank)"
@@ -37,46 +36,28 @@ def print_reports(console: Console, probe: Probe) -> None:
     if probe.machine.spec.cube.hbm.refresh_mode == "all-bank":
         head.append((EVENLY, "dim"))
     alone = len(probe.reports) == 1
-    first = [_summary(probe.nbytes, measurements), *map(_hops, measurements)] if alone and measurements else []
+    first = [render(probe.table), *map(_hops, measurements)] if alone and measurements else []
     show_report(console, head, _tables(probe, measurements, alone=alone), first)
 
 
 def _tables(probe: Probe, measurements: Sequence[ProbeReport], *, alone: bool) -> Iterator[Table | None]:
     if not alone:
-        yield _summary(probe.nbytes, measurements)
-    detailed = [report for report in measurements if report.trace]
-    for report in detailed:
-        yield from (_sizes(report), None if alone else _hops(report))
+        yield render(probe.table)
+    for report in measurements:
+        if report.trace:
+            yield render(sizes_table(report.sweep, report.case))
+            if not alone:
+                yield _hops(report)
     yield from (_breakdown(probe.nbytes, measurements), _crowds(measurements))
-    for report in detailed:
-        yield from (_shares(report), _links(report))
+    for report in measurements:
+        if report.trace:
+            yield from (_shares(report), _links(report))
     missing = (report for report in probe.reports if isinstance(report, NotHere))
     yield facts("Not on this machine", ((report.case, f"{report.why} ({report.description})") for report in missing))
 
 
-def _summary(nbytes: int, reports: Sequence[ProbeReport]) -> Table:
-    summary = table(
-        f"Bandwidth in GB/s: one transaction of {format_size(nbytes)}, and a long stream of small ones",
-        *(text(name) for name in ("case", "data from", "to")),
-        *(number(name) for name in ("latency ns", "bottleneck", "one", "", "stream", "")),
-    )
-    for report in reports:
-        single, stream = report.single, report.sustained
-        # With several initiators, both the bottleneck and the bandwidth are totals over the initiators.
-        together = single.effective_gbs * stream.flows
-        # Of several flows, the row has the ends of the slowest.
-        initiator = report.initiator if report.pe is None else pe_name(report.pe)
-        summary.add_row(
-            report.case,
-            *((report.memory, initiator) if report.operation == "read" else (initiator, report.memory)),
-            f"{single.latency_ns:.3f}",
-            f"{stream.bottleneck_gbs:.1f}",
-            f"{together:.1f}",
-            f"{single.utilisation:.1%}",
-            f"{stream.effective_gbs:.1f}",
-            f"{stream.utilisation:.1%}",
-        )
-    return summary
+def _hops(report: ProbeReport) -> Table:
+    return render(hops_table(report.trace, report.case))
 
 
 def _breakdown(nbytes: int, reports: Sequence[ProbeReport]) -> Table:
@@ -115,54 +96,6 @@ def _crowds(reports: Sequence[ProbeReport]) -> Table:
     return crowds
 
 
-def _sizes(report: ProbeReport) -> Table:
-    differs = any(step.breakdown.difference_ps for step in report.sweep)
-    beyond = ("queue ns", "difference ns") if differs else ("queue ns",)
-    sizes = table(
-        f"{report.case}: one transaction by size",
-        number("size"),
-        *(number(name) for name in ("latency ns", "closed form", *beyond, "GB/s", "of bottleneck")),
-        text(""),
-    )
-    for step in report.sweep:
-        beyond_ps = (step.breakdown.queue_ps, step.breakdown.difference_ps)[: len(beyond)]
-        sizes.add_row(
-            format_size(step.nbytes),
-            f"{step.latency_ns:,.3f}",
-            f"{step.closed_form_ns:,.3f}",
-            *(f"{ps_to_ns(ps):,.3f}" for ps in beyond_ps),
-            f"{step.effective_gbs:.1f}",
-            f"{step.utilisation:.1%}",
-            bar(step.utilisation),
-        )
-    return sizes
-
-
-def _hops(report: ProbeReport) -> Table:
-    hops = table(
-        f"{report.case}: hop by hop, alone on the machine, in ns since the request",
-        text("leg"),
-        text("node"),
-        *(number(name) for name in ("link GB/s", "+ ns", "first byte", "last byte")),
-        text(""),
-    )
-    before, leg = 0, ""
-    for row in report.trace:
-        head = row.tail_ps if row.leg == "memory" else row.head_ps
-        hops.add_row(
-            row.leg if row.leg != leg else "",
-            row.node,
-            "" if row.link_gbs is None else f"{row.link_gbs:g}",
-            f"{ps_to_ns(head - before):.3f}",
-            f"{ps_to_ns(head):.3f}",
-            "" if row.link_gbs is None else f"{ps_to_ns(row.tail_ps):.3f}",
-            row.what,
-            style="green" if row.leg == "memory" else None,
-        )
-        before, leg = head, row.leg
-    return hops
-
-
 def _shares(report: ProbeReport) -> Table:
     shares = table(f"{report.case}: each PE", text("PE"), number("latency ns"), number("stream GB/s"))
     crowd = report.crowd
@@ -176,7 +109,8 @@ def _shares(report: ProbeReport) -> Table:
 def _links(report: ProbeReport) -> Table:
     stream = report.sustained
     many = f"{stream.transactions} × {format_size(stream.nbytes)}, {stream.outstanding} outstanding"
-    return link_table(f"{report.case}: busiest links of the stream ({many})", stream.busiest)
+    title = f"{report.case}: busiest links of the stream ({many})"
+    return render(links_table(stream.busiest, title, LinkLoad, None))
 
 
 def draw_memory(reports: Sequence[SliceReport], path: str) -> None:

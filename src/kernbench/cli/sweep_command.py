@@ -8,29 +8,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import rich_click as click
-from rich.table import Table
 
 from kernbench.cli.console import (
     ReportLine,
-    number,
     print_json,
+    render,
     say,
     show_progress,
     show_report,
     stderr,
     stdout,
-    table,
-    text,
 )
 from kernbench.cli.options import options_of, output_options, verbose_option
 from kernbench.cli.session import FAILED, INTERRUPTED
 from kernbench.common.errors import InputError, Problem
 from kernbench.common.late import late
 from kernbench.evaluation.sweep_processes import begin_server
+from kernbench.result.table import trimmed_text
 from kernbench.runtime_api.run_options import RunRequest
 
 if TYPE_CHECKING:
-    from kernbench.evaluation.sweep_measure import PointRow
     from kernbench.evaluation.sweep_plan import SweepPlan
     from kernbench.library.sweeps import Sweep
 
@@ -39,12 +36,7 @@ LOADING = "kernbench.evaluation.sweep_loading"
 JOURNAL = "kernbench.evaluation.sweep_journal"
 LOCAL = "local"
 RESULTS = Path("results") / "sweep"
-MOST_ROWS = 10
-MOST_NAMED = 5
-LONGEST_ERROR = 300
-LOAD, BOUND, FROM_LOAD = "load_ns", "launch.bound", "torch.from_load"
-HEADS = {"sim_ns": "sim ns", LOAD: "loading ns", "launch.ns": "main launch ns", BOUND: "bound by"}
-"""Columns of the points table besides the axes, with their titles; ``load_ns`` only if a point reports it"""
+LOAD, FROM_LOAD = "load_ns", "torch.from_load"
 
 
 @click.command(name="sweep")
@@ -104,7 +96,7 @@ def command(
     else:
         for path in sweep.files:
             say(f"wrote {path}")
-        show_report(stdout(), _head(sweep), _tables(sweep))
+        show_report(stdout(), _head(sweep), (render(sweep.failures), render(sweep.table)))
     return 0 if allow_failures or not len(sweep.failed) else FAILED
 
 
@@ -137,12 +129,12 @@ def _head(sweep: Sweep) -> Iterator[ReportLine]:
     if failed:
         groups = sweep.groups
         more = f" (and {len(groups) - 1} other errors)" if len(groups) > 1 else ""
-        yield f"{failed} points failed: {_shorten(groups[0].error)}{more}", "bold red"
+        yield f"{failed} points failed: {groups[0].short_error}{more}", "bold red"
     yield sweep.verdict, "bold"
     yield sweep.status_line, "bold yellow" if failed else "bold green"
     yield f"bench: {sweep.found.bench}, machine: {sweep.source}", "default"
     for path, fixed in sweep.found.fixed.items():
-        yield f"set {path}: {_cell(fixed)}", "default"
+        yield f"set {path}: {trimmed_text(fixed)}", "default"
     if LOAD in sweep.shown and FROM_LOAD not in sweep.axes:
         counts = sweep.found.fixed.get(FROM_LOAD)
         yield f"loading: {'counted' if counts else 'not counted; --from-load counts it'}", "default"
@@ -151,60 +143,5 @@ def _head(sweep: Sweep) -> Iterator[ReportLine]:
 
 
 def _ends(values: Sequence[object]) -> str:
-    shown = [_cell(value) for value in values]
+    shown = [trimmed_text(content) for content in values]
     return ", ".join(shown if len(shown) <= 8 else [*shown[:3], "…", shown[-1]])
-
-
-def _tables(sweep: Sweep) -> Iterator[Table]:
-    yield _failures(sweep)
-    yield _rows(sweep)
-
-
-def _rows(sweep: Sweep) -> Table:
-    good = [row for row in sweep.table if row["status"] == "ok"]
-    few = sorted(good, key=_time)[:MOST_ROWS]
-    which = f", the {MOST_ROWS} fastest of {len(good)}" if len(good) > MOST_ROWS else ""
-    axes = [number(name) for name in ("point", *map(_short, sweep.axes))]
-    shown = [name for name in HEADS if name in sweep.shown]
-    heads = [(text if name == BOUND else number)(HEADS[name]) for name in shown]
-    points = table(f"Points{which}", *axes, *heads)
-    for row in few:
-        points.add_row(*(_cell(row.get(name)) for name in ("point", *sweep.axes, *shown)))
-    return points
-
-
-def _failures(sweep: Sweep) -> Table:
-    groups = sweep.groups
-    which = f", the {MOST_ROWS} most frequent errors of {len(groups)}" if len(groups) > MOST_ROWS else ""
-    failures = table(f"Failed{which}", number("points"), text("status"), text("why"), text("where"))
-    for group in groups[:MOST_ROWS]:
-        failures.add_row(str(len(group.rows)), group.status, _shorten(group.error), _places(sweep, group.rows))
-    return failures
-
-
-def _shorten(error: str) -> str:
-    """Return the first line of an error. The results file has the complete text."""
-    line = error.partition("\n")[0][:LONGEST_ERROR]
-    return line if line == error else f"{line} …"
-
-
-def _places(sweep: Sweep, rows: Sequence[PointRow]) -> str:
-    """Return the axis values of rows as ``m=32 n=64; m=64 n=64; and 3 more``."""
-    named = [" ".join(f"{_short(path)}={_cell(row[path])}" for path in sweep.axes) for row in rows[:MOST_NAMED]]
-    return "; ".join([*named, f"and {len(rows) - MOST_NAMED} more"] if len(rows) > MOST_NAMED else named)
-
-
-def _short(path: str) -> str:
-    name: str = late("kernbench.evaluation.sweep_spec", "short_name")(path)
-    return name
-
-
-def _time(row: PointRow) -> float:
-    sim_ns = row["sim_ns"]
-    return float(sim_ns) if isinstance(sim_ns, int | float) else 0.0
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    return f"{value:,.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

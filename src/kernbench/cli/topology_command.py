@@ -12,15 +12,13 @@ from rich.table import Table
 from kernbench.cli.console import (
     document_text,
     facts,
-    number,
     print_document,
     print_json,
+    render,
     say,
     show,
     show_report,
     stdout,
-    table,
-    text,
 )
 from kernbench.cli.options import output_options, set_option, topology_option, verbose_option
 from kernbench.common.errors import InputError
@@ -28,7 +26,6 @@ from kernbench.common.files import write_bytes
 from kernbench.common.units import format_size
 from kernbench.library.lists import describe_timing
 from kernbench.library.machines import CompiledMachine, compile_machine
-from kernbench.topology.export import LinkRow
 
 FORMATS = ("table", "json", "dot", "svg", "png")
 
@@ -81,56 +78,13 @@ def print_timing(name: str, *, as_json: bool) -> None:
     if as_json:
         print_json(description.to_dict())
         return
-    values = table("Values  (keys of cube.hbm.timing)", text("key"), number("value"), text("is"))
-    for row in description.table:
-        values.add_row(row.key, row.value, row.about)
-    show(stdout(), facts(f"Timing {description.title}", description.facts.items()), values)
+    show(stdout(), facts(f"Timing {description.title}", description.facts.items()), render(description.table))
 
 
 def machine_tables(machine: CompiledMachine) -> list[Table]:
     """Return tables of the machine: a summary, clocked values, links, banks and parts."""
-    links = table(
-        "Links  (directed; a hop is the node entered, the wire and the link's own overhead)",
-        text("class"),
-        number("links"),
-        number("GB/s"),
-        number("length mm"),
-        number("hop ns"),
-        number("FIFO"),
-    )
-    for link in machine.links:
-        links.add_row(*_link_cells(link))
-    clocks = table("Clocks", text("key"), text("clock"), number("in the file"), number("at the clock"))
-    for row in machine.clocks:
-        clocks.add_row(row.path, row.clock, f"{row.given:g}", f"{row.clocked:.6g}")
-    parts = table("Parts", text("place"), text("kind"), text("implementation"), number("parts"), text("attributes"))
-    places = list(dict.fromkeys(part.place for part in machine.parts))
-    for part in sorted(machine.parts, key=lambda part: places.index(part.place)):
-        attributes = ", ".join(f"{name} {_value(value)}" for name, value in part.attrs.items() if value)
-        parts.add_row(part.place, part.kind, part.impl, f"{part.parts:,}", attributes)
+    clocks, links, parts = (render(listing) for listing in (machine.clocks, machine.links, machine.parts))
     return [facts("Machine", machine.facts.items()), clocks, links, facts("Banks", machine.banks.items()), parts]
-
-
-def _value(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _link_cells(link: LinkRow) -> tuple[str, ...]:
-    fifo = "unbounded"
-    if link.fifo_bytes is not None:
-        fifo = " – ".join(dict.fromkeys(format_size(size) for size in link.fifo_bytes))
-    return (
-        link.link_class,
-        f"{link.links:,}",
-        f"{link.bw_gbs:g}",
-        _range(link.length_mm),
-        _range(link.hop_ns),
-        fifo,
-    )
-
-
-def _range(ends: tuple[float, float]) -> str:
-    return " – ".join(dict.fromkeys(f"{end:.4g}" for end in ends))
 
 
 def _as_table(machine: CompiledMachine) -> bytes:

@@ -94,6 +94,9 @@ def walls(outcomes: Mapping[int, PointOutcome]) -> Sequence[dict[str, int | floa
     return [{POINT: index, "wall_s": outcomes[index].wall_s} for index in sorted(outcomes)]
 
 
+LONGEST_ERROR = 300
+
+
 @value
 class FailureGroup:
     """The rows of all points with the same failure, in grid order."""
@@ -101,6 +104,12 @@ class FailureGroup:
     status: str
     error: str
     rows: tuple[PointRow, ...]
+
+    @property
+    def short_error(self) -> str:
+        """The first line of the error. The results file has the complete text."""
+        line = self.error.partition("\n")[0][:LONGEST_ERROR]
+        return line if line == self.error else f"{line} …"
 
 
 def failure_groups(rows: Iterable[PointRow]) -> tuple[FailureGroup, ...]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, replace
+from functools import partial
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 from kernbench.common.complaints import show
@@ -12,14 +15,25 @@ from kernbench.common.files import plain_document
 from kernbench.common.values import value
 from kernbench.evaluation.compare_inputs import ResultFile, read_compared, take_run, take_table
 from kernbench.evaluation.compare_machines import Differing, values_text
-from kernbench.evaluation.compare_results import Change, Pair, ResultComparison, compare_results, verdict
+from kernbench.evaluation.compare_results import Change, Move, Pair, ResultComparison, compare_results, verdict
 from kernbench.library.runs import Run
 from kernbench.library.sweeps import Sweep
-from kernbench.result.table import LINE, Table, make_table, text_html
+from kernbench.result.table import (
+    LINE,
+    Table,
+    TableColumn,
+    TableLine,
+    bars,
+    fixed_text,
+    number,
+    row_texts,
+    text_html,
+    words,
+)
 
 Comparable: TypeAlias = "Run | Sweep | str | os.PathLike[str]"
 """A run, a sweep, or a path. A path names the JSON of a run, or the folder, the Parquet file or a point of a sweep."""
-MOST_LINES = 8
+MOST_LINES, MOST_ROWS = 8, 20
 
 
 @value(repr=False, eq=False)
@@ -42,18 +56,86 @@ class SideBySide:
 
     @property
     def pairs(self) -> Table[Pair]:
-        """The pairs of results at the same points."""
-        return make_table("pairs", self.found.pairs, _PAIRS)
+        """The pairs of results at the same points. The terminal shows those that changed most."""
+        rows = self.found.pairs
+        axes = [path.rpartition(".")[2] for path, _ in rows[0].where]
+        launch = (number("launch A ns", _read_launch("a_ns")), number("launch B ns", _read_launch("b_ns")))
+        columns: tuple[TableColumn[Pair], ...] = (
+            TableColumn("where", "the values of the axes", _say_where),
+            *(number(axis, partial(_value_at, at)) for at, axis in enumerate(axes)),
+            TableColumn[Pair]("a_ns", "time of A", lambda pair: pair.time.a_ns).number("A ns", fixed_text),
+            TableColumn[Pair]("b_ns", "time of B", lambda pair: pair.time.b_ns).number("B ns", fixed_text),
+            TableColumn("share", "the change, as a share of A", lambda pair: pair.time.share),
+            number("change", lambda pair: pair.time.share_text),
+            *(() if axes else launch),
+            number("launch", lambda pair: pair.launch.share_text if pair.same_launch else "another"),
+            TableColumn[Pair]("bound", "the bottleneck of the launch, on both sides", _say_bounds).words("bound by"),
+            words("stage", lambda pair: pair.moves[0].change.name if pair.moves else ""),
+        )
+        most = f", the {MOST_ROWS} of {len(rows)} that changed most" if len(rows) > MOST_ROWS else ""
+        shown = sorted(rows, key=lambda pair: -abs(pair.time.ns))[:MOST_ROWS]
+        return Table("pairs", rows, columns, f"Points{most}" if axes else "Time", tuple(shown))
 
     @property
     def stages(self) -> Table[Change]:
-        """The stages of the critical path, the largest change first; empty if one side has no critical path."""
-        return make_table("stages", self.found.stages, _CHANGES)
+        """The stages of the critical path, the largest change first; empty if one side has no critical path.
+
+        On the terminal, the stages of a sum that cancel out, or the parts of a single stage, follow it. Without a
+        critical path, the terminal shows the changes of busy times.
+        """
+        changes = self.found
+        title, moves = "Where the time moved  (critical path of the run, all points)", changes.moves
+        if not changes.stages:
+            title = "Busy time  (overlaps; observed runs have a critical path)"
+            moves = tuple(Move((change,)) for change in changes.busy if change.ns)
+        most = max((abs(move.change.ns) for move in moves), default=0.0)
+        columns = (*_CHANGES, bars(lambda row: None if _is_part(row) else abs(row.ns) / most if most else 0.0))
+        still_ns = [change.a_ns for change in changes.stages or changes.busy if not change.ns]
+        still = fixed_text(sum(still_ns))
+        below = [TableLine((f"{len(still_ns)} others", still, still, "", "as before", ""))] if still_ns else []
+        if changes.stages:
+            below.append(TableLine((*row_texts(_CHANGES, changes.time), ""), "bold"))
+        shown = tuple(_list_changes(moves))
+        return Table("stages", changes.stages, columns, title, shown, (), tuple(below), _style)
 
     @property
     def differing(self) -> Table[Differing]:
         """The parameters that differ."""
-        return make_table("differing parameters", self.found.differing, _DIFFERING)
+        columns: tuple[TableColumn[Differing], ...] = (
+            TableColumn[Differing]("path", "the parameter").words("parameter"),
+            TableColumn[Differing]("a", "its values in A", lambda row: values_text(row.a)).words("A"),
+            TableColumn[Differing]("b", "its values in B", lambda row: values_text(row.b)).words("B"),
+            *([words("not used by this bench", lambda row: row.unused)] if self.found.unused else []),
+        )
+        return Table("differing parameters", self.found.differing, columns, "Parameters that differ")
+
+    @property
+    def verdicts(self) -> Table[tuple[str, str, str]]:
+        """The verdicts on the run and on its main launch, for a single pair; else empty."""
+        columns = (words("of", itemgetter(0)), words("in", itemgetter(1)), words("what binds", itemgetter(2)))
+        return Table("verdicts", tuple(self._list_verdicts()), columns, "Verdicts")
+
+    def _list_verdicts(self) -> Iterator[tuple[str, str, str]]:
+        pair, *further = self.found.pairs
+        if not further:
+            for subject, names, both in (
+                ("run", ("", ""), pair.run_verdicts),
+                ("launch", pair.launches, pair.verdicts),
+            ):
+                for side, name, sentence in zip("AB", names, both, strict=True):
+                    if sentence:
+                        yield f"{subject} {name}".rstrip(), side, sentence
+
+    @property
+    def figures(self) -> Table[Change]:
+        """The changed figures of other sections."""
+        columns = (
+            TableColumn[Change]("name", "the figure").words("figure"),
+            TableColumn[Change]("a", "its average in A", lambda row: row.a_ns).number("A", "{:,.6g}".format),
+            TableColumn[Change]("b", "its average in B", lambda row: row.b_ns).number("B", "{:,.6g}".format),
+            number("change", lambda row: row.share_text),
+        )
+        return Table("figures", self.found.figures, columns, "Other figures  (averages over points)")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document that ``kernbench compare --json`` prints."""
@@ -71,25 +153,47 @@ class SideBySide:
         return text_html(repr(self), *(each.to_html() for each in tables))
 
 
-_PAIRS: dict[str, Any] = {
-    "where": ("the values of the axes", lambda row: ", ".join(f"{path}={each}" for path, each in row.where)),
-    "a_ns": ("time of A", lambda row: row.time.a_ns),
-    "b_ns": ("time of B", lambda row: row.time.b_ns),
-    "share": ("the change, as a share of A", lambda row: row.time.share),
-    "bound": ("the bottleneck of the launch, on both sides", lambda row: " → ".join(dict.fromkeys(row.bounds))),
-}
-_CHANGES: dict[str, Any] = {
-    "name": "the stage",
-    "a_ns": "time of A",
-    "b_ns": "time of B",
-    "ns": "the change",
-    "share": "the change, as a share of A",
-}
-_DIFFERING: dict[str, Any] = {
-    "path": "the parameter",
-    "a": ("its values in A", lambda row: values_text(row.a)),
-    "b": ("its values in B", lambda row: values_text(row.b)),
-}
+_CHANGES: tuple[TableColumn[Change], ...] = (
+    TableColumn[Change]("name", "the stage").words("stage"),
+    TableColumn[Change]("a_ns", "time of A").number("A ns", fixed_text),
+    TableColumn[Change]("b_ns", "time of B").number("B ns", fixed_text),
+    TableColumn[Change]("ns", "the change").number("change ns", "{:+,.3f}".format),
+    TableColumn("share", "the change, as a share of A"),
+    number("change", lambda row: row.share_text),
+)
+_INDENT = "  "
+
+
+def _list_changes(moves: Iterable[Move]) -> Iterator[Change]:
+    for move in moves:
+        yield move.change
+        for part in move.stages if len(move.stages) > 1 else move.stages[0].parts:
+            if part.ns:
+                yield replace(part, name=f"{_INDENT}{part.name}")
+
+
+def _is_part(row: Change) -> bool:
+    return row.name.startswith(_INDENT)
+
+
+def _style(row: Change) -> str:
+    return "dim" if _is_part(row) else ""
+
+
+def _read_launch(name: str) -> Callable[[Pair], str]:
+    return lambda pair: fixed_text(getattr(pair.launch, name))
+
+
+def _value_at(at: int, pair: Pair) -> str:
+    return str(pair.where[at][1])
+
+
+def _say_where(pair: Pair) -> str:
+    return ", ".join(f"{path}={content}" for path, content in pair.where)
+
+
+def _say_bounds(pair: Pair) -> str:
+    return " → ".join(dict.fromkeys(pair.bounds))
 
 
 def compare(a: Comparable, b: Comparable) -> SideBySide:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import kernbench.benches
 from kernbench.ccl.loading import algorithms, load_ccl_config
@@ -14,15 +14,15 @@ from kernbench.common.values import value
 from kernbench.di.registry import REGISTRY, known_kinds
 from kernbench.probe import memory_case
 from kernbench.probe.cases import CASES
-from kernbench.result.table import LINE, Table, make_table
+from kernbench.result.table import LINE, Table, TableColumn
 from kernbench.runtime_api.bench_registry import Bench, known_benches, load_bench
 from kernbench.topology.builder import list_machines as packaged
 from kernbench.topology.hbm_export import TimingRow, preset_document, preset_facts, preset_named, timing_rows
 from kernbench.topology.hbm_spec import TimingPreset, mark_assumed
 
+R = TypeVar("R")
 # Importing the package registers its benches.
 BENCHES = kernbench.benches.__name__
-_NAMED = {"name": "the name", "description": "what it is"}
 
 
 @value
@@ -83,30 +83,43 @@ def list_all(ccl: str | os.PathLike[str] | None = None) -> Catalogue:
 
 def list_benches() -> Table[Bench]:
     """List the registered benches."""
-    return make_table("benches", known_benches(), _NAMED)
+    return _tabulate("benches", known_benches(), "Benches  (kernbench run --bench NAME)", "bench")
 
 
 def list_machines() -> Table[Named]:
     """List the packaged machines."""
-    return make_table("machines", [Named(*entry) for entry in packaged()], _NAMED)
+    machines = [Named(*entry) for entry in packaged()]
+    return _tabulate("machines", machines, "Machines  (--topology NAME)", "machine")
 
 
 def list_parts() -> Table[PartEntry]:
     """List the parts of a machine by kind, in the order of the machine, with their implementations."""
-    about = {"kind": "the place it has", "impl": "the name in topology.yaml", "description": "what it is"}
-    return make_table("parts", tuple(_parts()), about)
+    columns = (
+        TableColumn[PartEntry]("kind", "the place it has").words("kind"),
+        TableColumn[PartEntry]("impl", "the name in topology.yaml").words("implementation"),
+        TableColumn[PartEntry]("description", "what it is").words("what it is"),
+    )
+    return Table("parts", tuple(_parts()), columns, "Parts of a machine  (topology.yaml: kind, impl)")
 
 
 def list_algorithms(ccl: str | os.PathLike[str] | None = None) -> Table[Named]:
     """List the collective algorithms of a ``ccl.yaml``. None: ./ccl.yaml, else the packaged file."""
-    described = algorithms(load_ccl_config(ccl))
-    return make_table("algorithms", [Named(name, line.removesuffix(".")) for name, line in described], _NAMED)
+    found = algorithms(load_ccl_config(ccl))
+    rows = [Named(name, line.removesuffix(".")) for name, line in found]
+    return _tabulate("algorithms", rows, "Collective algorithms  (ccl.yaml: defaults.algorithm)", "algorithm")
 
 
 def list_probe_cases() -> Table[Named]:
     """List the cases of ``probe_case``."""
     cases = [Named(case.name, case.description) for case in CASES]
-    return make_table("probe cases", [*cases, Named(memory_case.NAME, memory_case.DESCRIPTION)], _NAMED)
+    cases.append(Named(memory_case.NAME, memory_case.DESCRIPTION))
+    return _tabulate("probe cases", cases, "Probe cases  (kernbench probe --case NAME)", "case")
+
+
+def _tabulate(kind: str, rows: Sequence[R], title: str, heading: str) -> Table[R]:
+    """Return a table of names; ``heading``: the heading of the names on the terminal."""
+    name = TableColumn[R]("name", "the name").words(heading)
+    return Table(kind, tuple(rows), (name, TableColumn[R]("description", "what it is").words("what it is")), title)
 
 
 def _parts() -> Iterator[PartEntry]:
@@ -171,12 +184,12 @@ class TimingDescription:
     @property
     def table(self) -> Table[TimingRow]:
         """The values of the timing."""
-        about = {
-            "key": "below cube.hbm.timing",
-            "value": "the value with its unit",
-            "about": "the JEDEC name, or a description",
-        }
-        return make_table("values", timing_rows(self.preset.timing), about)
+        columns = (
+            TableColumn[TimingRow]("key", "below cube.hbm.timing").words("key"),
+            TableColumn[TimingRow]("value", "the value with its unit").number("value"),
+            TableColumn[TimingRow]("about", "the JEDEC name, or a description").words("is"),
+        )
+        return Table("values", tuple(timing_rows(self.preset.timing)), columns, "Values  (keys of cube.hbm.timing)")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document that ``kernbench topology --timing NAME --json`` prints."""

@@ -15,7 +15,7 @@ from kernbench.common.errors import InputError
 from kernbench.common.files import plain_document
 from kernbench.common.late import late
 from kernbench.common.units import format_size
-from kernbench.result.table import Table, make_table, text_html
+from kernbench.result.table import Table, TableColumn, count_text, number, text_html, words
 from kernbench.topology.builder import Topology, compile_topology, topology_file
 from kernbench.topology.export import (
     ClockRow,
@@ -121,17 +121,20 @@ class CompiledMachine:
     @property
     def parts(self) -> Table[PartRow]:
         """The parts of the machine by place and kind."""
-        return make_table("parts", part_rows(self.topology.topology_obj), _PARTS)
+        rows = tuple(part_rows(self.topology.topology_obj))
+        places = list(dict.fromkeys(row.place for row in rows))
+        return Table("parts", rows, _PARTS, "Parts", tuple(sorted(rows, key=lambda row: places.index(row.place))))
 
     @property
     def links(self) -> Table[LinkRow]:
         """The links by class. Links are directed. A hop is the entered node, the wire and the overhead of the link."""
-        return make_table("links", link_rows(self.topology.topology_obj), _LINKS)
+        title = "Links  (directed; a hop is the node entered, the wire and the link's own overhead)"
+        return Table("links", tuple(link_rows(self.topology.topology_obj)), _LINKS, title)
 
     @property
     def clocks(self) -> Table[ClockRow]:
         """The values of the file that a clock changes."""
-        return make_table("clocks", clock_rows(self.topology), _CLOCKS)
+        return Table("clocks", tuple(clock_rows(self.topology)), _CLOCKS, "Clocks")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document that ``kernbench topology --json`` prints: configuration, nodes and links."""
@@ -193,29 +196,54 @@ class CompiledMachine:
         return {"document": self.document, "changes": self.changes}
 
 
-_PARTS: Mapping[str, Any] = {
-    "place": "system, sip, cube or pe",
-    "kind": "the kind of part",
-    "impl": "the implementation",
-    "parts": "how many there are",
-    "attributes": ("its attributes", lambda row: ", ".join(f"{name} {content}" for name, content in row.attrs.items())),
-}
-_LINKS: Mapping[str, Any] = {
-    "link_class": "the places that it joins",
-    "links": "how many there are",
-    "bw_gbs": "bandwidth of each",
-    "least_length_mm": ("the shortest", lambda row: row.length_mm[0]),
-    "most_length_mm": ("the longest", lambda row: row.length_mm[1]),
-    "least_hop_ns": ("the fastest hop", lambda row: row.hop_ns[0]),
-    "most_hop_ns": ("the slowest hop", lambda row: row.hop_ns[1]),
-    "fifo_bytes": ("the smallest FIFO; none: unbounded", lambda row: row.fifo_bytes and row.fifo_bytes[0]),
-}
-_CLOCKS: Mapping[str, Any] = {
-    "path": "the key",
-    "clock": "the clock that drives it",
-    "given": "the number in the file",
-    "clocked": "the number at the clock",
-}
+def _say_attributes(row: PartRow) -> str:
+    attributes = ((name, setting) for name, setting in row.attrs.items() if setting)
+    return ", ".join(
+        f"{name} {f'{setting:g}' if isinstance(setting, float) else setting}" for name, setting in attributes
+    )
+
+
+def _say_fifo(row: LinkRow) -> str:
+    return "unbounded" if row.fifo_bytes is None else " – ".join(dict.fromkeys(map(format_size, row.fifo_bytes)))
+
+
+def _say_range(ends: tuple[float, float]) -> str:
+    return " – ".join(dict.fromkeys(f"{end:.4g}" for end in ends))
+
+
+_PARTS: tuple[TableColumn[PartRow], ...] = (
+    TableColumn[PartRow]("place", "system, sip, cube or pe").words("place"),
+    TableColumn[PartRow]("kind", "the kind of part").words("kind"),
+    TableColumn[PartRow]("impl", "the implementation").words("implementation"),
+    TableColumn[PartRow]("parts", "how many there are").number("parts", count_text),
+    TableColumn(
+        "attributes",
+        "its attributes",
+        lambda row: ", ".join(f"{name} {setting}" for name, setting in row.attrs.items()),
+    ),
+    words("attributes", _say_attributes),
+)
+_LINKS: tuple[TableColumn[LinkRow], ...] = (
+    TableColumn[LinkRow]("link_class", "the places that it joins").words("class"),
+    TableColumn[LinkRow]("links", "how many there are").number("links", count_text),
+    TableColumn[LinkRow]("bw_gbs", "bandwidth of each").number("GB/s", "{:g}".format),
+    TableColumn("least_length_mm", "the shortest", lambda row: row.length_mm[0]),
+    TableColumn("most_length_mm", "the longest", lambda row: row.length_mm[1]),
+    number("length mm", lambda row: _say_range(row.length_mm)),
+    TableColumn("least_hop_ns", "the fastest hop", lambda row: row.hop_ns[0]),
+    TableColumn("most_hop_ns", "the slowest hop", lambda row: row.hop_ns[1]),
+    number("hop ns", lambda row: _say_range(row.hop_ns)),
+    TableColumn("fifo_bytes", "the smallest FIFO; none: unbounded", lambda row: row.fifo_bytes and row.fifo_bytes[0]),
+    number("FIFO", _say_fifo),
+)
+_CLOCKS: tuple[TableColumn[ClockRow], ...] = (
+    TableColumn[ClockRow]("path", "the key").words("key"),
+    TableColumn[ClockRow]("clock", "the clock that drives it").words("clock"),
+    TableColumn[ClockRow]("given", "the number in the file").number("in the file", "{:g}".format),
+    TableColumn[ClockRow]("clocked", "the number at the clock").number("at the clock", "{:.6g}".format),
+)
+
+
 MachineLike: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | CompiledMachine | Topology | None"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from kernbench.common.values import value
 from kernbench.probe.part_suite import PartCheck
 from kernbench.probe.part_suite import check_part as make_checks
-from kernbench.result.table import LINE, Table, make_table
+from kernbench.result.table import LINE, Table, TableColumn
 
 
 @value(repr=False, eq=False)
@@ -31,7 +31,7 @@ class PartReport:
     @property
     def table(self) -> Table[PartCheck]:
         """A row for each check."""
-        return make_table("checks", self.checks, _CHECKS)
+        return Table("checks", self.checks, _CHECKS)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document that ``kernbench check-part --json`` prints."""
@@ -45,13 +45,13 @@ class PartReport:
         return self.table.to_html()
 
 
-_CHECKS: dict[str, Any] = {
-    "kind": "the kind of place",
-    "check": ("the rule", lambda row: row.name),
-    "ok": "whether the part keeps the rule",
-    "problem": "the reason of a failure",
-    "note": "the measured values",
-}
+_CHECKS: tuple[TableColumn[PartCheck], ...] = (
+    TableColumn("kind", "the kind of place"),
+    TableColumn("check", "the rule", lambda row: row.name),
+    TableColumn("ok", "whether the part keeps the rule"),
+    TableColumn("problem", "the reason of a failure"),
+    TableColumn("note", "the measured values"),
+)
 
 
 def check_part(part: str, kinds: Sequence[str] = (), on_check: Callable[[PartCheck], None] | None = None) -> PartReport:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from kernbench.common.complaints import show
 from kernbench.common.errors import InputError
 from kernbench.common.files import plain_document
+from kernbench.common.ids import pe_name
 from kernbench.common.units import format_size, parse_size, ps_to_ns
 from kernbench.common.values import value
 from kernbench.library.machines import CompiledMachine, MachineLike, load_machine
@@ -18,7 +19,7 @@ from kernbench.probe.measure import spread_refresh
 from kernbench.probe.memory_case import NAME as MEMORY
 from kernbench.probe.memory_case import Latency, PatternRow, SliceReport, probe_slice, slices_of
 from kernbench.probe.report import Crowd, NotHere, ProbeReport, Sustained, TraceRow, Transaction
-from kernbench.result.table import LINE, Table, make_table, text_html
+from kernbench.result.table import LINE, Table, TableColumn, bars, fixed_text, number, percent_text, text_html, words
 
 OnSteps: TypeAlias = Callable[[StepProgress], None]
 DEFAULT_SIZE = "4KiB"
@@ -45,17 +46,17 @@ class Probe:
     @property
     def table(self) -> Table[ProbeReport]:
         """One row per case that the machine can run."""
-        return make_table("cases", self.measurements, _CASES)
+        return cases_table(self.measurements, self.nbytes)
 
     @property
     def hops(self) -> Table[TraceRow]:
         """The hops of one transaction, for each case requested by name."""
-        return make_table("hops", [row for report in self.measurements for row in report.trace], _HOPS)
+        return hops_table([row for report in self.measurements for row in report.trace])
 
     @property
     def sizes(self) -> Table[Transaction]:
         """The latency of one transaction by size, for each case requested by name."""
-        return make_table("transactions", [step for report in self.measurements for step in report.sweep], _SIZES)
+        return sizes_table([step for report in self.measurements for step in report.sweep])
 
     @property
     def verdict(self) -> str:
@@ -99,33 +100,102 @@ class Probe:
         return text_html(self.verdict, *(table.to_html() for table in tables))
 
 
-_CASES: Mapping[str, Any] = {
-    "case": "its name",
-    "operation": "read or write",
-    "initiator": "who asks",
-    "memory": "the access",
-    "latency_ns": ("latency of one transaction", lambda row: row.single.latency_ns),
-    "closed_form_ns": ("what it takes alone, by the formula", lambda row: row.single.closed_form_ns),
-    "effective_gbs": ("bandwidth of one transaction", lambda row: row.single.effective_gbs),
-    "bottleneck_gbs": ("bandwidth of the narrowest place on the route", lambda row: row.single.bottleneck_gbs),
-    "stream_gbs": ("bandwidth of a long stream", lambda row: row.sustained.effective_gbs),
-    "stream_utilisation": ("share of the bottleneck's bandwidth", lambda row: row.sustained.utilisation),
-}
-_HOPS: Mapping[str, Any] = {
-    "leg": "request, memory or response",
-    "node": "the node that is entered",
-    "what": "the activity at the node",
-    "link_gbs": "bandwidth of the incoming link",
-    "first_byte_ns": ("arrival of the first byte", lambda row: ps_to_ns(row.head_ps)),
-    "last_byte_ns": ("arrival of the last byte", lambda row: ps_to_ns(row.tail_ps)),
-}
-_SIZES = {
-    "nbytes": "its size",
-    "latency_ns": "from the request to its completion",
-    "closed_form_ns": "what it takes alone, by the formula",
-    "effective_gbs": "bytes over latency",
-    "utilisation": "share of the bottleneck's bandwidth",
-}
+def cases_table(reports: Sequence[ProbeReport], nbytes: int) -> Table[ProbeReport]:
+    """Return a row per case. ``nbytes``: the size of the single transaction.
+
+    With several initiators, both the bottleneck and the bandwidth on the terminal are totals over the initiators.
+    """
+    columns: tuple[TableColumn[ProbeReport], ...] = (
+        TableColumn[ProbeReport]("case", "its name").words("case"),
+        TableColumn("operation", "read or write"),
+        TableColumn("initiator", "who asks"),
+        TableColumn("memory", "the access"),
+        words("data from", lambda row: _ends(row)[0]),
+        words("to", lambda row: _ends(row)[1]),
+        TableColumn[ProbeReport]("latency_ns", "latency of one transaction", lambda row: row.single.latency_ns).number(
+            "latency ns", "{:.3f}".format
+        ),
+        TableColumn("closed_form_ns", "what it takes alone, by the formula", lambda row: row.single.closed_form_ns),
+        TableColumn("effective_gbs", "bandwidth of one transaction", lambda row: row.single.effective_gbs),
+        TableColumn(
+            "bottleneck_gbs", "bandwidth of the narrowest place on the route", lambda row: row.single.bottleneck_gbs
+        ),
+        number("bottleneck", lambda row: row.sustained.bottleneck_gbs, _GBS),
+        number("one", lambda row: row.single.effective_gbs * row.sustained.flows, _GBS),
+        number("", lambda row: row.single.utilisation, percent_text),
+        TableColumn[ProbeReport](
+            "stream_gbs", "bandwidth of a long stream", lambda row: row.sustained.effective_gbs
+        ).number("stream", _GBS),
+        TableColumn[ProbeReport](
+            "stream_utilisation", "share of the bottleneck's bandwidth", lambda row: row.sustained.utilisation
+        ).number("", percent_text),
+    )
+    title = f"Bandwidth in GB/s: one transaction of {format_size(nbytes)}, and a long stream of small ones"
+    return Table("cases", tuple(reports), columns, title)
+
+
+_GBS = "{:.1f}".format
+
+
+def _ends(report: ProbeReport) -> tuple[str, str]:
+    """Name the source and the destination of the data. For several flows, name those of the slowest."""
+    initiator = report.initiator if report.pe is None else pe_name(report.pe)
+    return (report.memory, initiator) if report.operation == "read" else (initiator, report.memory)
+
+
+def hops_table(rows: Sequence[TraceRow], case: str = "") -> Table[TraceRow]:
+    """Return the hops of a transaction. On the terminal, the name of a leg is in its first row."""
+    before: dict[int, TraceRow | None] = {id(row): prior for row, prior in zip(rows, (None, *rows), strict=False)}
+
+    def read_leg(row: TraceRow) -> str:
+        prior = before[id(row)]
+        return row.leg if prior is None or prior.leg != row.leg else ""
+
+    def read_delay(row: TraceRow) -> float:
+        prior = before[id(row)]
+        return ps_to_ns(_head_ps(row) - (0 if prior is None else _head_ps(prior)))
+
+    ns = "{:.3f}".format
+    columns: tuple[TableColumn[TraceRow], ...] = (
+        TableColumn("leg", "request, memory or response"),
+        words("leg", read_leg),
+        TableColumn[TraceRow]("node", "the node that is entered").words("node"),
+        TableColumn("what", "the activity at the node"),
+        TableColumn[TraceRow]("link_gbs", "bandwidth of the incoming link").number("link GB/s", "{:g}".format),
+        TableColumn("first_byte_ns", "arrival of the first byte", lambda row: ps_to_ns(row.head_ps)),
+        TableColumn("last_byte_ns", "arrival of the last byte", lambda row: ps_to_ns(row.tail_ps)),
+        number("+ ns", read_delay, ns),
+        number("first byte", lambda row: ps_to_ns(_head_ps(row)), ns),
+        number("last byte", lambda row: None if row.link_gbs is None else ps_to_ns(row.tail_ps), ns),
+        words("", lambda row: row.what),
+    )
+    title = f"{case}: hop by hop, alone on the machine, in ns since the request"
+    return Table("hops", tuple(rows), columns, title, style=lambda row: "green" if row.leg == "memory" else "")
+
+
+def _head_ps(row: TraceRow) -> int:
+    return row.tail_ps if row.leg == "memory" else row.head_ps
+
+
+def sizes_table(steps: Sequence[Transaction], case: str = "") -> Table[Transaction]:
+    """Return the latency of one transaction by size."""
+    differs = any(step.breakdown.difference_ps for step in steps)
+    difference = number("difference ns", lambda step: ps_to_ns(step.breakdown.difference_ps), fixed_text)
+    columns: tuple[TableColumn[Transaction], ...] = (
+        TableColumn[Transaction]("nbytes", "its size").number("size", format_size),
+        TableColumn[Transaction]("latency_ns", "from the request to its completion").number("latency ns", fixed_text),
+        TableColumn[Transaction]("closed_form_ns", "what it takes alone, by the formula").number(
+            "closed form", fixed_text
+        ),
+        number("queue ns", lambda step: ps_to_ns(step.breakdown.queue_ps), fixed_text),
+        *([difference] if differs else []),
+        TableColumn[Transaction]("effective_gbs", "bytes over latency").number("GB/s", _GBS),
+        TableColumn[Transaction]("utilisation", "share of the bottleneck's bandwidth").number(
+            "of bottleneck", percent_text
+        ),
+        bars(lambda step: step.utilisation),
+    )
+    return Table("transactions", tuple(steps), columns, f"{case}: one transaction by size")
 
 
 def probe_case(
@@ -214,7 +284,7 @@ def _report(report: ProbeReport) -> dict[str, Any]:
         "sustained": _stream(report.sustained),
         "crowd": None if report.crowd is None else _crowd(report.crowd),
         "sweep": [_transaction(step) for step in report.sweep],
-        "hops": make_table("hops", report.trace, _HOPS).to_dicts(),
+        "hops": hops_table(report.trace).to_dicts(),
     }
 
 

@@ -11,7 +11,6 @@ from kernbench.common.config import Document
 from kernbench.common.errors import ExplanationError, InputError
 from kernbench.common.figures import to_plain
 from kernbench.common.files import plain_document, writable
-from kernbench.common.ids import pe_name
 from kernbench.common.late import late
 from kernbench.common.program_line import ErrorPlace
 from kernbench.common.units import format_ns
@@ -22,11 +21,12 @@ from kernbench.observe.findings import Finding
 from kernbench.observe.statistics import EngineUsage, LinkTraffic, MachineUse, MemoryTraffic
 from kernbench.observe.verdict import RunVerdict
 from kernbench.result import run_sections as of
+from kernbench.result import run_tables as tables
 from kernbench.result.explanation import NOT_SAID, Explanation
 from kernbench.result.run_sections import RunStatus, StatedVerdict
 from kernbench.result.sections import Absence, Outcome
 from kernbench.result.simulation import FinishedRun, RunFailure
-from kernbench.result.table import LINE, Table, make_table, text_html
+from kernbench.result.table import LINE, Table, text_html
 from kernbench.runtime_api.bench_runner import BenchSummary, PhaseSummary
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
 from kernbench.runtime_api.operators import LoadTime, OperatorUse
@@ -291,32 +291,32 @@ class Run:
     @property
     def phases(self) -> Table[PhaseSummary]:
         """The requests by phase."""
-        return make_table("phases", self.summary.phases, _PHASES)
+        return tables.phases_table(self.summary.phases, self.latency_ns)
 
     @property
     def launches(self) -> Table[LaunchSplit]:
         """The longest launch of each name."""
-        return make_table("launches", self.report.launches, _LAUNCHES)
+        return tables.launches_table(self.report.launches)
 
     @property
     def engines(self) -> Table[EngineUsage]:
         """The use of engines, by kind."""
-        return make_table("engines", self.report.engines, _ENGINES)
+        return tables.engines_table(self.report.engines)
 
     @property
     def links(self) -> Table[LinkTraffic]:
         """The busiest links."""
-        return make_table("links", self.report.traffic.busiest, _LINKS)
+        return tables.links_table(self.report.traffic.busiest)
 
     @property
     def memories(self) -> Table[MemoryTraffic]:
         """The memories with the most traffic."""
-        return make_table("memories", self.report.memories, _MEMORIES)
+        return tables.memories_table(self.report.memories)
 
     @property
     def comparisons(self) -> Table[Comparison]:
         """The comparisons of the program."""
-        return make_table("comparisons", self.checks, _COMPARISONS)
+        return tables.comparisons_table(self.checks)
 
     @property
     def unexplained(self) -> RunFailure | None:
@@ -422,60 +422,3 @@ class Run:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"outcome": self.outcome, "_tables": {}}
-
-
-_NS = "ns with at least one request in flight"
-_PHASES: Mapping[str, Any] = {
-    "phase": "the request type",
-    "requests": "how many there were",
-    "nbytes": "bytes of all",
-    "busy_ns": _NS,
-    "longest_ns": "the longest of them",
-}
-_LAUNCHES: Mapping[str, Any] = {
-    "name": "as the program calls it",
-    "algorithm": "the schedule or kernel of a collective",
-    "launches": "launches of this name; the figures are of the longest",
-    "pes": ("PEs that ran it", lambda row: row.pe_count),
-    "total_ns": "from submission to completion",
-    "before_ns": "control path from the host to the PEs",
-    "kernel_ns": "from the first start of a kernel to the last end",
-    "after_ns": "control path from the PEs to the host",
-    "slowest_pe": ("the PE that ran longest", lambda row: pe_name(row.slowest)),
-    "slowest_ns": "the time of that PE",
-    "late_pes": "PEs that got the order after the common start",
-}
-_ENGINES: Mapping[str, Any] = {
-    "engine": "the kind of engine",
-    "pes": "PEs that used it",
-    "operations": ("executed operations", lambda row: row.records),
-    "busy_ns": "busy ns, summed over PEs",
-    "occupancy": "busy time over the time of those PEs",
-}
-_LINKS: Mapping[str, Any] = {
-    "src": "from",
-    "dst": "to",
-    "bw_gbs": "bandwidth",
-    "nbytes": "bytes it carried, headers included",
-    "busy_ns": "busy ns",
-    "utilisation": "busy time over the time of the run",
-    "peak_fifo_bytes": "the peak occupancy of its FIFO",
-}
-_MEMORIES: Mapping[str, Any] = {
-    "memory": "the place",
-    "kind": "what it is",
-    "bytes_in": "bytes written, headers included",
-    "bytes_out": "bytes read, headers included",
-    "utilisation": "utilisation of its busiest link",
-}
-_COMPARISONS: Mapping[str, Any] = {
-    "name": "as the program calls it",
-    "passed": "whether all values are close",
-    "elements": "compared values",
-    "wrong": "wrong values",
-    "max_abs_error": "the largest difference",
-    "max_rel_error": "the largest difference, as a share of the expected value",
-    "rtol": ("relative tolerance", lambda row: row.tolerance.rtol),
-    "atol": ("absolute tolerance", lambda row: row.tolerance.atol),
-    "reason": "the reason if nothing was compared",
-}

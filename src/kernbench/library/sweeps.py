@@ -42,7 +42,7 @@ from kernbench.evaluation.sweep_table import (
 from kernbench.library.machines import MachineLike, Overrides, load_machine
 from kernbench.library.progress import ProgressDisplay
 from kernbench.library.running import Program, find_program, script_choices, setting_texts
-from kernbench.result.table import LINE, Table, make_table, text_html
+from kernbench.result.table import LINE, Table, TableColumn, number, text_html, trimmed_text, words
 from kernbench.runtime_api.run_options import RunRequest
 
 if TYPE_CHECKING:
@@ -55,7 +55,10 @@ FIGURES = "kernbench.evaluation.sweep_results"
 WRITER = (FIGURES, "write_results")
 TIME, LOAD = "sim_ns", "load_ns"
 SHOWN = ("launch.ns", "launch.bound", "run.bound", "verdict")
-MOST_NAMED, MOST_ROWS = 5, 4
+BOUND = "launch.bound"
+_HEADS = {TIME: "sim ns", LOAD: "loading ns", "launch.ns": "main launch ns", BOUND: "bound by"}
+"""Columns of points on the terminal besides the axes, with their titles"""
+MOST_NAMED, MOST_SHOWN = 5, 10
 _ADDRESS = re.compile(r"dask://(?P<address>[^\s/]+:\d+)")
 
 
@@ -85,21 +88,52 @@ class Sweep:
 
     @property
     def table(self) -> Table[PointRow]:
-        """One row per point: its number, its axis values, and its results."""
-        return self._tabulate("points", self.found.rows)
+        """One row per point: its number, its axis values, and its results. The terminal shows the fastest points."""
+        good = [row for row in self.found.rows if row["status"] == OK]
+        most = f", the {MOST_SHOWN} fastest of {len(good)}" if len(good) > MOST_SHOWN else ""
+        shown = sorted(good, key=lambda row: _number(row[TIME]) or 0.0)[:MOST_SHOWN]
+        return Table("points", tuple(self.found.rows), self._columns, f"Points{most}", tuple(shown))
 
     @property
     def failed(self) -> Table[PointRow]:
         """The failed points and their errors."""
-        return self._tabulate("failed points", [row for row in self.found.rows if row["status"] != OK])
+        rows = tuple(row for row in self.found.rows if row["status"] != OK)
+        return Table("failed points", rows, self._columns)
 
-    def _tabulate(self, kind: str, rows: Sequence[PointRow]) -> Table[PointRow]:
-        known = {
-            POINT: "the number of the point; the last axis varies fastest",
-            **dict.fromkeys(self.axes, "an axis of the grid"),
-        }
-        about = {**known, **{name: _say_column(name) for name in list_columns() if name in self.found.columns}}
-        return make_table(kind, rows, about)
+    @property
+    def _columns(self) -> tuple[TableColumn[PointRow], ...]:
+        point = TableColumn[PointRow](POINT, "the number of the point; the last axis varies fastest")
+        axes = (TableColumn[PointRow](axis, "an axis of the grid") for axis in self.axes)
+        names = (name for name in list_columns() if name in self.found.columns)
+        heads = {name: head for name, head in _HEADS.items() if name in self.shown}
+        return (
+            point.number("point", trimmed_text),
+            *(axis.number(short_name(axis.name), trimmed_text) for axis in axes),
+            *(TableColumn(name, _say_column(name)) for name in names),
+            *((words if name == BOUND else number)(head, partial(_read_text, name)) for name, head in heads.items()),
+        )
+
+    @property
+    def failures(self) -> Table[FailureGroup]:
+        """The failures, grouped by error, the most frequent first."""
+        columns = (
+            TableColumn[FailureGroup]("points", "their number", lambda group: len(group.rows)).number("points"),
+            TableColumn[FailureGroup]("status", "their status").words("status"),
+            TableColumn[FailureGroup]("error", "the error"),
+            words("why", lambda group: group.short_error),
+            words("where", self._say_places),
+        )
+        groups = self.groups
+        most = f", the {MOST_SHOWN} most frequent errors of {len(groups)}" if len(groups) > MOST_SHOWN else ""
+        return Table("failures", groups, columns, f"Failed{most}", groups[:MOST_SHOWN])
+
+    def _say_places(self, group: FailureGroup) -> str:
+        """Return the axis values of points as ``m=32 n=64; m=64 n=64; and 3 more``."""
+        rows = group.rows
+        named = [
+            " ".join(f"{short_name(path)}={trimmed_text(row[path])}" for path in self.axes) for row in rows[:MOST_NAMED]
+        ]
+        return "; ".join([*named, f"and {len(rows) - MOST_NAMED} more"] if len(rows) > MOST_NAMED else named)
 
     def best(self, value: str = TIME) -> PointRow:
         """Return the row with the smallest number in column ``value``.
@@ -206,6 +240,10 @@ def _say_column(name: str) -> str:
     group, _, rest = name.rpartition(".")
     words = rest.replace("_", " ")
     return f"{words} of {group}" if group else words
+
+
+def _read_text(name: str, row: PointRow) -> str:
+    return trimmed_text(row.get(name))
 
 
 def _number(cell: object) -> float | None:

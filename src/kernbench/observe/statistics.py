@@ -32,25 +32,25 @@ class EngineUsage:
     those PEs in the window. ``window_ns`` is the time from the first start to the last end.
     """
 
-    engine: str
-    pes: int = 0
-    records: int = 0
-    busy_ns: float
-    window_ns: float = 0.0
-    occupancy: float = 0.0
+    engine: str = figure("the kind of engine")
+    pes: int = figure("PEs that used it", default=0)
+    records: int = figure("executed operations", default=0)
+    busy_ns: float = figure("busy ns, summed over PEs")
+    window_ns: float = figure(default=0.0)
+    occupancy: float = figure("busy time over the time of those PEs", default=0.0)
 
 
 @value
 class LinkTraffic:
     """The traffic of a link; ``utilisation`` is its serialising time over the time of the run."""
 
-    src: str
-    dst: str
-    nbytes: int
-    busy_ns: float
-    utilisation: float
-    bw_gbs: float
-    peak_fifo_bytes: int
+    src: str = figure("from")
+    dst: str = figure("to")
+    nbytes: int = figure("bytes it carried, headers included")
+    busy_ns: float = figure("busy ns")
+    utilisation: float = figure("busy time over the time of the run")
+    bw_gbs: float = figure("bandwidth")
+    peak_fifo_bytes: int = figure("the peak occupancy of its FIFO")
 
 
 @value(kw_only=True)
@@ -86,11 +86,11 @@ class MachineUse:
 class MemoryTraffic:
     """The bytes that links moved to and from a memory, headers included, and the utilisation of its busiest link."""
 
-    memory: str
-    kind: str
-    bytes_in: int
-    bytes_out: int
-    utilisation: float
+    memory: str = figure("the place")
+    kind: str = figure("what it is")
+    bytes_in: int = figure("bytes written, headers included")
+    bytes_out: int = figure("bytes read, headers included")
+    utilisation: float = figure("utilisation of its busiest link")
 
 
 @value

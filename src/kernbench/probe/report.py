@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+from kernbench.common.figures import figure
 from kernbench.common.units import ps_to_ns
 from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
@@ -69,11 +70,11 @@ class TraceRow:
 class LinkLoad:
     """The load of a link in a stream: bytes, and the share of the stream's time in which the link serialised."""
 
-    src: str
-    dst: str
-    nbytes: int
-    bw_gbs: float
-    utilisation: float
+    src: str = figure("from")
+    dst: str = figure("to")
+    nbytes: int = figure("bytes it carried, headers included")
+    bw_gbs: float = figure("bandwidth")
+    utilisation: float = figure("share of the stream's time in which it serialised")
 
 
 @value(kw_only=True)

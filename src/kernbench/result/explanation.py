@@ -21,7 +21,6 @@ from kernbench.observe.path_resources import PathShare, divide_ties, sum_resourc
 from kernbench.observe.roofline import BUSY, Bound, Difference, Roofline
 from kernbench.observe.slices import SliceTime
 from kernbench.observe.verdict import RunVerdict, Verdict
-from kernbench.result.forms import read_plain
 from kernbench.result.table import (
     LINE,
     Table,
@@ -32,6 +31,7 @@ from kernbench.result.table import (
     fixed_text,
     number,
     percent_text,
+    row_texts,
     table_columns,
     text_html,
     words,
@@ -206,7 +206,7 @@ class ExplainedTime:
             columns,
             title=f"What the time beyond the {bound.resource} bound was spent on",
             shown=tuple(shown),
-            above=(TableLine((f"{bound.resource} bound", *_texts(times, bound)), "cyan"),),
+            above=(TableLine((f"{bound.resource} bound", *row_texts(times, bound)), "cyan"),),
             below=(TableLine(("measured", fixed_text(ps_to_ns(roof.measured_ps)), "", ""), "bold"),),
         )
 
@@ -343,8 +343,8 @@ class ExplainedLaunch(ExplainedTime):
         """
         of, (ns, share, _) = table_columns(LineWait), self._times("of the time")
         rows, left = self.line_waits, self.line_waits[MOST_WAITS:]
-        times = _texts((ns, share), _sum(left))
-        others = TableLine(("anywhere else", "", "", count_text(sum(wait.count for wait in left)), *times))
+        times = row_texts((ns, share), _sum(left))
+        remainder = TableLine(("anywhere else", "", "", count_text(sum(wait.count for wait in left)), *times))
         columns = (
             of["waiting"].words("waiting"),
             TableColumn[Any]("waited_for", "for what", lambda wait: f"{wait.waited_for} {wait.direction}".strip()),
@@ -355,7 +355,7 @@ class ExplainedLaunch(ExplainedTime):
             share,
         )
         title = f"{self.unit.title()}s on the path that waited for others" + f", the longest {MOST_WAITS}" * bool(left)
-        return Table("waits", rows, columns, title, rows[:MOST_WAITS], below=(others,) if left else ())
+        return Table("waits", rows, columns, title, rows[:MOST_WAITS], below=(remainder,) if left else ())
 
     @property
     def kernels(self) -> Table[KernelShare]:
@@ -367,9 +367,9 @@ class ExplainedLaunch(ExplainedTime):
             replace(ns, about="the time of the path in this kernel, in ns"),
             *share,
         )
-        others = TableLine((f"{len(left)} others", *_texts((ns, *share), _sum(left))))
+        remainder = TableLine((f"{len(left)} others", *row_texts((ns, *share), _sum(left))))
         title = "Kernels that the path goes through"
-        return Table("kernels", rows, columns, title, rows[:MOST_WAITS], below=(others,) if left else ())
+        return Table("kernels", rows, columns, title, rows[:MOST_WAITS], below=(remainder,) if left else ())
 
     def tables(self) -> tuple[Table[Any], ...]:
         """Return the tables in the order of a report. Kernels are listed if the path crosses more than one."""
@@ -424,10 +424,6 @@ class Explanation(ExplainedTime):
         return ExplainedTime._repr_html_(self) + launches
 
 
-def _texts(columns: Sequence[TableColumn[Any]], row: object) -> tuple[str, ...]:
-    return tuple(column.text(column.content(row)) for column in columns)
-
-
 def _sum(rows: Sequence[LineWait | KernelShare]) -> Difference:
     return Difference("", sum(ns_to_ps(row.ns) for row in rows))
 
@@ -452,12 +448,6 @@ def _say_work(bound: Bound) -> str:
 
 def _say_rate(bound: Bound) -> str:
     return "measured" if bound.unit == BUSY else f"{bound.rate:g}{' GB/s' if bound.unit == 'bytes' else '/ns'}"
-
-
-def read_explanation(bench: str, document: Any) -> Explanation:
-    """Return the explanation of a run of ``bench`` that a document contains, see ``read_plain``."""
-    explanation: Explanation = read_plain(Explanation, document)
-    return replace(explanation, name=bench)
 
 
 def describe_explanation(bench: str, explained: RunExplanation) -> Explanation:

@@ -470,7 +470,7 @@ MEMORIES: Section[RunMemories] = _register(
     )
 )
 OPERATORS: Section[RunOperators] = _register(
-    Section(name="operators", form=RunOperators, compute=_find_operators, inline=True)
+    Section(name="operators", form=RunOperators, needed=True, compute=_find_operators, inline=True)
 )
 OUTPUT: Section[RunOutput] = _register(Section(name="output", form=RunOutput, compute=_find_output, inline=True))
 FINDINGS: Section[tuple[Finding, ...]] = _register(
@@ -480,6 +480,7 @@ SETTINGS: Section[RunSettings] = _register(
     Section(
         name="settings",
         form=RunSettings,
+        needed=True,
         compute=lambda run: RunSettings(frontends=run.request.frontends.model_dump(mode="json", exclude_defaults=True)),
         inline=True,
     )

@@ -8,10 +8,11 @@ from dataclasses import replace
 from enum import Enum
 from functools import partial
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
 
 from kernbench.common.errors import InputError
-from kernbench.common.figures import figures_of
+from kernbench.common.figures import dataclass_in, figures_of, hints_of
 from kernbench.common.late import late
 from kernbench.common.values import value
 
@@ -32,6 +33,13 @@ LINE = 120
 count_text = "{:,}".format
 fixed_text = "{:,.3f}".format
 percent_text = "{:.1%}".format
+
+
+def trimmed_text(content: object) -> str:
+    """Return a value as text; a number has at most three decimals."""
+    if content is None:
+        return ""
+    return f"{content:,.3f}".rstrip("0").rstrip(".") if isinstance(content, float) else str(content)
 
 
 def bar_text(share: float, width: int = 24) -> str:
@@ -85,6 +93,12 @@ def number(heading: str, read: Callable[[Any], object], text: Callable[[Any], st
 def bars(share: Callable[[Any], float | None], width: int = 24) -> TableColumn[Any]:
     """Return a column of bars on the terminal."""
     return TableColumn("", read=share).words("", partial(bar_text, width=width))
+
+
+def row_texts(columns: Iterable[TableColumn[Any]], row: object) -> tuple[str, ...]:
+    """Return the texts of a row on the terminal; an absent content is empty."""
+    shown = ((column, column.content(row)) for column in columns if column.heading is not None)
+    return tuple("" if content is None else column.text(content) for column, content in shown)
 
 
 @value
@@ -162,12 +176,9 @@ class Table(Generic[R]):
 
     def lines(self) -> Iterator[TableLine]:
         """Yield the lines below the headings on the terminal."""
-        columns = self.terminal_columns
         yield from self.above
         for row in self.rows if self.shown is None else self.shown:
-            contents = ((column, column.content(row)) for column in columns)
-            cells = tuple("" if content is None else column.text(content) for column, content in contents)
-            yield TableLine(cells, "" if self.style is None else self.style(row))
+            yield TableLine(row_texts(self.headings, row), "" if self.style is None else self.style(row))
         yield from self.below
 
     def __repr__(self) -> str:
@@ -191,15 +202,17 @@ def table_columns(row_type: type) -> dict[str, TableColumn[Any]]:
     """Return a column for each described figure of a dataclass, by name: its key in documents."""
     columns: dict[str, TableColumn[Any]] = {}
     for entry in figures_of(row_type):
-        forms = entry.forms
+        forms, read = entry.forms, attrgetter(entry.name)
         if forms.about:
-            columns[entry.key] = TableColumn(entry.key, forms.about, partial(_read_figure, entry.name, forms.show))
+            columns[entry.key] = TableColumn(entry.key, forms.about, _chain(read, forms.show))
+        elif forms.inline:
+            inner = table_columns(dataclass_in(hints_of(row_type)[entry.name]))
+            columns |= {name: replace(column, read=_chain(read, column.content)) for name, column in inner.items()}
     return columns
 
 
-def _read_figure(name: str, show: Callable[[Any], object] | None, row: object) -> object:
-    content = getattr(row, name)
-    return content if show is None else show(content)
+def _chain(first: Callable[[Any], Any], then: Callable[[Any], object] | None) -> Callable[[Any], object]:
+    return first if then is None else lambda row: then(first(row))
 
 
 def table_of(kind: str, rows: Sequence[R], row_type: type[R], title: str = "") -> Table[R]:
@@ -209,12 +222,6 @@ def table_of(kind: str, rows: Sequence[R], row_type: type[R], title: str = "") -
         aligned = column.number if rows and isinstance(column.content(rows[0]), int | float) else column.words
         columns.append(aligned(column.name.replace("_", " "), _text))
     return Table(kind, tuple(rows), tuple(columns), title or kind)
-
-
-def make_table(kind: str, rows: Sequence[R], about: Mapping[str, str | tuple[str, Callable[[R], object]]]) -> Table[R]:
-    """Make a table. ``about``: the description of each column, with a reader if no attribute has the column's name."""
-    headings = (TableColumn(name, *((said,) if isinstance(said, str) else said)) for name, said in about.items())
-    return Table(kind, tuple(rows), tuple(headings))
 
 
 def cell_of(content: object) -> TableCell:

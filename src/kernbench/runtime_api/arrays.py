@@ -29,6 +29,7 @@ from kernbench.common.dtypes import (
     Shape,
 )
 from kernbench.common.errors import InputError
+from kernbench.common.figures import figure
 from kernbench.common.values import value
 from kernbench.policy.placement.geometry import Index
 
@@ -197,8 +198,8 @@ class DTypeNames:
 class Tolerance:
     """The tolerances of a comparison: ``|actual - expected| <= atol + rtol * |expected|``."""
 
-    rtol: float
-    atol: float
+    rtol: float = figure("relative tolerance")
+    atol: float = figure("absolute tolerance")
 
 
 # The defaults of torch.testing.assert_close. It lists no f8 types: theirs is one unit in the last place.

@@ -25,6 +25,7 @@ from kernbench.common.errors import (
     exit_is_failure,
     text_of,
 )
+from kernbench.common.figures import figure
 from kernbench.common.program_line import ErrorPlace, ProgramLine, place_of, program_line
 from kernbench.common.units import whole_ps
 from kernbench.common.values import value
@@ -63,11 +64,11 @@ class PhaseSummary:
     ``longest_ns``: the duration of the longest request.
     """
 
-    phase: str
-    requests: int = 0
-    nbytes: int = 0
-    busy_ns: float
-    longest_ns: float = 0.0
+    phase: str = figure("the request type")
+    requests: int = figure("how many there were", default=0)
+    nbytes: int = figure("bytes of all", default=0)
+    busy_ns: float = figure("ns with at least one request in flight")
+    longest_ns: float = figure("the longest of them", default=0.0)
 
 
 @value(kw_only=True)

@@ -7,7 +7,7 @@ from itertools import chain
 
 from kernbench.common.errors import AbandonedError
 from kernbench.common.figures import figure
-from kernbench.common.ids import pe_part
+from kernbench.common.ids import pe_name, pe_part
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import value
 from kernbench.core.log import LAST_RECORD
@@ -46,18 +46,18 @@ class LaunchSplit:
     ``blocks``: the block sizes of the products, as m×k×n.
     """
 
-    name: str
+    name: str = figure("as the program calls it")
     title: str = figure(fallback="name")
-    algorithm: str | None = None
-    launches: int = 1
-    pe_count: int = 0
-    late_pes: int = 0
-    total_ns: float
-    before_ns: float = 0.0
-    kernel_ns: float = 0.0
-    after_ns: float = 0.0
-    slowest: PeCoord = figure(key="slowest_pe", default=(0, 0, 0))
-    slowest_ns: float = 0.0
+    algorithm: str | None = figure("the schedule or kernel of a collective", default=None)
+    launches: int = figure("launches of this name; the figures are of the longest", default=1)
+    pe_count: int = figure("PEs that ran it", default=0)
+    late_pes: int = figure("PEs that got the order after the common start", default=0)
+    total_ns: float = figure("from submission to completion")
+    before_ns: float = figure("control path from the host to the PEs", default=0.0)
+    kernel_ns: float = figure("from the first start of a kernel to the last end", default=0.0)
+    after_ns: float = figure("control path from the PEs to the host", default=0.0)
+    slowest: PeCoord = figure("the PE that ran longest", key="slowest_pe", show=pe_name, default=(0, 0, 0))
+    slowest_ns: float = figure("the time of that PE", default=0.0)
     shares: tuple[TimeShare, ...] = ()
     blocks: tuple[str, ...] = ()
 

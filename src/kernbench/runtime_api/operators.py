@@ -21,11 +21,11 @@ class OperatorUse:
     ``ns``: the time from calls to returns, transfers included. ``modelled``: False if the host computed the operator.
     """
 
-    name: str
-    calls: int
-    launches: int
-    ns: float
-    modelled: bool = True
+    name: str = figure("the operator")
+    calls: int = figure("its calls")
+    launches: int = figure("launches of these calls")
+    ns: float = figure("from calls to returns, in ns")
+    modelled: bool = figure("False if the host computed it", default=True)
 
 
 @value

@@ -58,19 +58,19 @@ class Comparison:
     types), else empty. ``line``: the program line of a failed comparison.
     """
 
-    name: str
-    elements: int = 0
-    wrong: int = 0
-    max_abs_error: float = 0.0
-    max_rel_error: float = 0.0
+    name: str = figure("as the program calls it")
+    elements: int = figure("compared values", default=0)
+    wrong: int = figure("wrong values", default=0)
+    max_abs_error: float = figure("the largest difference", default=0.0)
+    max_rel_error: float = figure("the largest difference, as a share of the expected value", default=0.0)
     tolerance: Tolerance = figure(inline=True)
     first_wrong: Mismatch | None = None
     pes: int = 0
     wrong_pes: tuple[PeCoord, ...] = ()
-    reason: str = ""
+    reason: str = figure("the reason if nothing was compared", default="")
     line: ProgramLine | None = figure(stored=False, default=None)
 
-    @derived_after("name")
+    @derived_after("name", "whether all values are close")
     def passed(self) -> bool:
         """True when all elements are close."""
         return not self.wrong and not self.reason
