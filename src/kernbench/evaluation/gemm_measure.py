@@ -22,8 +22,9 @@ from kernbench.messages.control import PeReport
 from kernbench.observe.statistics import union_ps
 from kernbench.observe.works import ENGINE_OF
 from kernbench.runtime_api.bench_registry import lookup_bench
-from kernbench.runtime_api.bench_runner import BenchResult, run_bench
+from kernbench.runtime_api.bench_runner import BenchResult
 from kernbench.runtime_api.launch_report import launches_of
+from kernbench.runtime_api.run_request import PreparedRun
 from kernbench.topology.builder import Topology
 
 BENCH = "matmul-composite"
@@ -58,19 +59,13 @@ class GemmStudy:
         )
 
     def _run(self, shape: GemmShape, variant: str, pipeline: IdealPipeline) -> GemmRun:
-        engine = GraphEngine(self.topology)
-        params = {"m": shape.m, "k": shape.k, "n": shape.n, "variant": variant, "dtype": self.dtype}
-        result = run_bench(
-            topology=self.topology,
-            bench_fn=lookup_bench(BENCH),
-            device=f"sip:{self.sip}",
-            engine_factory=lambda *_: engine,
-            params=[f"bench.{name}={value}" for name, value in params.items()],
-            verify=True,
-        )
+        values = {"m": shape.m, "k": shape.k, "n": shape.n, "variant": variant, "dtype": self.dtype}
+        params = [f"bench.{name}={value}" for name, value in values.items()]
+        bench, device = lookup_bench(BENCH), f"sip:{self.sip}"
+        result = PreparedRun(bench=bench, machine=self.topology, params=params, device=device, verify=True).run()
         if result.error is not None:
             raise result.error
-        return _Measurement(engine, result, self.dtype).run(shape, variant, pipeline)
+        return _Measurement(result.engine, result, self.dtype).run(shape, variant, pipeline)
 
 
 @state

@@ -99,31 +99,32 @@ class ProgramOptions:
     bench: str | None = option(
         "Run this bench: a name of 'kernbench list', or a function of a file.",
         metavar="NAME|FILE.py[:FUNCTION]",
-        commands=PAGES,
         keyword="program",
     )
     script: str | None = option(
-        "Run a whole file as the program, with the arguments after --.",
-        metavar="FILE.py",
-        commands=PAGES,
-        keyword="script",
+        "Run a whole file as the program, with the arguments after --.", metavar="FILE.py", keyword="script"
     )
-    args: tuple[str, ...] = option(default=(), commands=PAGES, keyword="args")
+    args: tuple[str, ...] = option(default=(), keyword="args")
     as_cuda: bool = option(
         'Map the PyTorch device "cuda" to the machine (with --script).',
         False,
-        commands=PAGES,
         keyword="as_cuda",
         setting="torch.as_cuda",
     )
     params: tuple[str, ...] = option(default=(), keyword="params")
     settings: tuple[str, ...] = option(default=(), keyword="settings")
-    strict: bool = option("Fail at a PyTorch operator that the host would compute.", False, setting="torch.strict")
+    strict: bool = option(
+        "Fail at a PyTorch operator that the host would compute.", False, setting="torch.strict", commands=SWEEPS
+    )
     from_load: bool = option(
-        "Count the initialisation of a PyTorch program in its time.", False, setting="torch.from_load"
+        "Count the initialisation of a PyTorch program in its time.", False, setting="torch.from_load", commands=SWEEPS
     )
     points: int | None = option(
-        "Run only the first N x values of a Triton benchmark.", metavar="N", keyword="points", setting="triton.points"
+        "Run only the first N x values of a Triton benchmark.",
+        metavar="N",
+        keyword="points",
+        setting="triton.points",
+        commands=SWEEPS,
     )
 
     @property
@@ -270,7 +271,7 @@ class ObservationOptions:
 class RunRequest:
     """The choices of a user for a run, in groups. ``prepare_run`` loads and checks them."""
 
-    program: ProgramOptions = group(ProgramOptions, "Program")
+    program: ProgramOptions = group(ProgramOptions, "Program", commands=PAGES)
     machine: MachineOptions = group(MachineOptions, "Machine")
     data: DataOptions = group(DataOptions, "Data", scope="simulation")
     limits: LimitOptions = group(LimitOptions, "Limits", commands=PAGES, scope="simulation")
