@@ -132,7 +132,7 @@ class BenchRegistry:
     def lookup(self, name: str) -> Bench:
         """Return the bench called ``name``. Raises UnknownNameError, which lists all benches, if there is none."""
         self._load_group()
-        bench = self._benches.get(_normalise(name))
+        bench = self._benches.get(name.replace("_", "-"))
         if bench is None:
             hint = "name your own file as path/to/file.py[:function]"
             raise UnknownNameError("bench", name, tuple(sorted(self._benches)), hint)
@@ -175,10 +175,6 @@ def _load_point(point: importlib.metadata.EntryPoint) -> None:
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise BenchError(f"entry point {point.name} = {point.value!r} of {point.group} failed: {reason}") from error
-
-
-def _normalise(name: str) -> str:
-    return name.replace("_", "-")
 
 
 def _check_bench(bench: Bench) -> None:
