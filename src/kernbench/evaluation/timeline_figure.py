@@ -22,7 +22,7 @@ MOST_LANES = 4
 """Maximum number of lanes of an engine. With more, it has a single row, in which work overlaps."""
 LETTER = 0.0088
 """Width of a character as a share of the picture's width"""
-_TILE = re.compile(r"(?P<what>.*) (?P<tile>\d+(?:,\d+)+)")
+_TILE = re.compile(r"(.*) (\d+(?:,\d+)+)")
 
 
 @value
@@ -59,13 +59,10 @@ def _bars(events: list[dict[str, Any]]) -> Iterator[Bar]:
     threads = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     for event in events:
         if event["ph"] == "X":
-            yield _bar(processes[event["pid"]], threads[event["tid"]], event["name"], event["ts"], event["dur"])
-
-
-def _bar(process: str, row: str, name: str, ts: float, dur: float) -> Bar:
-    match = _TILE.fullmatch(name)
-    label, tile = (match["what"], match["tile"]) if match else (name, "")
-    return Bar(process, row, label, ts * 1000, dur * 1000, tile)
+            match = _TILE.fullmatch(event["name"])
+            label, tile = match.groups() if match else (event["name"], "")
+            times_ns = event["ts"] * 1000, event["dur"] * 1000
+            yield Bar(processes[event["pid"]], threads[event["tid"]], label, *times_ns, tile)
 
 
 def draw_timeline(bars: Iterable[Bar], pe: str, memory: str, path: Path) -> None:

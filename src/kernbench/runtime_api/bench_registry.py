@@ -138,8 +138,9 @@ class BenchRegistry:
     def lookup(self, name: str) -> Bench:
         """Return the bench called ``name``. Raises UnknownNameError, which lists all benches, if there is none."""
         self._load_group()
-        self._load_module(_normalise(name))
-        bench = self._benches.get(_normalise(name))
+        bench_name = name.replace("_", "-")
+        self._load_module(bench_name)
+        bench = self._benches.get(bench_name)
         if bench is None:
             self._load_packages()
             hint = "name your own file as path/to/file.py[:function]"
@@ -198,10 +199,6 @@ def _load_point(point: importlib.metadata.EntryPoint) -> None:
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise BenchError(f"entry point {point.name} = {point.value!r} of {point.group} failed: {reason}") from error
-
-
-def _normalise(name: str) -> str:
-    return name.replace("_", "-")
 
 
 def _check_bench(bench: Bench) -> None:

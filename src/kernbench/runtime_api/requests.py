@@ -109,7 +109,10 @@ def purpose_of(msg: HostMsg, fmt: AddressFormat) -> Purpose:
             sips = {sip for sip, _, _ in msg.targets}
             return Purpose("launch", sips.pop() if len(sips) == 1 else None, algorithm=msg.algorithm)
         case MemoryWriteMsg() | MemoryReadMsg():
-            return Purpose(_choose_phase(msg), PhysAddr.decode(msg.pa, fmt).sip_id, msg.nbytes)
+            phase: RequestPhase = "d2h"
+            if isinstance(msg, MemoryWriteMsg):
+                phase = "h2d" if msg.pattern is None else "init"
+            return Purpose(phase, PhysAddr.decode(msg.pa, fmt).sip_id, msg.nbytes)
         case MmuMapMsg() | MmuUnmapMsg():
             return Purpose("map" if isinstance(msg, MmuMapMsg) else "unmap", msg.sip)
         case PeDmaMsg():
@@ -118,12 +121,6 @@ def purpose_of(msg: HostMsg, fmt: AddressFormat) -> Purpose:
             return Purpose("queues", msg.pe[0])
         case _:
             return Purpose("other", None)
-
-
-def _choose_phase(msg: MemoryWriteMsg | MemoryReadMsg) -> RequestPhase:
-    if isinstance(msg, MemoryReadMsg):
-        return "d2h"
-    return "h2d" if msg.pattern is None else "init"
 
 
 @value(kw_only=True)
