@@ -45,7 +45,7 @@ from kernbench.evaluation.sweep_spec import (
 )
 from kernbench.runtime_api.bench_registry import Bench, load_bench
 from kernbench.runtime_api.frontends import frontend_settings
-from kernbench.runtime_api.overrides import Part, part_of
+from kernbench.runtime_api.overrides import OverrideTarget, part_of
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import compile_topology, is_machine_name, machine_file, topology_file
 from kernbench.topology.spec import TopologySpec
@@ -126,7 +126,7 @@ class _Checker:
             return next((each.message for each in error.problems if each.source == source), "")
         return ""
 
-    def _apply(self, part: Part, texts: Sequence[str]) -> None:
+    def _apply(self, part: OverrideTarget, texts: Sequence[str]) -> None:
         """Raise ConfigError for values that the bench, a front end or the machine rejects."""
         if part == "frontends":
             frontend_settings(texts)

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Sequence
 from kernbench.core.clock import NEVER, Clock
 from kernbench.transport.packets import arrive, collect, deliver, join_queue, offer, refill, resume
 from kernbench.transport.probe import Course, Probe
-from kernbench.transport.state import Input, Link, LinkUse, Packet, Port, Route, Transfer
+from kernbench.transport.state import Link, LinkUse, Packet, PacketInput, Port, Route, Transfer
 from kernbench.transport.timing import AT_ONCE, LinkFigures, Profile
 from kernbench.transport.watch import Watch
 
@@ -210,7 +210,7 @@ class Express:
         self._arrived = self._arrive
         self._unclaimed: dict[Transfer, Profile] = {}  # in flight, without claims yet, in order of admission
         self._carried: list[Route] = []  # routes with delivered traffic that the links' figures do not include yet
-        self._claims: defaultdict[Input, Claims] = defaultdict(Claims)
+        self._claims: defaultdict[PacketInput, Claims] = defaultdict(Claims)
         self._reported: dict[Transfer, list[int]] = {}  # by transfer that once was packets: packets granted, by link
         self._nowhere = Link(clock, -1, ("", ""), LinkFigures(1.0, 0, NEVER, 1), watch, self.measure, arrive)
         self._nowhere.fifo = deque(maxlen=0)
@@ -396,7 +396,7 @@ class Express:
             port.ready_at = port_end
             port.express_free_at = max(port.express_free_at, port_end)
 
-    def revoke(self, inputs: Iterable[Input]) -> None:
+    def revoke(self, inputs: Iterable[PacketInput]) -> None:
         """Turn express transfers that use one of ``inputs`` into packets, and all that share a link with these."""
         now = self.clock.time
         used = [place for place in inputs if _carries_express(place, now)]
@@ -417,13 +417,13 @@ class Express:
                 refill(place, now)
         self.n_revoked += len(revoked)
 
-    def _closure(self, inputs: Iterable[Input], now: int) -> tuple[list[Transfer], list[Input]]:
+    def _closure(self, inputs: Iterable[PacketInput], now: int) -> tuple[list[Transfer], list[PacketInput]]:
         """Return the express transfers connected to ``inputs``, in order of admission, and all places that they claim.
 
         ``Transfer.admission`` gives this order. ``Transfer.serial`` does not, as it is assigned before the admission.
         """
         revoked: dict[int, Transfer] = {}
-        touched: dict[int, Input] = {}
+        touched: dict[int, PacketInput] = {}
         unseen = list(inputs)
         while unseen:
             place = unseen.pop()
@@ -443,7 +443,7 @@ class Express:
                     unseen += [transfer.port, *transfer.route.links]
         return [revoked[n] for n in sorted(revoked)], [touched[i] for i in sorted(touched)]
 
-    def _unclaim(self, place: Input, now: int) -> None:
+    def _unclaim(self, place: PacketInput, now: int) -> None:
         """Reset a link or port to its state without express transfers."""
         claims = self._claims[place]
         first = claims.queue[0]
@@ -475,7 +475,7 @@ class Express:
         """Account for the links that were granted to packet ``number``, and put the packet at the place of its head."""
         profile, links, begin = transfer.profile, transfer.route.links, transfer.start_ps
         size = transfer.size_of(transfer.resumed_at + number)
-        here: Input = transfer.port
+        here: PacketInput = transfer.port
         hop = tail = 0
         start = begin
         while hop < len(links) and begin + profile.start(number, hop) <= now:
@@ -559,6 +559,6 @@ class Express:
         self.clock.call_at(start + profile.latency_ps, self._arrived, transfer, transfer.route.deliver_rank)
 
 
-def _carries_express(place: Input, now: int) -> bool:
+def _carries_express(place: PacketInput, now: int) -> bool:
     """Return False if certainly no express transfer uses ``place`` now or later."""
     return place.express_free_at > now and not (place.users if isinstance(place, Link) else place.queue)

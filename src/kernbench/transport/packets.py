@@ -20,7 +20,7 @@ from bisect import insort
 
 from kernbench.core.clock import NEVER, RANK_ARBITRATE
 from kernbench.transport.probe import begin_probe
-from kernbench.transport.state import Input, Link, Packet, Port, Transfer
+from kernbench.transport.state import Link, Packet, PacketInput, Port, Transfer
 from kernbench.transport.timing import Supply
 
 
@@ -84,7 +84,7 @@ def refill(port: Port, now: int) -> None:
     request(packet.links[0], port, when)
 
 
-def request(link: Link, source: Input, when: int) -> None:
+def request(link: Link, source: PacketInput, when: int) -> None:
     """Request ``link`` for the front packet of ``source``; the request is valid from ``when`` on."""
     now = link.clock.time
     if when <= now and link.free_at <= now and not (link.requests and link.requests[0][0] <= now):
@@ -133,7 +133,7 @@ def arbitrate(link: Link) -> None:
         arm(link, now)
 
 
-def grant(link: Link, source: Input, now: int) -> None:
+def grant(link: Link, source: PacketInput, now: int) -> None:
     """Send the front packet of ``source``."""
     packet = source.fifo.popleft()
     size = packet.size
@@ -205,7 +205,7 @@ def _leave_fifo(link: Link, packet: Packet, tail: int, now: int) -> None:
         request(following.links[following.hop], link, tail)
 
 
-def offer(source: Input, when: int) -> None:
+def offer(source: PacketInput, when: int) -> None:
     """Enter the request of the front packet for its next link, from ``when`` on."""
     packet = source.fifo[0]
     request(packet.links[packet.hop], source, when)

@@ -13,7 +13,7 @@ from kernbench.common.errors import TransportError
 from kernbench.common.units import ps_to_ns
 from kernbench.common.values import value
 from kernbench.core.clock import NEVER, RANK_ARRIVE, RANK_DELIVER, Clock
-from kernbench.transport.timing import AT_ONCE, LinkFigures, Pace, Profile, Supply, Timing
+from kernbench.transport.timing import AT_ONCE, LinkFigures, Pace, Profile, RouteTiming, Supply
 
 if TYPE_CHECKING:
     from kernbench.transport.probe import Probe
@@ -101,7 +101,7 @@ class LinkWatch(Protocol):
     on: bool
     keeps_links: bool
 
-    def note_grant(self, link: Link, source: Input, transfer: Transfer, now: int) -> None:
+    def note_grant(self, link: Link, source: PacketInput, transfer: Transfer, now: int) -> None:
         """Record that a packet is granted the link."""
 
     def note_stall(self, link: Link, transfer: Transfer) -> None:
@@ -167,7 +167,7 @@ class Link(Waiting):
         self.measure = measure
         self.arrive = arrive
         self.free_at = 0
-        self.requests: list[tuple[int, int, Input]] = []  # (time from which valid, index of the input, input)
+        self.requests: list[tuple[int, int, PacketInput]] = []  # (time from which valid, index of the input, input)
         self.armed_at = NEVER
         self.used = 0
         self.credits: deque[tuple[int, int]] = deque()
@@ -245,7 +245,7 @@ class Port(Waiting):
         self.patience = self.interval = packets if self.looks else _ENDLESS
 
 
-Input: TypeAlias = Link | Port
+PacketInput: TypeAlias = Link | Port
 """The place where a packet waits for a link: the FIFO behind another link, or a port"""
 
 
@@ -258,7 +258,7 @@ class Route:
 
     __slots__ = ("carried", "deliver_rank", "links", "packet_bytes", "timing")
 
-    def __init__(self, links: tuple[Link, ...], timing: Timing) -> None:
+    def __init__(self, links: tuple[Link, ...], timing: RouteTiming) -> None:
         self.links = links
         self.timing = timing
         self.packet_bytes = links[0].figures.packet_bytes

@@ -121,7 +121,7 @@ class Profile:
         return self.started_bytes(hop, after) - self.gone_packets(beyond, after) * self.packet_bytes
 
 
-class Timing:
+class RouteTiming:
     """The times of transfers over links of certain figures, shared by all routes over such links.
 
     Machines consist of equal parts, so a machine needs few timings. The data that every transfer reads therefore stays
