@@ -28,7 +28,7 @@ BUSIEST_LINKS = 5
 
 
 @value
-class FlowSpan:
+class Span:
     """The time from the first request of a flow to its last completion."""
 
     start_ps: int
@@ -101,7 +101,7 @@ def probe_case(
     )
 
 
-def run_once(engine: GraphEngine, flows: Sequence[ProbeFlow], nbytes: int) -> tuple[FlowSpan, ...]:
+def run_once(engine: GraphEngine, flows: Sequence[ProbeFlow], nbytes: int) -> tuple[Span, ...]:
     """Run one transaction per flow, all at once; return the span of each flow."""
     handles = [engine.submit(transaction(flow, nbytes)) for flow in flows]
     for handle in handles:
@@ -109,7 +109,7 @@ def run_once(engine: GraphEngine, flows: Sequence[ProbeFlow], nbytes: int) -> tu
     return tuple(_span(handle) for handle in handles)
 
 
-def run_streams(engine: GraphEngine, flows: Sequence[ProbeFlow], plan: StreamPlan) -> tuple[FlowSpan, ...]:
+def run_streams(engine: GraphEngine, flows: Sequence[ProbeFlow], plan: StreamPlan) -> tuple[Span, ...]:
     """Run a stream per flow, all at once, and return their spans.
 
     Flows of the host run one after another, since the host has no descriptor queue.
@@ -122,7 +122,7 @@ def run_streams(engine: GraphEngine, flows: Sequence[ProbeFlow], plan: StreamPla
     return tuple(spans[at] for at in range(len(flows)))
 
 
-def _host_stream(engine: GraphEngine, flow: ProbeFlow, plan: StreamPlan) -> FlowSpan:
+def _host_stream(engine: GraphEngine, flow: ProbeFlow, plan: StreamPlan) -> Span:
     """Run transactions of the host; a new one starts when the oldest has ended."""
     start_ps = ns_to_ps(engine.now)
     in_flight: deque[RequestHandle] = deque()
@@ -132,11 +132,11 @@ def _host_stream(engine: GraphEngine, flow: ProbeFlow, plan: StreamPlan) -> Flow
         in_flight.append(engine.submit(transaction(flow, plan.nbytes, number)))
     for handle in in_flight:
         engine.wait(handle)
-    return FlowSpan(start_ps, max(handle.ended_ps for handle in in_flight))
+    return Span(start_ps, max(handle.ended_ps for handle in in_flight))
 
 
-def _span(handle: RequestHandle) -> FlowSpan:
-    return FlowSpan(handle.submitted_ps, handle.ended_ps)
+def _span(handle: RequestHandle) -> Span:
+    return Span(handle.submitted_ps, handle.ended_ps)
 
 
 def _transaction(topology: Topology, flows: Sequence[ProbeFlow], at: int, nbytes: int, latency_ps: int) -> Transaction:
@@ -186,7 +186,7 @@ def stream_plan(engine: GraphEngine, flows: Sequence[ProbeFlow], nbytes: int) ->
     )
 
 
-def _measure_streams(topology: Topology, flows: Sequence[ProbeFlow]) -> tuple[Sustained, tuple[FlowSpan, ...]]:
+def _measure_streams(topology: Topology, flows: Sequence[ProbeFlow]) -> tuple[Sustained, tuple[Span, ...]]:
     nbytes = min(STREAM_BYTES, *(flow.room_bytes for flow in flows))
     plan = stream_plan(GraphEngine(topology, enable_data=False), flows, nbytes)
     engine = GraphEngine(topology, enable_data=False)
@@ -212,9 +212,7 @@ def _busiest(engine: GraphEngine) -> tuple[LinkLoad, ...]:
     return tuple(sorted(loads, key=lambda load: -load.utilisation)[:BUSIEST_LINKS])
 
 
-def _crowd(
-    flows: Sequence[ProbeFlow], once: Sequence[FlowSpan], streams: Sequence[FlowSpan], sustained: Sustained
-) -> Crowd:
+def _crowd(flows: Sequence[ProbeFlow], once: Sequence[Span], streams: Sequence[Span], sustained: Sustained) -> Crowd:
     streamed = sustained.nbytes * sustained.transactions
     return Crowd(
         initiators=tuple(flow.initiator for flow in flows),
