@@ -204,8 +204,7 @@ class Network:
         """Return the port of ``node`` for ``channel``, such as a DMA queue; the first call makes the port."""
         port = self._ports.get((node, channel))
         if port is None:
-            index, resume = PORT_INDEX_BASE + len(self._ports), self.express.resume
-            port = self._ports[node, channel] = Port(index, node, resume, looks=self.express_enabled)
+            port = self._ports[node, channel] = Port(PORT_INDEX_BASE + len(self._ports), node)
         return port
 
     def route(self, nodes: Sequence[str]) -> Route:
