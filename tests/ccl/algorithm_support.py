@@ -15,7 +15,7 @@ from kernbench.ccl.loading import Algorithm, load_algorithm
 from kernbench.ccl.queues import install_edges
 from kernbench.ccl.rings import ring_of_all
 from kernbench.ccl.testing import MockMachine
-from kernbench.ccl.topologies import Edge, fabric_edges
+from kernbench.ccl.topologies import QueueEdge, fabric_edges
 from kernbench.common.dtypes import dtype as element_type
 from kernbench.engine.engine import GraphEngine, Observer
 from kernbench.engine.queues import queue_pairs_of
@@ -112,7 +112,7 @@ class Collective:
 
     topology: Topology
     kernel: Callable[..., object]
-    edges: list[Edge]
+    edges: list[QueueEdge]
     pes: list[PeCoord]
     args: Mapping[int, tuple[Any, ...]]
     tensors: list[Shards]

@@ -8,7 +8,7 @@ from typing import Any
 
 from compiled import compiled
 from kernbench.ccl.config import AlgorithmConfig
-from kernbench.ccl.topologies import Edge
+from kernbench.ccl.topologies import QueueEdge
 from kernbench.common.config import read_model
 from kernbench.messages.requests import PeCoord
 from kernbench.topology.builder import Topology
@@ -32,7 +32,7 @@ def config(**values: Any) -> AlgorithmConfig:
     return AlgorithmConfig(**{"name": "test", "module": "m.test", "topology": "ring_1d", **values})
 
 
-def by_source(edges: Iterable[Edge]) -> dict[PeCoord, dict[str, PeCoord]]:
+def by_source(edges: Iterable[QueueEdge]) -> dict[PeCoord, dict[str, PeCoord]]:
     """Where every direction of every PE leads; none is given twice."""
     found: defaultdict[PeCoord, dict[str, PeCoord]] = defaultdict(dict)
     for src, direction, dst in edges:

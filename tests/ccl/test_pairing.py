@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.ccl.queues import QueueEnd, pair_queues, unite
-from kernbench.ccl.topologies import Edge, fabric_edges, intercube_edges
+from kernbench.ccl.topologies import QueueEdge, fabric_edges, intercube_edges
 from kernbench.common.errors import IpcqError
 from kernbench.messages.requests import PeCoord
 
@@ -18,13 +18,13 @@ SPEC = machine().spec
 A, B, C, D = (0, 0, 0), (0, 0, 1), (0, 0, 2), (1, 0, 0)
 
 
-def ends(*edges: Edge) -> dict[tuple[PeCoord, str], QueueEnd]:
+def ends(*edges: QueueEdge) -> dict[tuple[PeCoord, str], QueueEnd]:
     found = pair_queues(edges, SPEC)
     assert len({(end.pe, end.direction) for end in found}) == len(found)
     return {(end.pe, end.direction): end for end in found}
 
 
-def peers(*edges: Edge) -> dict[tuple[PeCoord, str], str]:
+def peers(*edges: QueueEdge) -> dict[tuple[PeCoord, str], str]:
     return {key: end.peer_direction for key, end in ends(*edges).items()}
 
 
@@ -103,7 +103,7 @@ def test_a_receiving_queue_whose_name_is_taken_names_both_edges() -> None:
         ([(A, "E", (0, 0, -1))], r"this machine has pe 0..7, not -1"),
     ],
 )
-def test_edges_that_cannot_be_installed(edges: list[Edge], says: str) -> None:
+def test_edges_that_cannot_be_installed(edges: list[QueueEdge], says: str) -> None:
     with pytest.raises(IpcqError, match=says):
         pair_queues(edges, SPEC)
 

@@ -11,8 +11,7 @@ from compiled import compiled
 from kernbench.common.errors import UnsupportedError
 from kernbench.di.registry import REGISTRY
 from kernbench.engine.engine import GraphEngine
-from kernbench.engine.machine import Machine
-from kernbench.engine.part import Component, Outcome
+from kernbench.engine.machine import Component, Machine, Outcome
 from kernbench.messages.requests import HostMsg, PeDmaMsg
 from kernbench.policy.address.phyaddr import PhysAddr
 

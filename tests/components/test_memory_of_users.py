@@ -13,7 +13,7 @@ from kernbench.components.hbm_ctrl import HbmCtrl
 from kernbench.components.memory import Memory, MemoryAccess
 from kernbench.components.sram import Sram
 from kernbench.engine.engine import GraphEngine
-from kernbench.engine.part import Component
+from kernbench.engine.machine import Component
 from kernbench.messages.requests import PeDmaMsg
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.runtime_api.bench_registry import known_benches

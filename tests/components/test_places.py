@@ -23,12 +23,12 @@ from kernbench.components.pe_cpu import SerialCpu
 from kernbench.components.pe_gemm import PeGemm
 from kernbench.components.pe_math import PeMath
 from kernbench.components.pe_tcm import PeTcm
-from kernbench.di.part import KINDS
+from kernbench.di.part import CALLED, COMPONENT_CALLS, KINDS, OTHER_CALLS, called_at
 from kernbench.di.registry import REGISTRY, Registry
 from kernbench.engine import engine as engine_module
 from kernbench.engine import part_check
 from kernbench.engine.engine import GraphEngine
-from kernbench.engine.part import CALLED, COMPONENT_CALLS, OTHER_CALLS, Component, called_at
+from kernbench.engine.machine import Component
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology.builder import Topology, resolve_topology
 

@@ -26,7 +26,7 @@ from kernbench.probe.memory_case import (
     saturate,
     slices_of,
 )
-from kernbench.topology.hbm_places import Places
+from kernbench.topology.hbm_places import BurstPlaces
 
 BURSTS = 1000
 CHANNEL = ("cube.hbm.num_pcs=2", "cube.hbm.refresh=all-bank")
@@ -168,7 +168,7 @@ def test_streams_take_turns_and_the_last_ones_write():
 def test_one_group_is_one_group(channels):
     for each in channels:
         pas = [access.pa for access, _ in islice(each.steps("one_group_256B"), 400)]
-        places = Places(each.banks, each.num_pcs, each.fields).of(np.array(pas) // 32)
+        places = BurstPlaces(each.banks, each.num_pcs, each.fields).of(np.array(pas) // 32)
         assert set(places["group"].tolist()) == {1}
         assert len(set(places["stack"].tolist())) == 2
 

@@ -14,8 +14,7 @@ from kernbench.common.errors import AbandonedError
 from kernbench.common.ids import HOST
 from kernbench.common.units import ns_to_ps
 from kernbench.engine.engine import GraphEngine
-from kernbench.engine.machine import Machine
-from kernbench.engine.part import Component, Done, Outcome
+from kernbench.engine.machine import Component, Done, Machine, Outcome
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.control import PeReport
 from kernbench.messages.requests import (

@@ -85,7 +85,6 @@ class Run:
     events: int
     admitted: int
     revoked: int
-    resumed: int
 
 
 def carried(net: Network, tables: Observed) -> dict[tuple[str, str, int], tuple[int, int, int]]:
@@ -156,7 +155,7 @@ def run(scenario: Scenario, *, express: bool) -> Run:
         carried(net, tables),
     )
     path = net.express
-    return Run(outcome, net.clock.n_events - calls, path.n_admitted, path.n_revoked, path.n_resumed)
+    return Run(outcome, net.clock.n_events - calls, path.n_admitted, path.n_revoked)
 
 
 def random_scenario(rng: Random, *, cyclic: bool = False, fed: float = 0.0) -> Scenario:

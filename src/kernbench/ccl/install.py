@@ -21,7 +21,7 @@ from kernbench.ccl.loading import (
     note_settings,
 )
 from kernbench.ccl.queues import InstalledQueues, install_edges, prepare_queues, release_rings, uninstall
-from kernbench.ccl.topologies import Edge, rank_edges, ranks_are_sips, world_size_of
+from kernbench.ccl.topologies import QueueEdge, rank_edges, ranks_are_sips, world_size_of
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
@@ -46,7 +46,7 @@ __all__ = [
 
 
 _PE: TypeAlias = tuple[StrictInt, StrictInt, StrictInt]
-_EDGE: TypeAdapter[Edge] = TypeAdapter(tuple[_PE, Annotated[StrictStr, Field(min_length=1)], _PE])
+_EDGE: TypeAdapter[QueueEdge] = TypeAdapter(tuple[_PE, Annotated[StrictStr, Field(min_length=1)], _PE])
 
 
 class PlacedPe(NamedTuple):
@@ -93,7 +93,7 @@ class RankLayout:
             return lambda pe: pe[0]
         return {pes[0]: rank for rank, pes in enumerate(self.ranks)}.get
 
-    def neighbor_table(self, edges: Sequence[Edge]) -> NeighborTable:
+    def neighbor_table(self, edges: Sequence[QueueEdge]) -> NeighborTable:
         """Return the neighbours of every rank; if a direction has several peers, only the first is included."""
         rank_of, leaders = self.rank_finder(), self.leaders
         table: dict[int, dict[str, Peer]] = {rank: {} for rank in range(len(self.ranks))}
@@ -111,7 +111,7 @@ def layout_of(algorithm: Algorithm, spec: TopologySpec) -> RankLayout:
     return RankLayout(ranks, ranks_are_sips(spec, config))
 
 
-def edges_of(algorithm: Algorithm, spec: TopologySpec) -> list[Edge]:
+def edges_of(algorithm: Algorithm, spec: TopologySpec) -> list[QueueEdge]:
     """Return the edges of the topology; the algorithm's function ``neighbors``, if it has one, may change them.
 
     A direction that ``neighbors`` changes or adds joins each PE of the rank to the same PE of the peer; all other
@@ -125,7 +125,7 @@ def edges_of(algorithm: Algorithm, spec: TopologySpec) -> list[Edge]:
     return _change_edges(edges, layout_of(algorithm, spec), algorithm.neighbors, f"algorithm {algorithm.config.name!r}")
 
 
-def _edge(entry: Any, label: str) -> Edge:
+def _edge(entry: Any, label: str) -> QueueEdge:
     """Check an entry of a topology's list and return it as an edge."""
     try:
         return _EDGE.validate_python(entry)
@@ -134,13 +134,13 @@ def _edge(entry: Any, label: str) -> Edge:
         raise InputError(f"{label}: returned {entry!r}; every entry has the form {form}") from None
 
 
-def _change_edges(edges: list[Edge], layout: RankLayout, neighbors: Neighbors, label: str) -> list[Edge]:
+def _change_edges(edges: list[QueueEdge], layout: RankLayout, neighbors: Neighbors, label: str) -> list[QueueEdge]:
     n = len(layout.ranks)
     base = layout.neighbor_table(edges)
     wanted = {rank: _answer(neighbors, rank, n, base[rank], label) for rank in range(n)}
     rank_of = layout.rank_finder()
 
-    def stays(edge: Edge) -> bool:
+    def stays(edge: QueueEdge) -> bool:
         rank, peer = rank_of(edge[0]), rank_of(edge[2])
         return rank is None or peer is None or rank == peer or wanted[rank].get(edge[1]) == peer
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from kernbench.ccl.queues import by_pe, pair_queues, queue_setups
-from kernbench.ccl.topologies import Edge
+from kernbench.ccl.topologies import QueueEdge
 from kernbench.common.dtypes import F32, U8, Array, Shape, row_major
 from kernbench.common.dtypes import dtype as element_type
 from kernbench.common.errors import (
@@ -444,7 +444,7 @@ class MockMachine:
     def __init__(
         self,
         spec: TopologySpec,
-        edges: Sequence[Edge],
+        edges: Sequence[QueueEdge],
         *,
         n_slots: int = 4,
         slot_size: int = 4096,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from kernbench.ccl.config import AlgorithmSettings, QueueSettings
 from kernbench.ccl.diagnostics import trace_if_asked
 from kernbench.ccl.loading import as_ccl_config
-from kernbench.ccl.topologies import Edge, direct_direction
+from kernbench.ccl.topologies import QueueEdge, direct_direction
 from kernbench.common.errors import AllocationError, IpcqError, KernbenchError
 from kernbench.common.ids import pe_name
 from kernbench.common.values import value
@@ -49,7 +49,7 @@ class Reservation:
 class InstalledQueues:
     """An installation: its edges, its memory, and an install message for each PE with queues, in PE order."""
 
-    edges: tuple[Edge, ...]
+    edges: tuple[QueueEdge, ...]
     settings: QueueSettings
     reservations: tuple[Reservation, ...]
     messages: tuple[IpcqInitMsg, ...]
@@ -68,7 +68,7 @@ class InstalledQueues:
 
 
 def prepare_queues(
-    engine: GraphEngine, edges: Sequence[Edge], settings: QueueSettings | AlgorithmSettings
+    engine: GraphEngine, edges: Sequence[QueueEdge], settings: QueueSettings | AlgorithmSettings
 ) -> InstalledQueues:
     """Reserve rings for the queues of ``edges`` and return the install messages, for the caller to submit in any order.
 
@@ -115,7 +115,7 @@ def prepare_queues(
 
 
 def install_edges(
-    engine: GraphEngine, edges: Sequence[Edge], settings: QueueSettings | AlgorithmSettings
+    engine: GraphEngine, edges: Sequence[QueueEdge], settings: QueueSettings | AlgorithmSettings
 ) -> InstalledQueues:
     """Install queues for ``edges``, on all PEs or on none, and wait for the end. Raises as ``prepare_queues``."""
     queues = prepare_queues(engine, edges, settings)
@@ -263,17 +263,17 @@ class QueueEnd(NamedTuple):
     receives: bool
 
 
-def edge_text(edge: Edge) -> str:
+def edge_text(edge: QueueEdge) -> str:
     """Return the text of an edge for errors."""
     return f"{pe_name(edge[0])} {edge[1]} -> {pe_name(edge[2])}"
 
 
-def unite(*lists: Iterable[Edge]) -> list[Edge]:
+def unite(*lists: Iterable[QueueEdge]) -> list[QueueEdge]:
     """Return the edges of all lists in order, without duplicates."""
     return list(dict.fromkeys(edge for edges in lists for edge in edges))
 
 
-def pair_queues(edges: Sequence[Edge], spec: TopologySpec) -> list[QueueEnd]:
+def pair_queues(edges: Sequence[QueueEdge], spec: TopologySpec) -> list[QueueEnd]:
     """Return the ends of all queues: an end for each edge in order, then the ends that only receive.
 
     The reverse of an edge is the opposite direction of its peer if that direction leads back; otherwise it is any
@@ -297,10 +297,10 @@ def pair_queues(edges: Sequence[Edge], spec: TopologySpec) -> list[QueueEnd]:
     return ends + receivers
 
 
-_ByName = dict[tuple[PeCoord, str], Edge]
+_ByName = dict[tuple[PeCoord, str], QueueEdge]
 
 
-def _check_edges(edges: Sequence[Edge], spec: TopologySpec) -> _ByName:
+def _check_edges(edges: Sequence[QueueEdge], spec: TopologySpec) -> _ByName:
     """Check edges and return them by PE and direction."""
     sizes = (spec.num_sips, spec.cubes_per_sip, spec.pes_per_cube)
     inside: set[PeCoord] = set()
@@ -320,13 +320,13 @@ def _check_edges(edges: Sequence[Edge], spec: TopologySpec) -> _ByName:
     return by_name
 
 
-def _check_pe(pe: PeCoord, sizes: tuple[int, int, int], edge: Edge) -> None:
+def _check_pe(pe: PeCoord, sizes: tuple[int, int, int], edge: QueueEdge) -> None:
     for name, index, size in zip(("sip", "cube", "pe"), pe, sizes, strict=True):
         if not 0 <= index < size:
             raise IpcqError(f"{edge_text(edge)}: this machine has {name} 0..{size - 1}, not {index}")
 
 
-def _opposites(edge: Edge) -> tuple[str, ...]:
+def _opposites(edge: QueueEdge) -> tuple[str, ...]:
     """Return the possible names of the direction back."""
     (sip, _, _), direction, (peer_sip, _, _) = edge
     if direction in OPPOSITE_DIRECTION:
@@ -336,20 +336,20 @@ def _opposites(edge: Edge) -> tuple[str, ...]:
     return _TREE.get(direction, ())
 
 
-def _reverses(edges: Sequence[Edge], by_name: _ByName) -> dict[Edge, Edge]:
+def _reverses(edges: Sequence[QueueEdge], by_name: _ByName) -> dict[QueueEdge, QueueEdge]:
     """Return the reverse of every edge that has one; the result has both directions."""
-    between: defaultdict[tuple[PeCoord, PeCoord], list[Edge]] = defaultdict(list)
+    between: defaultdict[tuple[PeCoord, PeCoord], list[QueueEdge]] = defaultdict(list)
     for edge in edges:
         between[edge[0], edge[2]].append(edge)
 
-    def opposite(edge: Edge) -> Iterable[Edge]:
+    def opposite(edge: QueueEdge) -> Iterable[QueueEdge]:
         named = (by_name.get((edge[2], name)) for name in _opposites(edge))
         return (back for back in named if back is not None and back[2] == edge[0])
 
-    def whichever(edge: Edge) -> Iterable[Edge]:
+    def whichever(edge: QueueEdge) -> Iterable[QueueEdge]:
         return between.get((edge[2], edge[0]), ())
 
-    reverse_of: dict[Edge, Edge] = {}
+    reverse_of: dict[QueueEdge, QueueEdge] = {}
     for candidates in (opposite, whichever):
         for edge in edges:
             if edge not in reverse_of:
@@ -359,7 +359,7 @@ def _reverses(edges: Sequence[Edge], by_name: _ByName) -> dict[Edge, Edge]:
     return reverse_of
 
 
-def _receiver_name(edge: Edge, by_name: _ByName) -> str:
+def _receiver_name(edge: QueueEdge, by_name: _ByName) -> str:
     """Return a free name for the queue that receives an edge without a reverse, and reserve it."""
     names = _opposites(edge) or (f"from_{edge[1]}",)
     free = next((name for name in names if (edge[2], name) not in by_name), None)

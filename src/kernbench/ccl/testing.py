@@ -22,7 +22,7 @@ from kernbench.ccl.layouts import leader_only, nth_pe, single_shard_per_rank
 from kernbench.ccl.loading import Algorithm, KernelArgs
 from kernbench.ccl.mock import MockMachine, kernel_name
 from kernbench.ccl.rings import ring_of_all
-from kernbench.ccl.topologies import TOPOLOGIES, Edge, Edges, TopologyFunction, fabric_edges
+from kernbench.ccl.topologies import TOPOLOGIES, Edges, QueueEdge, TopologyFunction, fabric_edges
 from kernbench.common.dtypes import Array
 from kernbench.common.dtypes import dtype as element_type
 from kernbench.common.errors import InputError, IpcqError
@@ -339,7 +339,7 @@ def play_schedules(
     kernel: ScheduledKernel,
     args: Mapping[PeCoord, Sequence[Any]],
     spec: TopologySpec,
-    edges: Sequence[Edge],
+    edges: Sequence[QueueEdge],
     **queues: Any,
 ) -> dict[PeCoord, dict[MemoryChunk, Content]]:
     """Execute schedules and return the contents of each chunk that PEs stored.

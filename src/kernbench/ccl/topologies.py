@@ -18,9 +18,9 @@ from kernbench.messages.requests import PeCoord
 from kernbench.topology.grid import Grid
 from kernbench.topology.spec import TWO_DIMENSIONAL, TopologySpec, current_topology_name, sip_neighbours
 
-Edge: TypeAlias = tuple[PeCoord, str, PeCoord]
+QueueEdge: TypeAlias = tuple[PeCoord, str, PeCoord]
 """((sip, cube, pe), direction, (sip, cube, pe)): the first PE sends on ``direction`` to the second PE."""
-Edges: TypeAlias = list[Edge]
+Edges: TypeAlias = list[QueueEdge]
 TopologyFunction: TypeAlias = Callable[[TopologySpec, AlgorithmConfig], Edges]
 Neighbours: TypeAlias = Callable[[int], Mapping[str, int]]
 """``place -> {direction: place}``: the neighbour of a numbered place in each direction"""
@@ -222,7 +222,7 @@ def _among(pes: Iterable[PeCoord], neighbours: Neighbours) -> Edges:
     return _between([(pe,) for pe in pes], neighbours)
 
 
-def rank_edges(ranks: Sequence[Sequence[PeCoord]], rank: int, direction: str, peer: int) -> Iterator[Edge]:
+def rank_edges(ranks: Sequence[Sequence[PeCoord]], rank: int, direction: str, peer: int) -> Iterator[QueueEdge]:
     """Yield edges from each PE of ``rank`` to the same PE of ``peer``; none if the two ranks are equal."""
     if peer != rank:
         yield from ((pe, direction, far) for pe, far in zip(ranks[rank], ranks[peer], strict=False))

@@ -11,8 +11,7 @@ from kernbench.common.ids import pe_name, sip_part
 from kernbench.common.values import state, value
 from kernbench.components.initiator import Initiator, Target
 from kernbench.di.registry import register
-from kernbench.engine.machine import Machine
-from kernbench.engine.part import Done, Outcome
+from kernbench.engine.machine import Done, Machine, Outcome
 from kernbench.engine.recorder import OpStarted, Recorded
 from kernbench.engine.thinking import Behaviour, ThinkingPart
 from kernbench.messages.control import (

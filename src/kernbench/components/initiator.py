@@ -10,7 +10,7 @@ from kernbench.common.values import state
 from kernbench.messages.fabric import Access, AtomicData, ReadReply, ReadRequest, WriteAck, WriteData
 
 if TYPE_CHECKING:
-    from kernbench.engine.part import Component
+    from kernbench.engine.machine import Component
 
 Target = tuple[str, Access]
 """The node of a memory, and the access to it"""

@@ -8,7 +8,7 @@ from typing import ClassVar
 from kernbench.common.errors import UnsupportedError
 from kernbench.common.values import value
 from kernbench.components.memory_server import Answering
-from kernbench.engine.part import sound_ns
+from kernbench.engine.machine import sound_ns
 from kernbench.engine.thinking import Behaviour, ThinkingPart
 from kernbench.messages.fabric import ReadRequest, WriteData
 from kernbench.transport import Transfer

@@ -44,7 +44,7 @@ from kernbench.topology.fields import BankedSpec
 from kernbench.transport import Pace, Port, Supply, Transfer
 
 if TYPE_CHECKING:
-    from kernbench.engine.part import Component
+    from kernbench.engine.machine import Component
 
 
 class Job:

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from kernbench.common.errors import UnsupportedError
 from kernbench.common.units import ns_to_ps
 from kernbench.di.registry import register
-from kernbench.engine.machine import Machine
-from kernbench.engine.part import Component, sound_ns
+from kernbench.engine.machine import Component, Machine, sound_ns
 from kernbench.topology.graph import Node
 from kernbench.transport import Junction, Packet, Transfer, Way
 

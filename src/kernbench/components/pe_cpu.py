@@ -19,8 +19,7 @@ from kernbench.components.dispatch import Dispatcher
 from kernbench.components.sequencer import IssueSlot, Sequencer
 from kernbench.core.log import NONE, By, Cause, Row
 from kernbench.di.registry import register
-from kernbench.engine.machine import Machine
-from kernbench.engine.part import Component
+from kernbench.engine.machine import Component, Machine
 from kernbench.messages.control import (
     BarrierArrival,
     BarrierRelease,

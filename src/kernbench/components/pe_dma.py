@@ -17,8 +17,7 @@ from kernbench.components.memory_server import Responder
 from kernbench.components.pe_tcm import PeTcm
 from kernbench.core.log import BY_QUEUE, BY_SETUP, NONE, By, Cause, Kind, Row, pack_row
 from kernbench.di.registry import register
-from kernbench.engine.machine import Machine
-from kernbench.engine.part import Component, Done, Outcome
+from kernbench.engine.machine import Component, Done, Machine, Outcome
 from kernbench.engine.queues import QueuePart
 from kernbench.messages.fabric import Access, QueueArrival, QueueData, ReadReply, ReadRequest, WriteAck, WriteData
 from kernbench.messages.requests import HostMsg, PeDmaMsg

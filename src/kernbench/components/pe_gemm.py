@@ -6,8 +6,7 @@ from kernbench.common.dtypes import DType
 from kernbench.components.stage import StageUnit
 from kernbench.di.part import InnerAttrs
 from kernbench.di.registry import register
-from kernbench.engine.machine import Machine
-from kernbench.engine.part import Component
+from kernbench.engine.machine import Component, Machine
 from kernbench.topology.graph import Node
 
 

@@ -11,8 +11,7 @@ from kernbench.components.stage import StageUnit, Token
 from kernbench.core.log import Cause, Row
 from kernbench.di.part import InnerAttrs
 from kernbench.di.registry import register
-from kernbench.engine.machine import Machine
-from kernbench.engine.part import Component
+from kernbench.engine.machine import Component, Machine
 from kernbench.messages.commands import Command, Operand
 from kernbench.topology.graph import Node
 

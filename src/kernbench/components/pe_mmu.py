@@ -9,8 +9,7 @@ from kernbench.components.access_plan import pages
 from kernbench.core.log import By, Cause, Kind
 from kernbench.di.part import InnerAttrs
 from kernbench.di.registry import register
-from kernbench.engine.machine import Machine
-from kernbench.engine.part import Component
+from kernbench.engine.machine import Component, Machine
 from kernbench.messages.requests import TensorMapping
 from kernbench.policy.address.pe_mmu import PeMMU, SharedRanges, Tlb
 from kernbench.topology.graph import Node

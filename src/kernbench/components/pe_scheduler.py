@@ -29,8 +29,7 @@ from kernbench.components.timetables import Mark, PipelineSizes, TileList, TileS
 from kernbench.core.clock import Clock
 from kernbench.core.log import LAUNCH, LINE, NONE, ROOT, By, Cause, Kind, Log, Row, pack_row
 from kernbench.di.registry import register
-from kernbench.engine.machine import Machine
-from kernbench.engine.part import Component
+from kernbench.engine.machine import Component, Machine
 from kernbench.engine.recorder import OpStarted, TileAmounts, TileMove
 from kernbench.messages.commands import DOT, GEMM, ArrayPlace, Block, BlockChoice, Command, MemoryRef
 from kernbench.messages.requests import PeCoord

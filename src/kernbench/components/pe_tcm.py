@@ -5,8 +5,7 @@ from __future__ import annotations
 from kernbench.components.memory_server import make_server
 from kernbench.di.part import InnerAttrs
 from kernbench.di.registry import register
-from kernbench.engine.machine import Machine
-from kernbench.engine.part import Component
+from kernbench.engine.machine import Component, Machine
 from kernbench.messages.fabric import Access
 from kernbench.topology.graph import Node
 

@@ -20,7 +20,7 @@ state that an event would have left.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol, TypeAlias
 
 from kernbench.common.errors import IpcqError, KernbenchError, KernelError
 from kernbench.common.ids import pe_part
@@ -30,15 +30,14 @@ from kernbench.components.scoreboard import Scoreboard
 from kernbench.core.clock import Clock
 from kernbench.core.log import BY_CREDIT, BY_OPERAND, END, LAUNCH, LINE, NONE, ROOT, By, Cause, Kind, Row, pack_row
 from kernbench.engine.hooks import QueueEvent, QueueEventKind, SlotReleased
+from kernbench.engine.machine import Machine
 from kernbench.engine.queues import Credit, QueuePair, SendTotals, UnreceivedMessage, size_error
 from kernbench.messages.commands import Command, Operand
 from kernbench.messages.fabric import Access, QueueData
-from kernbench.messages.requests import OPPOSITE_DIRECTION, QueueSetup
+from kernbench.messages.requests import OPPOSITE_DIRECTION, BufferKind, PeCoord, QueueSetup
+from kernbench.topology.graph import Node
 from kernbench.transport import Port, Route, Transfer
 from kernbench.triton_emu.handles import Slot
-
-if TYPE_CHECKING:
-    from kernbench.components.pe_ipcq import PeIpcq
 
 _CREDIT = int(Kind.CREDIT)  # looked up once, like the reasons of rows
 OnReceive: TypeAlias = Callable[[Slot | Exception | None, Row], None]
@@ -88,6 +87,40 @@ class PendingSend:
     resume: Callable[[Cause], None]
 
 
+class QueueOwner(Protocol):
+    """The part that owns a queue: its place, its times, its DMA, and the queues of other PEs."""
+
+    node: Node
+    machine: Machine
+    clock: Clock
+    coord: PeCoord
+    delay_ps: int
+    poll_ps: int
+    credit_bytes: int
+    buffer_kind: BufferKind
+
+    @property
+    def dma(self) -> PeDma:
+        """The DMA by which messages leave."""
+        ...
+
+    def find_peer(self, pe: PeCoord) -> QueueOwner:
+        """Return the owner of the queues of another PE."""
+        ...
+
+    def find_queue_at(self, pa: int) -> Queue | None:
+        """Return the queue that receives at an address, or None."""
+        ...
+
+    def find_queue_into(self, rx_base_pa: int) -> Queue | None:
+        """Return the queue, also a removed one, that sends into the ring at ``rx_base_pa`` of a peer."""
+        ...
+
+    def count_first(self, direction: str) -> SendTotals:
+        """Return the totals of queue ``direction``, entered when the queue sends its first message."""
+        ...
+
+
 class Queue(QueuePair):
     """A queue of ``ipcq`` that belongs to an ``installation``; it is ``attached`` until the installation is removed.
 
@@ -127,14 +160,14 @@ class Queue(QueuePair):
         "slot_rows",
     )
 
-    def __init__(self, ipcq: PeIpcq, setup: QueueSetup, installation: int) -> None:
+    def __init__(self, ipcq: QueueOwner, setup: QueueSetup, installation: int) -> None:
         super().__init__(setup, ipcq.clock)
         n, log = setup.n_slots, ipcq.machine.log
         self.ipcq = ipcq
         self.installation = installation
         self.attached = True
         self.rows, self._part = log.rows, log.part(ipcq.node.id)
-        self._peer_ipcq: PeIpcq | None = None
+        self._peer_ipcq: QueueOwner | None = None
         self._reverse_queue: Queue | None = None
         self._credit_ps = 0
         # Messages that arrive.
@@ -159,7 +192,7 @@ class Queue(QueuePair):
         self._totals: SendTotals | None = None
         self._hook = ipcq.machine.hooks.queue
 
-    def connect(self) -> PeIpcq:
+    def connect(self) -> QueueOwner:
         """Return the queues of the peer. The first call looks up the peer and the credit time."""
         if self._peer_ipcq is not None:
             return self._peer_ipcq

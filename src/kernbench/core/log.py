@@ -107,7 +107,7 @@ pack_row = Struct(f"{WIDTH}q").pack
 """Pack the integers of a row into bytes: ``rows.frombytes(pack_row(...))`` opens the row"""
 
 
-class _Column:
+class _LazyColumn:
     """A column of ``Columns``, copied from the log at its first use."""
 
     def __init__(self, column: int, dtype: type[np.signedinteger[Any]] = np.int64) -> None:
@@ -130,20 +130,20 @@ class Columns:
     Read a column before the run continues: a column is copied at its first use.
     """
 
-    part = _Column(PART)
-    kind = _Column(KIND, np.int8)
-    what = _Column(WHAT)
-    launch = _Column(LAUNCH)
-    line = _Column(LINE)
-    tile = _Column(TILE)
-    parent = _Column(PARENT)
-    start = _Column(START)
-    read = _Column(READ)
-    commit = _Column(COMMIT)
-    end = _Column(END)
-    cause = _Column(CAUSE)
-    by = _Column(BY, np.int8)
-    last = _Column(LAST)
+    part = _LazyColumn(PART)
+    kind = _LazyColumn(KIND, np.int8)
+    what = _LazyColumn(WHAT)
+    launch = _LazyColumn(LAUNCH)
+    line = _LazyColumn(LINE)
+    tile = _LazyColumn(TILE)
+    parent = _LazyColumn(PARENT)
+    start = _LazyColumn(START)
+    read = _LazyColumn(READ)
+    commit = _LazyColumn(COMMIT)
+    end = _LazyColumn(END)
+    cause = _LazyColumn(CAUSE)
+    by = _LazyColumn(BY, np.int8)
+    last = _LazyColumn(LAST)
 
     def __init__(self, log: Log) -> None:
         self.parts = tuple(log.parts)

@@ -15,7 +15,7 @@ from kernbench.common.values import state
 from kernbench.messages.commands import NO_PARAMS, Operand, Params
 from kernbench.messages.requests import HostBytes
 
-Kind: TypeAlias = Literal[
+RecordKind: TypeAlias = Literal[
     "dma_read", "dma_write", "gemm", "math", "ipcq_copy", "fetch", "store", "atomic", "memory_write", "memory_read"
 ]
 Sharing: TypeAlias = Literal["", "bytes", "range"]
@@ -27,10 +27,10 @@ TILE_KINDS = frozenset(("dma_read", "dma_write", "fetch"))
 
 
 @state
-class Work:
+class ReplayWork:
     """The work of phase 2 for a record. None without inputs and output. ``data``: the array that the host writes."""
 
-    kind: Kind
+    kind: RecordKind
     name: str
     inputs: tuple[Operand | float, ...] = ()
     output: Operand | None = None
@@ -38,10 +38,10 @@ class Work:
     data: Array | HostBytes | None = None
 
 
-class Tile(NamedTuple):
+class TileRecord(NamedTuple):
     """The record of a move or a fetch for tile ``tile`` of a composite. A move has the operand's ``name``."""
 
-    kind: Kind
+    kind: RecordKind
     name: str
     tile: tuple[int, ...]
     read_ps: int
@@ -66,7 +66,7 @@ class OpRecord:
 
     seq: int
     component: str
-    kind: Kind
+    kind: RecordKind
     t_start_ps: int
     t_read_ps: int
     t_commit_ps: int = -1
@@ -99,15 +99,15 @@ class OpRecord:
         return self.output is not None or (self.kind == "memory_read" and bool(self.inputs))
 
     @property
-    def work(self) -> Work:
+    def work(self) -> ReplayWork:
         """The work of phase 2 for the record."""
-        return Work(self.kind, self.name, self.inputs, self.output, self.params, self.data)
+        return ReplayWork(self.kind, self.name, self.inputs, self.output, self.params, self.data)
 
 
 class OpLog:
     """``records`` by sequence number, which is the order in which commands read their operands.
 
-    Phase 2 uses numbers, times and ``Work``. Other readers use the records themselves.
+    Phase 2 uses numbers, times and ``ReplayWork``. Other readers use the records themselves.
     """
 
     __slots__ = ("_records",)
@@ -150,7 +150,7 @@ class OpLog:
         """Return the commit times of the records ``numbers`` in ps; -1 while unknown."""
         return np.array([self.records[seq].t_commit_ps for seq in numbers], np.int64)
 
-    def works(self, numbers: Iterable[int]) -> Iterator[Work]:
+    def works(self, numbers: Iterable[int]) -> Iterator[ReplayWork]:
         """Yield the work of phase 2 for the records ``numbers``."""
         return (self.records[seq].work for seq in numbers)
 
@@ -167,11 +167,11 @@ class OpLog:
             if record.parent >= 0 and self.records[record.parent].params.tile_sizes is not None
         ]
 
-    def tile(self, seq: int) -> Tile:
+    def tile(self, seq: int) -> TileRecord:
         """Return the record ``seq`` of a tile."""
         record = self.records[seq]
         assert record.tile is not None
-        return Tile(record.kind, record.name, record.tile, record.t_read_ps, record.t_commit_ps)
+        return TileRecord(record.kind, record.name, record.tile, record.t_read_ps, record.t_commit_ps)
 
     def place_of(self, record: OpRecord) -> str:
         """Return the name of a record's kernel line, for errors."""
@@ -187,7 +187,7 @@ class OpLog:
         self,
         *,
         component: str,
-        kind: Kind,
+        kind: RecordKind,
         t_start_ps: int,
         t_read_ps: int,
         name: str = "",

@@ -1,6 +1,7 @@
 """The base of component implementations for the registry and the topology, and the kinds of part.
 
-A kind is a place in the machine. An implementation is a class for that place.
+A kind is a place in the machine. An implementation is a class for that place. A user's class may override the methods
+that its place calls.
 """
 
 from __future__ import annotations
@@ -64,3 +65,59 @@ class Part:
 
     Attrs: ClassVar[type[InnerAttrs]] = PartAttrs
     stands_alone: ClassVar[bool] = False
+
+
+def is_builtin(cls: type) -> bool:
+    """Return True for a class that ships with kernbench, False for a user's class."""
+    return cls.__module__.startswith("kernbench.")
+
+
+_ANY_PART = ("abandon", "blocked", "failures", "reset")  # on every part, once it is made
+_PASSED = ("overhead_ns", "rate_gbs")  # when a link into the part, or out of the part, is made
+_TRANSIT = (*_PASSED, "forward", "hold_ns", "hold_packet_ns")  # when the head of a transfer, or a packet, enters
+_ENTERED = (*_PASSED, "handles_serially")  # on parts where messages end: also as ``_PASSED``
+_MEMORY = (*_ENTERED, "receive", "run", "serve")
+_CPU = (*_ENTERED, "overhead_ps", "receive", "handle")
+_CONTROL_CPU = (*_CPU, "run", "handling_ns")
+
+CALLED: dict[str, tuple[str, ...]] = {
+    "host": (*_ENTERED, "accept", "receive", "run", "handle"),
+    "switch": _TRANSIT,
+    "pcie_ep": _TRANSIT,
+    "io_cpu": _CONTROL_CPU,
+    "io_noc": _TRANSIT,
+    "ucie": _TRANSIT,
+    "sip_port": _TRANSIT,
+    "noc_router": _TRANSIT,
+    "xbar": _TRANSIT,
+    "hbm_ctrl": _MEMORY,
+    "m_cpu": _CONTROL_CPU,
+    "sram": _MEMORY,
+    "pe_cpu": _CPU,
+    "pe_scheduler": ("block_sizes", "product_of", "submit"),
+    "pe_dma": (*_ENTERED, "accept", "receive", "start", "write"),
+    "pe_fetch_store": ("fetch_ps", "store_ps"),
+    "pe_gemm": ("tile_ps",),
+    "pe_math": ("operation_ps", "submit"),
+    "pe_tcm": ("read_ps", "write_ps"),
+    "pe_mmu": (),
+    "pe_ipcq": ("overhead_ns", "overhead_ps", "arrived"),
+}
+"""By kind, the methods that the machine calls on a part; they do not include ``_ANY_PART``."""
+
+EXTRA = (*_ENTERED, "overhead_ps", "receive")
+"""The methods that the machine calls on an extra part. The part's own classes may call more."""
+
+COMPONENT_CALLS = frozenset((*_ANY_PART, *_ENTERED, "overhead_ps", "receive", "accept"))
+"""The methods that the base class defines."""
+CALLED_BY_BASE = frozenset(("forward", "hold_ns", "hold_packet_ns", "serve"))
+"""The methods that only the builtin class of a kind calls, so that a user's class must derive from it."""
+LOOK_ALIKES = ("hold", "hold_packet", "time_ps")
+"""Names that nothing calls, similar to the called ``hold_ns``, ``hold_packet_ns`` and a memory's ``serve``."""
+OTHER_CALLS = frozenset((*LOOK_ALIKES, *(name for names in CALLED.values() for name in names))) - COMPONENT_CALLS
+"""The methods that the machine calls on some kinds only, beyond the base class, and the look-alikes."""
+
+
+def called_at(kind: str) -> tuple[str, ...]:
+    """Return the methods that the machine calls on a part of this kind, sorted; an unknown kind is an extra part."""
+    return tuple(sorted((*_ANY_PART, *CALLED.get(kind, EXTRA))))

@@ -25,8 +25,7 @@ from kernbench.common.ids import pe_name
 from kernbench.common.units import ps_to_ns
 from kernbench.common.values import state, value
 from kernbench.engine.address_map import AddressMap
-from kernbench.engine.machine import Machine
-from kernbench.engine.part import Component
+from kernbench.engine.machine import Component, Machine
 from kernbench.engine.queues import QueuePair, QueuePart, QueueWait
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.phyaddr import PhysAddr

@@ -23,10 +23,10 @@ from kernbench.common.values import value
 from kernbench.core.clock import NEVER
 from kernbench.core.log import NONE, By, Kind, Row
 from kernbench.core.op_log import OpRecord
+from kernbench.di.part import is_builtin
 from kernbench.engine.deadlock import QueuePointers, deadlock, summary, waiting_kernels
 from kernbench.engine.keeping import DataReport, Keeping
-from kernbench.engine.machine import Machine
-from kernbench.engine.part import Component, Outcome, is_builtin
+from kernbench.engine.machine import Component, Machine, Outcome
 from kernbench.engine.part_check import check_parts, name_failure, name_users_parts
 from kernbench.engine.queues import QueuePart, UnreceivedMessage, queue_part
 from kernbench.engine.records import PrintedLine, Printer

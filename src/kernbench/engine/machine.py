@@ -1,32 +1,217 @@
-"""The simulated machine: its network, parts and allocators, each constructed at its first use."""
+"""The simulated machine: its parts, network and allocators, each constructed at its first use.
+
+``Component`` is the base class of parts. ``di/part.py`` lists the methods that each place calls on its part.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import field
+from functools import cached_property
 from itertools import count, pairwise
+from math import inf
+from random import Random
 from typing import Any, TypeVar
 
 import numpy as np
 
 from kernbench.common.errors import KernbenchError, NoDataError, UnsupportedError
-from kernbench.core.clock import Clock
+from kernbench.common.units import ns_to_ps, ps_to_ns
+from kernbench.common.values import value
+from kernbench.core.clock import NEVER, Clock
 from kernbench.core.log import NONE, Cause, Kind, Log, Row
+from kernbench.di.part import InnerAttrs, Part, called_at
 from kernbench.di.registry import REGISTRY
 from kernbench.engine.address_map import AddressMap
 from kernbench.engine.hooks import Hooks
-from kernbench.engine.part import Component, called_at, sound_overhead_ns
 from kernbench.engine.recorder import ContentMaker, Observation, OpStarted, Recorder
 from kernbench.engine.records import RecordViews
 from kernbench.messages.commands import Operand
-from kernbench.messages.control import ControlMessage
-from kernbench.messages.requests import PeCoord
+from kernbench.messages.control import ControlMessage, PeReport
+from kernbench.messages.requests import HostMsg, PeCoord
 from kernbench.policy.address.allocator import CubeMemAllocator, PEMemAllocator, address_config
 from kernbench.policy.address.va_allocator import VirtualAllocator
 from kernbench.policy.routing.planner import RouteChoices, RoutePlanner
 from kernbench.topology.graph import Graph, Node
 from kernbench.topology.spec import TopologySpec
-from kernbench.transport import Link, Network, Port, Route, Transfer, VaryingRate, Way
+from kernbench.transport import Junction, Link, Network, Port, RateStretch, Route, Transfer, VaryingRate, Way
+
+A = TypeVar("A", bound=InnerAttrs)
+C = TypeVar("C", bound="Component")
+T = TypeVar("T")
+
+
+@value
+class Outcome:
+    """The end of a host request, and the row of the log that ended the request."""
+
+    error: Exception | None = None
+    reports: tuple[PeReport, ...] = field(default=())
+    last: Row = NONE
+
+
+Done = Callable[[Outcome], None]
+
+
+class Component(Part):
+    """A part of the machine at ``node``.
+
+    A subclass defines the time that a packet needs to enter (``overhead_ns``), and handles delivered messages
+    (``receive``). If the host may address the part, the subclass also handles requests (``accept``). A machine makes
+    each part once, at its first use.
+    """
+
+    junction: Junction | None = None
+    """The junction that decides about transfers through the part, if the part decides"""
+
+    def __init__(self, node: Node, machine: Machine) -> None:
+        self.node = node
+        self.machine = machine
+        self.clock = machine.clock
+
+    @property
+    def now_ns(self) -> float:
+        """The simulated time in ns."""
+        return ps_to_ns(self.clock.time)
+
+    @cached_property
+    def random(self) -> Random:
+        """The part's random generator, seeded with its node id: the numbers are the same in every run."""
+        return Random(self.node.id)
+
+    @property
+    def overhead_ns(self) -> float:
+        """Time in ns that a packet needs to pass or enter this part: ``attrs.overhead_ns``.
+
+        Override this property to model another router. The machine reads it once, when it makes the links to this part.
+        """
+        return self.node.overhead_ns
+
+    @property
+    def overhead_ps(self) -> int:
+        """``overhead_ns`` in ps."""
+        return ns_to_ps(sound_overhead_ns(self))
+
+    @property
+    def rate_gbs(self) -> float | None:
+        """The bandwidth in GB/s of each link out of this part: ``attrs.rate_gbs``; None: the link's bandwidth.
+
+        Override this property to model a limiter. The machine reads a number once, when it makes the links out of this
+        part, and routes and their closed forms use the number. A method ``rate_gbs(self, now_ns)`` returns the rate at
+        ``now_ns`` and the time in ns until which the rate holds (``inf``: for ever). Packets over links with such a
+        varying rate never go express. The rate never raises the bandwidth of a link.
+        """
+        return self.node.rate_gbs
+
+    @cached_property
+    def link_rate(self) -> float | VaryingRate | None:
+        """``rate_gbs`` as links use it: a number, a VaryingRate or None. Raises UnsupportedError if it is no rate."""
+        rate: object = self.rate_gbs
+        if callable(rate):
+            return VaryingRate(self.rate_at)
+        return None if rate is None else _sound_rate(f"{self.node.id}: rate_gbs of {self.node.impl}", rate)
+
+    @property
+    def says_rate(self) -> bool:
+        """True if the part limits its links, by its ``rate_gbs`` or by the attribute of that name."""
+        return self.link_rate is not None or self.node.rate_gbs is not None
+
+    def rate_at(self, now_ps: int) -> RateStretch:
+        """Return the rate from ``now_ps`` on, with its end. Raises UnsupportedError if it is no rate."""
+        rate: object = self.rate_gbs
+        if callable(rate):
+            return _ask_rate(rate, now_ps)
+        rate_gbs = self.node.rate_gbs if rate is None else rate
+        return RateStretch(_sound_rate(f"{self.node.id}: rate_gbs of {self.node.impl}", rate_gbs), NEVER)
+
+    @property
+    def handles_serially(self) -> bool:
+        """True for CPUs: the overhead of a message occupies the CPU, and adds no latency to the link."""
+        return False
+
+    def receive(self, message: object, transfer: Transfer) -> None:
+        """Handle a message that was delivered to this part. Raises UnsupportedError for a message of a wrong type."""
+        sender = transfer.route.links[0].src
+        message_type = type(message).__name__
+        raise UnsupportedError(f"{self.node.id} ({self.node.kind}) cannot take a {message_type}, which {sender} sent")
+
+    def accept(self, msg: HostMsg, done: Done) -> None:
+        """Start a request of the host, and call ``done`` when the request is over.
+
+        Raises UnsupportedError if the part does not serve such requests.
+        """
+        raise UnsupportedError(f"{self.node.id} ({self.node.kind}) does not serve {type(msg).__name__}")
+
+    def begin(self) -> None:
+        """Start the part's own activity; the machine calls this once, after it has made the part."""
+
+    def blocked(self) -> tuple[str, ...]:
+        """Return a line for each blocked activity of this part, for the deadlock report."""
+        return ()
+
+    def failures(self) -> tuple[tuple[int, PeReport], ...]:
+        """Return (request id, report) of each failed PE that this part has recorded while other reports are pending."""
+        return ()
+
+    def abandon(self, request_ids: frozenset[int]) -> None:
+        """Stop the activities of this part for abandoned requests."""
+
+    def reset(self) -> None:
+        """Reset the part's state; nothing is in flight any more."""
+
+    @property
+    def neighbours(self) -> tuple[str, ...]:
+        """The parts that outgoing links lead to; for an extra part in the order of its ``links``."""
+        return tuple(edge.dst for edge in self.machine.graph.out_edges(self.node.id))
+
+    def attrs_as(self, model: type[A]) -> A:
+        """Return the typed ``attrs`` of this part. Raises KernbenchError if they are of another model."""
+        if not isinstance(self.node.attrs, model):
+            raise KernbenchError(f"{self.node.id}: {self.node.impl} needs attrs of {model.__name__}")
+        return self.node.attrs
+
+
+def sound_overhead_ns(part: Component) -> float:
+    """Return the ``overhead_ns`` of ``part``. Raises UnsupportedError if it is no time."""
+    return sound_ns(f"{part.node.id}: overhead_ns of {part.node.impl}", part.overhead_ns)
+
+
+def sound_ns(label: str, time_ns: object) -> float:
+    """Return ``time_ns`` as a float. Raises UnsupportedError, which begins with ``label``, if it is no time."""
+    if not isinstance(time_ns, int | float | np.number) or not 0 <= time_ns < inf:
+        raise UnsupportedError(f"{label} is {time_ns!r}, must be a number of ns, at least 0")
+    return float(time_ns)
+
+
+LONGEST_NS = 1e12
+"""A rate that holds until this time or longer counts as constant, since no run reaches this time"""
+
+
+def _sound_rate(label: str, rate: object, *, may_stop: bool = False) -> float:
+    """Return ``rate`` in GB/s. Raises UnsupportedError if it is no rate, or 0 without ``may_stop``."""
+    sound = isinstance(rate, int | float | np.number) and not isinstance(rate, bool) and 0 <= rate < inf
+    if not sound or not (rate or may_stop):
+        limit = "at least 0" if may_stop else "more than 0"
+        raise UnsupportedError(f"{label} is {rate!r}, must be a number of GB/s, {limit}")
+    return float(rate)  # type: ignore[arg-type]  # it is a number
+
+
+def _ask_rate(rate_gbs: Callable[[float], object], now_ps: int) -> RateStretch:
+    """Return the rate of a part at ``now_ps``. Raises UnsupportedError for no rate, or an end that is not later."""
+    now_ns = ps_to_ns(now_ps)
+    stretch = rate_gbs(now_ns)
+    if not isinstance(stretch, tuple | list) or len(stretch) != 2:
+        raise UnsupportedError(
+            f"rate_gbs({now_ns:.12g}) is {stretch!r}, must be a rate in GB/s and the ns until which it holds"
+        )
+    gbs, until_ns = stretch
+    gbs = _sound_rate(f"the rate of rate_gbs({now_ns:.12g})", gbs, may_stop=True)
+    if not isinstance(until_ns, int | float | np.number) or not until_ns > now_ns:
+        raise UnsupportedError(f"rate_gbs({now_ns:.12g}) holds until {until_ns!r}, must be a later time in ns")
+    if not gbs and until_ns >= LONGEST_NS:
+        raise UnsupportedError(f"rate_gbs({now_ns:.12g}) is 0 GB/s until {until_ns:g} ns: nothing would ever pass")
+    return RateStretch(gbs, max(now_ps + 1, ns_to_ps(float(until_ns))) if until_ns < LONGEST_NS else NEVER)
 
 
 class Memories:
@@ -85,10 +270,6 @@ class _PeAllocators(Mapping[PeCoord, PEMemAllocator]):
 
     def __len__(self) -> int:
         return self._spec.num_pes
-
-
-C = TypeVar("C", bound=Component)
-T = TypeVar("T")
 
 
 def _no_values(array: Operand) -> np.ndarray[Any, Any]:

@@ -17,9 +17,17 @@ from kernbench.common.errors import InputError, KernbenchError, PartError, notes
 from kernbench.common.program_line import is_program
 from kernbench.common.units import ps_to_ns
 from kernbench.common.values import value
-from kernbench.di.part import COMPONENT, THINKING_PART
+from kernbench.di.part import (
+    CALLED_BY_BASE,
+    COMPONENT,
+    COMPONENT_CALLS,
+    OTHER_CALLS,
+    THINKING_PART,
+    called_at,
+    is_builtin,
+)
 from kernbench.di.registry import REGISTRY
-from kernbench.engine.part import CALLED_BY_BASE, COMPONENT_CALLS, OTHER_CALLS, Component, called_at, is_builtin
+from kernbench.engine.machine import Component
 from kernbench.engine.thinking import ThinkingPart
 from kernbench.topology.graph import Node
 

@@ -24,8 +24,7 @@ from kernbench.common.ids import pe_name, pe_part
 from kernbench.common.values import state, value
 from kernbench.core.clock import Clock
 from kernbench.core.log import Row
-from kernbench.engine.machine import Machine
-from kernbench.engine.part import Component
+from kernbench.engine.machine import Component, Machine
 from kernbench.messages.fabric import QueueData
 from kernbench.messages.requests import BufferKind, PeCoord, QueueSetup
 

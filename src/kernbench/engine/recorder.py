@@ -16,7 +16,7 @@ from kernbench.common.values import state
 from kernbench.core.clock import NEVER
 from kernbench.core.log import COMMIT, LAUNCH, LINE, NONE, READ, Cause, Kind, Log, Row, pack_row
 from kernbench.core.observed import BankTime, Carries, Observed
-from kernbench.core.op_log import Work
+from kernbench.core.op_log import ReplayWork
 from kernbench.engine.address_map import MemoryPlace, Segment
 from kernbench.messages.commands import (
     ATOMIC,
@@ -201,7 +201,7 @@ class ContentMaker:
         place = self._place_of(pa)
         return Operand(place.space, place.owner, pa, nbytes, (nbytes,), U8)
 
-    def resolve(self, subject: object) -> Work:
+    def resolve(self, subject: object) -> ReplayWork:
         """Return the work of a record about ``subject``, which must not be a text.
 
         An Operand replaces each reference of a command to memory.
@@ -212,7 +212,11 @@ class ContentMaker:
         if isinstance(subject, Recorded):
             subject, places = subject
         if not isinstance(subject, Command):
-            return self._of_request(subject, places) if isinstance(subject, HostMsg) else Work("math", name_of(subject))
+            return (
+                self._of_request(subject, places)
+                if isinstance(subject, HostMsg)
+                else ReplayWork("math", name_of(subject))
+            )
         op, name, params = subject.op, subject.name, subject.params
         inputs: Any = subject.srcs
         out: Any = subject.dst
@@ -230,15 +234,15 @@ class ContentMaker:
                 out = inputs[0]
             elif isinstance(out, MemoryRef):
                 out = self._locate(out, next_places)
-        return Work(_LABELS[op], name, inputs, out, params)
+        return ReplayWork(_LABELS[op], name, inputs, out, params)
 
-    def _of_plain_move(self, move: PlainMove) -> Work:
+    def _of_plain_move(self, move: PlainMove) -> ReplayWork:
         op, array, address, other = move
         place = self._place_of(address)
         layout = (array.nbytes, array.shape, array.dtype, None, (), None, other)
         in_memory = Operand(place.space, place.owner, address, *layout)
         source, out = (in_memory, array) if op is LOAD else (array, in_memory)
-        return Work(_LABELS[op], OPCODE_WORDS[op], (source,), out)
+        return ReplayWork(_LABELS[op], OPCODE_WORDS[op], (source,), out)
 
     def _step(self, step: Epilogue, places: Iterator[Place]) -> Epilogue:
         operand = step.operand
@@ -257,13 +261,13 @@ class ContentMaker:
         layout = (ref.strides, several, ref.valid, ref.other)
         return Operand(place.space, place.owner, address, nbytes, ref.shape, ref.dtype, *layout)
 
-    def _of_request(self, msg: HostMsg, places: Places | int | Operand) -> Work:
+    def _of_request(self, msg: HostMsg, places: Places | int | Operand) -> ReplayWork:
         if not isinstance(msg, MemoryWriteMsg):
-            return Work("memory_read", msg.name)
+            return ReplayWork("memory_read", msg.name)
         if msg.pattern is None and msg.request_id not in self.host_arrays and msg.request_id not in self._written:
-            return Work("memory_write", msg.name)
+            return ReplayWork("memory_write", msg.name)
         params = Params(pattern=msg.pattern) if msg.pattern is not None else NO_PARAMS
-        return Work(
+        return ReplayWork(
             "memory_write",
             msg.name,
             (),
@@ -297,7 +301,7 @@ class OpStarted(NamedTuple):
 
 
 @state
-class Operation:
+class OpenRecord:
     """An open record: the number of accesses left until its operands are read, and until its result is written.
 
     The callbacks ``done`` are called when the last write is done; without writes, when the last read is done.
@@ -327,7 +331,7 @@ class Recorder:
         self.keep_data = keep_data
         self.most_commands = NEVER
         self.on_full: Callable[[], None] = _never
-        self._operations: dict[int, Operation] = {}
+        self._operations: dict[int, OpenRecord] = {}
         self._computed: dict[tuple[str, int], int] = {}
         self._names: dict[str, int] = {}  # in runs without data: the log's number of each message name
         self._callbacks: dict[int, tuple[Callable[[Row], None], ...]] = {}  # of operations not begun
@@ -405,7 +409,7 @@ class Recorder:
         rows.frombytes(
             pack_row(part, kind, number, launch, line, tile, parent, start, read, NONE, NONE, after, by, NONE)
         )
-        operation = self._operations[event.op] = Operation(row, event.reads, event.writes)
+        operation = self._operations[event.op] = OpenRecord(row, event.reads, event.writes)
         if self._callbacks:
             operation.done = self._callbacks.pop(event.op, ())
         return row

@@ -32,7 +32,7 @@ from kernbench.core.log import (
     Log,
     Row,
 )
-from kernbench.core.op_log import TILE_KINDS, OpLog, OpRecord, Sharing, Tile, Work
+from kernbench.core.op_log import TILE_KINDS, OpLog, OpRecord, ReplayWork, Sharing, TileRecord
 from kernbench.engine.hooks import Hooks, Printed
 from kernbench.engine.recorder import ContentMaker, Recorder, is_composite, name_of
 from kernbench.messages.commands import Operand
@@ -59,9 +59,9 @@ class Sample:
     array: Array | None = None
 
     @property
-    def work(self) -> Work:
+    def work(self) -> ReplayWork:
         """The work of phase 2 that fills ``array``."""
-        return Work("memory_read", "print", (self.operand,))
+        return ReplayWork("memory_read", "print", (self.operand,))
 
 
 class RecordViews(OpLog):
@@ -146,7 +146,7 @@ class RecordViews(OpLog):
             times[at] = self._samples[-1 - where[at]].time_ps
         return times
 
-    def works(self, numbers: Iterable[int]) -> Iterator[Work]:
+    def works(self, numbers: Iterable[int]) -> Iterator[ReplayWork]:
         """Yield the work of phase 2 for the records ``numbers``."""
         rows, whats, order, resolve = self._log.rows, self._log.whats, self._order, self._contents.resolve
         for seq in numbers:
@@ -176,11 +176,11 @@ class RecordViews(OpLog):
         records = zip(composites.tolist(), cells(composites + WHAT).tolist(), (at + seq).tolist(), strict=True)
         return [(self._number(composite), tile) for composite, subject, tile in records if is_composite(whats[subject])]
 
-    def tile(self, seq: int) -> Tile:
+    def tile(self, seq: int) -> TileRecord:
         """Return the record ``seq`` of a tile."""
         row, log = self._order[seq], self._log
         _, kind, subject, _, _, tile, _, _, read, commit, *_ = log.rows[row : row + WIDTH]
-        return Tile(_LABELS[kind], name_of(log.whats[subject]), log.tiles[tile], read, commit)  # type: ignore[arg-type]
+        return TileRecord(_LABELS[kind], name_of(log.whats[subject]), log.tiles[tile], read, commit)  # type: ignore[arg-type]
 
     def place_of(self, record: OpRecord) -> str:
         """Return the name of a record's kernel line, or schedule step, for errors."""
@@ -246,7 +246,7 @@ class RecordViews(OpLog):
         part, kind, number, launch, line, tile, parent, start, read, commit, end, _, by, _ = log.rows[row : row + WIDTH]
         subject = log.whats[number]
         label: Any = _LABELS[kind]
-        work = Work(label, subject) if isinstance(subject, str) else self._contents.resolve(subject)
+        work = ReplayWork(label, subject) if isinstance(subject, str) else self._contents.resolve(subject)
         return OpRecord(
             seq,
             log.parts[part],

@@ -9,7 +9,7 @@ from kernbench.common.errors import KernbenchError
 from kernbench.common.units import ps_to_ns
 from kernbench.common.values import state, value
 from kernbench.core.clock import NEVER
-from kernbench.engine.part import Outcome
+from kernbench.engine.machine import Outcome
 from kernbench.messages.control import PeReport
 from kernbench.messages.requests import HostMsg, PeCoord
 from kernbench.transport import Transfer

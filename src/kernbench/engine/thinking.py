@@ -26,8 +26,7 @@ from kernbench.common.errors import UnsupportedError
 from kernbench.common.ids import pe_part
 from kernbench.common.units import ns_to_ps
 from kernbench.core.log import COMMIT, END, LAUNCH, PARENT, ROOT, WHAT, By, Cause, Kind, Row
-from kernbench.engine.machine import Machine
-from kernbench.engine.part import Component
+from kernbench.engine.machine import Component, Machine
 from kernbench.messages.control import ControlMessage, CubeOrder, PartOrder, PeOrder, PeReport, Report, SipOrder
 from kernbench.messages.fabric import QueueArrival, QueueData, ReadReply, ReadRequest, WriteAck, WriteData
 from kernbench.topology.graph import Node

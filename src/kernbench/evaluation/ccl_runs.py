@@ -16,7 +16,7 @@ from kernbench.ccl.config import AlgorithmConfig, CclConfig
 from kernbench.ccl.install import IpcqPlan, edges_of, find_algorithm, install_edges, uninstall
 from kernbench.ccl.loading import Algorithm, load_algorithm
 from kernbench.ccl.rings import ring_of_all
-from kernbench.ccl.topologies import Edge, fabric_edges
+from kernbench.ccl.topologies import QueueEdge, fabric_edges
 from kernbench.common.collector import patient_collector
 from kernbench.common.config import Document, Path, path_text
 from kernbench.common.dtypes import Array
@@ -162,7 +162,7 @@ class _HostProgram:
         data = np.tile((rank + 1) * _pattern(self.nbytes // ITEM_BYTES), (self.rows, 1))
         return torch.tensor(data, dtype=DTYPE, dp=ROW_PER_CUBE if self.run.algorithm == INTERCUBE else SINGLE_PE)
 
-    def _edges(self) -> Sequence[Edge]:
+    def _edges(self) -> Sequence[QueueEdge]:
         """Return the queue edges of the algorithm. With ranks: those of PE 0 of cube 0 between SIPs."""
         edges = edges_of(self.algorithm, self.spec)
         return edges or [edge for edge in fabric_edges(self.spec) if edge[0][1:] == (0, 0)]

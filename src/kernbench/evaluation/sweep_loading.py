@@ -45,7 +45,7 @@ from kernbench.evaluation.sweep_spec import (
 from kernbench.result.run_columns import BOUNDS
 from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.frontends import frontend_settings
-from kernbench.runtime_api.overrides import Part, part_of
+from kernbench.runtime_api.overrides import OverrideTarget, part_of
 from kernbench.runtime_api.run_options import (
     CclSource,
     MachineOptions,
@@ -134,7 +134,7 @@ class _Checker:
             return next((each.message for each in error.problems if each.source == source), "")
         return ""
 
-    def _apply(self, part: Part, texts: Sequence[str]) -> None:
+    def _apply(self, part: OverrideTarget, texts: Sequence[str]) -> None:
         """Raise ConfigError for values that the bench, a front end or the machine rejects."""
         if part == "frontends":
             frontend_settings(texts)

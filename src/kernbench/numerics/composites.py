@@ -21,7 +21,7 @@ import numpy as np
 
 from kernbench.common.dtypes import Array, DType
 from kernbench.common.operators import EpilogueStep
-from kernbench.core.op_log import OpLog, Tile, Work
+from kernbench.core.op_log import OpLog, ReplayWork, TileRecord
 from kernbench.messages.commands import MemoryRef, Operand
 from kernbench.numerics.compute import combine
 from kernbench.numerics.intervals import ByteRuns, ExtentIndex, bounds
@@ -80,7 +80,7 @@ class TilePart:
             yield tile, list(product(*shared))
 
 
-def parts_of(work: Work) -> tuple[TilePart, ...]:
+def parts_of(work: ReplayWork) -> tuple[TilePart, ...]:
     """Return the operands of a composite: the inputs, those of the epilogue, and ``out``, the last."""
     assert work.output is not None
     names, axes = (("a", "b"), ((_M, _K), (_K, _N))) if work.kind == "gemm" else (None, ())
@@ -100,7 +100,7 @@ class OpenComposite:
     """Composite ``seq`` between its read and its commit; ``group`` contains it and composites with common bytes."""
 
     seq: int
-    work: Work
+    work: ReplayWork
     parts: tuple[TilePart, ...]
     tiles: TiledReplay
     group: EntangledGroup
@@ -135,7 +135,7 @@ class Due(NamedTuple):
     """An event of a tile that is due."""
 
     stream: OpenComposite
-    tile: Tile
+    tile: TileRecord
 
 
 class OpenComposites:
@@ -164,7 +164,7 @@ class OpenComposites:
         """The groups of all composites in flight."""
         return _groups(self._open.values())
 
-    def open(self, seq: int, work: Work) -> OpenComposite:
+    def open(self, seq: int, work: ReplayWork) -> OpenComposite:
         """Begin composite ``seq``; from now on ``writing`` and ``using`` find it by its operands."""
         parts = parts_of(work)
         *inputs, out = [part.operand for part in parts]
@@ -219,7 +219,7 @@ class OpenComposites:
         """Remove and return the events of tiles before ``limit``; they are in order within each group."""
         events: list[Due] = []
         for group in groups:
-            due: list[tuple[int, OpenComposite, Tile]] = []
+            due: list[tuple[int, OpenComposite, TileRecord]] = []
             for stream in group.members:
                 self._learn(stream)
                 due += [(event, stream, tile) for event, tile in stream.tiles.due(limit)]
@@ -271,7 +271,7 @@ class TiledReplay:
         "begun",
     )
 
-    def __init__(self, work: Work, parts: tuple[TilePart, ...], acc: DType) -> None:
+    def __init__(self, work: ReplayWork, parts: tuple[TilePart, ...], acc: DType) -> None:
         sizes = work.params.tile_sizes
         assert sizes is not None
         self._acc = acc
@@ -283,7 +283,7 @@ class TiledReplay:
         steps = -(-parts[0].operand.shape[1] // sizes[_K]) if work.kind == "gemm" else 1
         self._last = steps - 1
         self._samples: dict[tuple[str, TilePlace], Array] = {}
-        self._events: list[tuple[int, Tile]] = []
+        self._events: list[tuple[int, TileRecord]] = []
         self._next = 0
         self._uncommitted: list[int] = []
         self.begun = False
@@ -303,12 +303,12 @@ class TiledReplay:
         self._next = 0
         self._events.sort(key=_FIRST)
 
-    def due(self, limit: int) -> list[tuple[int, Tile]]:
+    def due(self, limit: int) -> list[tuple[int, TileRecord]]:
         """Remove and return the events before ``limit``, in order."""
         begin, self._next = self._next, bisect_left(self._events, limit, self._next, key=_FIRST)
         return self._events[begin : self._next]
 
-    def step(self, work: Work, tile: Tile, memory: OperandMemory) -> None:
+    def step(self, work: ReplayWork, tile: TileRecord, memory: OperandMemory) -> None:
         """Execute an event of a tile of the composite ``work``."""
         self.begun = True
         if tile.kind == "dma_write":
@@ -335,12 +335,12 @@ class TiledReplay:
             if (part.name, tile) not in self._samples:
                 self._sample(part, tile, memory)
 
-    def _result(self, work: Work, tile: TilePlace) -> Array:
+    def _result(self, work: ReplayWork, tile: TilePlace) -> Array:
         """Compute the output tile as one operation on its samples, concatenated along K."""
         shape = self._out.window(tile, self._sizes).shape
         return combine(work, list(self._args(work, tile)), self._steps(work, tile), shape, self._acc)
 
-    def _args(self, work: Work, tile: TilePlace) -> Iterator[Array | float]:
+    def _args(self, work: ReplayWork, tile: TilePlace) -> Iterator[Array | float]:
         if work.kind == "gemm":
             for name, axis in (("a", 1), ("b", 0)):
                 pieces = [self._samples.pop((name, (tile[0], tile[1], s))) for s in range(self._last + 1)]
@@ -349,7 +349,7 @@ class TiledReplay:
         for n, x in enumerate(work.inputs):
             yield self._samples.pop((f"x{n}", tile)) if isinstance(x, Operand) else x
 
-    def _steps(self, work: Work, tile: TilePlace) -> list[EpilogueStep]:
+    def _steps(self, work: ReplayWork, tile: TilePlace) -> list[EpilogueStep]:
         steps: list[EpilogueStep] = []
         for n, step in enumerate(work.params.epilogue):
             if step.operand is None:

@@ -21,16 +21,16 @@ from kernbench.common.operators import (
     operator,
     single,
 )
-from kernbench.core.op_log import COPIES, Work
+from kernbench.core.op_log import COPIES, ReplayWork
 from kernbench.messages.commands import NO_PARAMS, NOWHERE, Epilogue, MemoryRef, Operand
 from kernbench.messages.requests import HostBytes
 from kernbench.numerics.memory import as_bytes, repeat_pattern
 from kernbench.numerics.operands import OperandMemory
 
-Rule: TypeAlias = Callable[[Work, OperandMemory, DType, bool], Array]
+ComputeRule: TypeAlias = Callable[[ReplayWork, OperandMemory, DType, bool], Array]
 
 
-def result(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:
+def result(work: ReplayWork, memory: OperandMemory, acc: DType, private: bool) -> Array:
     """Compute the result of ``work`` from the current memory, in the type and shape of its output.
 
     With ``private``, the result is no view of memory, so later writes do not change it. Call the function inside
@@ -40,7 +40,7 @@ def result(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Arra
 
 
 def combine(
-    work: Work, args: Sequence[Array | float], steps: Sequence[EpilogueStep], shape: tuple[int, ...], acc: DType
+    work: ReplayWork, args: Sequence[Array | float], steps: Sequence[EpilogueStep], shape: tuple[int, ...], acc: DType
 ) -> Array:
     """Compute a part of ``shape`` of a composite's output from ``args``, its operands or windows of them.
 
@@ -70,7 +70,7 @@ def _finish(value: Array, steps: Sequence[EpilogueStep]) -> Array:
     return value
 
 
-def _copy(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
+def _copy(work: ReplayWork, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
     source, out = work.inputs[0], work.output
     if out is None or not isinstance(source, Operand):
         source, out = _operand(source), _output(work)
@@ -80,7 +80,7 @@ def _copy(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array
     return array if source.shape == out.shape else array.reshape(out.shape)
 
 
-def _calculate(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:
+def _calculate(work: ReplayWork, memory: OperandMemory, acc: DType, private: bool) -> Array:
     params, out = work.params, work.output or _output(work)
     if params is NO_PARAMS and out.dtype is F32 and out.shape:  # the usual case: no widening or rounding
         arrays: list[Array] = []
@@ -103,7 +103,7 @@ def _calculate(work: Work, memory: OperandMemory, acc: DType, private: bool) -> 
     return value.reshape(out.shape) if op.kind == "reduce" else value
 
 
-def _combine(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
+def _combine(work: ReplayWork, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
     args = [memory.load(x, private=False) if isinstance(x, Operand) else x for x in work.inputs]
     steps = [_step(e, memory) for e in work.params.epilogue]
     return combine(work, args, steps, _output(work).shape, acc)
@@ -118,7 +118,7 @@ def _step(step: Epilogue, memory: OperandMemory) -> EpilogueStep:
     return step.name, step.operand
 
 
-def _change(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
+def _change(work: ReplayWork, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
     """Return the new memory contents of an atomic, and store the old contents if the kernel asks for them."""
     target, op = _operand(work.inputs[0]), ATOMICS[work.name]
     operands = [memory.load(_operand(x), private=False) for x in work.inputs[1:]]
@@ -155,7 +155,7 @@ def _one_after_another(op: Operator, old: Array, operands: Sequence[Array], targ
     return new
 
 
-def _apply_host_write(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
+def _apply_host_write(work: ReplayWork, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
     out = _output(work)
     data = work.data
     if data is not None:
@@ -169,7 +169,7 @@ def _apply_host_write(work: Work, memory: OperandMemory, acc: DType, private: bo
     return raw.view(out.dtype.numpy).reshape(out.shape)
 
 
-def _read_by_host(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
+def _read_by_host(work: ReplayWork, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
     return memory.load(_operand(work.inputs[0]), private=True)
 
 
@@ -179,13 +179,13 @@ def _operand(x: Operand | float) -> Operand:
     return x
 
 
-def _output(work: Work) -> Operand:
+def _output(work: ReplayWork) -> Operand:
     if work.output is None:
         raise RunError("no output")
     return work.output
 
 
-RULES: Mapping[str, Rule] = dict.fromkeys(sorted(COPIES), _copy) | {
+RULES: Mapping[str, ComputeRule] = dict.fromkeys(sorted(COPIES), _copy) | {
     "math": _calculate,
     "gemm": _combine,
     "atomic": _change,

@@ -11,7 +11,7 @@ from kernbench.common.dtypes import Array, DType
 from kernbench.common.dtypes import dtype as dtype_named
 from kernbench.common.errors import RunError, UnknownNameError
 from kernbench.common.operators import ACCUMULATORS
-from kernbench.core.op_log import OpLog, OpRecord, Work
+from kernbench.core.op_log import OpLog, OpRecord, ReplayWork
 from kernbench.messages.commands import NO_PARAMS, Operand
 from kernbench.numerics.composites import NEVER, EntangledGroup, OpenComposite, OpenComposites, commit_event, read_event
 from kernbench.numerics.compute import RULES
@@ -202,13 +202,13 @@ class Replay:
             stats.ops += 1
             stats.nbytes += array.nbytes
 
-    def _begin(self, seq: int, work: Work, kind: int) -> None:
+    def _begin(self, seq: int, work: ReplayWork, kind: int) -> None:
         """Begin a composite."""
         stream = self._streams.open(seq, work)
         if kind == _AT_ONCE:
             self._close(stream, self._commit_event(seq))
 
-    def _read_beside(self, seq: int, work: Work, kind: int, time_ps: int) -> Array:
+    def _read_beside(self, seq: int, work: ReplayWork, kind: int, time_ps: int) -> Array:
         """Compute a record while composites are in flight.
 
         Composites that write its inputs first advance to its read, and those that access its output to its commit.
@@ -259,6 +259,6 @@ def _commits_apart(table: Array) -> Array:
     return apart
 
 
-def _operands(work: Work) -> tuple[Operand | float, ...]:
+def _operands(work: ReplayWork) -> tuple[Operand | float, ...]:
     """Return the operands that a record reads, with those of its epilogue."""
     return work.inputs + tuple(e.operand for e in work.params.epilogue if isinstance(e.operand, Operand))

@@ -50,7 +50,7 @@ from kernbench.observe.critical_path_model import (
     WaitedFor,
 )
 from kernbench.observe.inside_dma import HOST_COPIES, InsideDma
-from kernbench.observe.trace_log import Seen
+from kernbench.observe.trace_log import LogView
 from kernbench.transport import Route
 
 OWN_PART: Mapping[Kind, PathPart] = MappingProxyType(
@@ -103,7 +103,7 @@ class _WaitingLine(NamedTuple):
 class PathFinder:
     """Finds critical paths in a ``snapshot`` of a run with the requests ``handles``."""
 
-    snapshot: Seen
+    snapshot: LogView
     handles: Sequence[RequestHandle]
     _ends: list[tuple[int, Row]] = field(default_factory=list)  # ends of requests in ps, with their rows
     _run: PathChain | None = None  # the path of the whole run: it contains the paths of most requests
@@ -196,7 +196,7 @@ class PathFinder:
             chain.back_to(self._end(row), PathPart.WAIT if abandoned else PathPart.HOST_WAIT)
 
 
-def steps_of(snapshot: Seen, row: Row, begin_ps: int) -> tuple[PathStep, ...]:
+def steps_of(snapshot: LogView, row: Row, begin_ps: int) -> tuple[PathStep, ...]:
     """Return the steps of a closed row, in order, from ``begin_ps`` to the end of the row.
 
     The row must be open at ``begin_ps``.
@@ -212,7 +212,7 @@ def steps_of(snapshot: Seen, row: Row, begin_ps: int) -> tuple[PathStep, ...]:
 class _Walk:
     """Walks ``chain`` backwards through a ``snapshot``."""
 
-    def __init__(self, snapshot: Seen, chain: PathChain) -> None:
+    def __init__(self, snapshot: LogView, chain: PathChain) -> None:
         self._snapshot = snapshot
         self._machine = snapshot.machine
         self._table = snapshot.machine.log

@@ -23,7 +23,7 @@ from kernbench.observe.critical_path_model import (
     Via,
     WaitedFor,
 )
-from kernbench.observe.trace_log import Seen
+from kernbench.observe.trace_log import LogView
 from kernbench.topology.cube_spec import SramAttrs
 from kernbench.topology.hbm_spec import HbmCtrlAttrs
 from kernbench.transport import Route
@@ -46,7 +46,7 @@ _NETWORKS: Mapping[int, PathPart] = MappingProxyType(
 class InsideDma:
     """Walks ``chain`` backwards through the transfers and memory grants of a ``snapshot``."""
 
-    def __init__(self, snapshot: Seen, chain: PathChain) -> None:
+    def __init__(self, snapshot: LogView, chain: PathChain) -> None:
         self._snapshot = snapshot
         self._chain = chain
         self._tables = snapshot.tables

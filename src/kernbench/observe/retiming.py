@@ -40,11 +40,11 @@ from kernbench.core.log import (
     Row,
 )
 from kernbench.observe.critical_path import steps_of
-from kernbench.observe.trace_log import Seen
+from kernbench.observe.trace_log import LogView
 
 FASTER = 1.1
 """The speed-up of a resource, the same as in advice"""
-Times: TypeAlias = NDArray[np.float64]
+ResourceTimes: TypeAlias = NDArray[np.float64]
 """A time in ps per resource, for the case that this resource is faster"""
 _IN_ORDER = frozenset((Kind.GEMM, Kind.MATH, Kind.FETCH, Kind.STORE, Kind.ISSUE, Kind.TILE_ISSUE, Kind.LAUNCH))
 """Kinds of rows that a component executes one after the other"""
@@ -64,16 +64,16 @@ class _Need(NamedTuple):
 class Retiming:
     """The rows of launch ``launch_id``, with new times for each of ``resources`` made ``FASTER`` alone."""
 
-    snapshot: Seen
+    snapshot: LogView
     launch_id: int
     resources: Sequence[str]
     _rows: Sequence[int] = field(init=False)
     _places: Mapping[str, int] = field(init=False)
     _begin_ps: int = 0
-    _engines: dict[int, Times] = field(default_factory=dict)  # by kind: new time per ps of the engine
-    _starts: dict[Row, Times] = field(default_factory=dict)
-    _ends: dict[Row, Times] = field(default_factory=dict)
-    _parts_end: dict[Row, Times] = field(default_factory=dict)  # by parent: the last end of its children
+    _engines: dict[int, ResourceTimes] = field(default_factory=dict)  # by kind: new time per ps of the engine
+    _starts: dict[Row, ResourceTimes] = field(default_factory=dict)
+    _ends: dict[Row, ResourceTimes] = field(default_factory=dict)
+    _parts_end: dict[Row, ResourceTimes] = field(default_factory=dict)  # by parent: the last end of its children
     _before: dict[tuple[int, int], Row] = field(default_factory=dict)  # by component and kind, the previous row
     _stages: dict[tuple[Row, int], Row] = field(default_factory=dict)  # by parent and tile, the previous stage
     _waiting: dict[Row, list[Row]] = field(default_factory=dict)  # messages, by the message handled before them
@@ -162,7 +162,7 @@ class Retiming:
         needs += [_Need(other, 0) for other in earlier if other >= 0 and other != cause and rows[other + END] <= start]
         return needs
 
-    def _end_of(self, row: Row) -> Times:
+    def _end_of(self, row: Row) -> ResourceTimes:
         """Return the new ends of a row; a parent ends with the last of its children."""
         end = self._ends.get(row)
         if end is not None:
@@ -174,7 +174,7 @@ class Retiming:
         parts_end = self._parts_end.get(row)
         return end if parts_end is None else np.maximum(end, parts_end)
 
-    def _spend(self, row: Row, begin_ps: int) -> Times:
+    def _spend(self, row: Row, begin_ps: int) -> ResourceTimes:
         """Return the new duration of a row from ``begin_ps``.
 
         The complete time of an engine belongs to that engine. If resources tie, one faster resource saves nothing.

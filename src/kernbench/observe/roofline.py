@@ -30,7 +30,7 @@ from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_model import CriticalPath, PathPart
 from kernbench.observe.slices import SliceTime
 from kernbench.observe.statistics import merge_spans
-from kernbench.observe.trace_log import Seen
+from kernbench.observe.trace_log import LogView
 from kernbench.observe.works import Times, distinct
 from kernbench.topology import resources as of
 from kernbench.topology.hbm_refresh import slice_pace
@@ -151,7 +151,9 @@ class Load:
         return min(first_ps, second_ps) >= (1 - TIE) * max(first_ps, second_ps)
 
 
-def roofline(snapshot: Seen, path: CriticalPath, slices: Sequence[SliceTime], launch_id: int | None = None) -> Roofline:
+def roofline(
+    snapshot: LogView, path: CriticalPath, slices: Sequence[SliceTime], launch_id: int | None = None
+) -> Roofline:
     """Return the roofline of ``path``: of one launch, or of all work in its time.
 
     ``slices`` is the work of slices with banks in that time.
@@ -239,7 +241,9 @@ _DESCRIPTORS = (Kind.DMA_READ, Kind.DMA_WRITE, Kind.ATOMIC)
 class _Gatherer:
     """Finds the loads within a path, so that no load exceeds the path's time; with ``launch_id``, those of a launch."""
 
-    def __init__(self, snapshot: Seen, path: CriticalPath, slices: Sequence[SliceTime], launch_id: int | None) -> None:
+    def __init__(
+        self, snapshot: LogView, path: CriticalPath, slices: Sequence[SliceTime], launch_id: int | None
+    ) -> None:
         self._slices = slices
         self._snapshot = snapshot
         self._machine = snapshot.machine

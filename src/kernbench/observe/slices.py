@@ -9,7 +9,7 @@ from kernbench.common.units import PS_PER_NS
 from kernbench.common.values import value
 from kernbench.core.observed import Column, TurnColumns
 from kernbench.observe.critical_path_model import CriticalPath
-from kernbench.observe.trace_log import Seen
+from kernbench.observe.trace_log import LogView
 from kernbench.observe.works import distinct
 from kernbench.topology.hbm_refresh import refresh_clock
 from kernbench.topology.hbm_spec import HbmSpec, HbmTiming
@@ -48,7 +48,7 @@ class SliceTime:
         return self.hits / self.bursts if self.bursts else 0.0
 
 
-def slice_times(snapshot: Seen, path: CriticalPath) -> tuple[SliceTime, ...]:
+def slice_times(snapshot: LogView, path: CriticalPath) -> tuple[SliceTime, ...]:
     """Return the slices that were busy in the time of a path, the busiest first; none for slices without banks.
 
     Only grants inside the path count, see ``CriticalPath.encloses``.

@@ -28,7 +28,7 @@ from kernbench.observe.trace_filter import (
     WAITS,
     TraceFilter,
 )
-from kernbench.observe.trace_log import Seen, TraceLog
+from kernbench.observe.trace_log import LogView, TraceLog
 from kernbench.observe.trace_model import Fact, MessageArrow, Trace, Track, TrackGroup, TrackSpan
 from kernbench.observe.trace_queues import QueueMessage
 from kernbench.observe.works import EngineWork
@@ -72,7 +72,7 @@ class _Maker:
     slots: dict[Row, TrackSpan | None] = field(default_factory=dict)
 
     @property
-    def snapshot(self) -> Seen:
+    def snapshot(self) -> LogView:
         """The observed run."""
         return self.log.seen
 

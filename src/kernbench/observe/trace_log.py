@@ -38,7 +38,7 @@ class TraceLog(Observer):
     watch_queues: bool = True
     machine: Machine = field(init=False)
     queues: QueueLog = field(init=False)
-    _snapshot: Seen | None = None
+    _snapshot: LogView | None = None
 
     def begin(self, machine: Machine) -> None:
         """Observe ``machine``."""
@@ -49,11 +49,11 @@ class TraceLog(Observer):
             self.queues.watch()
 
     @property
-    def seen(self) -> Seen:
+    def seen(self) -> LogView:
         """A snapshot of the run as of now."""
         state = len(self.machine.log.rows), self.machine.clock.n_events
         if self._snapshot is None or self._snapshot.state != state:
-            self._snapshot = Seen(self.machine, state)
+            self._snapshot = LogView(self.machine, state)
         return self._snapshot
 
 
@@ -68,7 +68,7 @@ class _Departures(NamedTuple):
     free: Column
 
 
-class Seen:
+class LogView:
     """The rows of a machine's log and of the observed tables, at one time (``state``).
 
     - ``answers``: the answer of each transfer

@@ -16,7 +16,7 @@ from kernbench.engine.recorder import name_of
 from kernbench.messages.commands import BY_BLOCKS
 from kernbench.messages.requests import PeCoord
 
-ENGINE_OF: dict[op_log.Kind, str] = {
+ENGINE_OF: dict[op_log.RecordKind, str] = {
     "dma_read": "DMA in",
     "dma_write": "DMA out",
     "fetch": "fetch",

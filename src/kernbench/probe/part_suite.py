@@ -27,11 +27,10 @@ from kernbench.common.units import PS_PER_NS, format_size, ns_to_ps, ps_to_ns
 from kernbench.common.values import value
 from kernbench.components.memory import Memory
 from kernbench.core.clock import NEVER
-from kernbench.di.part import CUBE_KINDS, KINDS, PE_KINDS, SIP_KINDS, SYSTEM_KINDS, Part
+from kernbench.di.part import CUBE_KINDS, KINDS, PE_KINDS, SIP_KINDS, SYSTEM_KINDS, Part, called_at
 from kernbench.di.registry import REGISTRY
 from kernbench.engine.engine import GraphEngine
-from kernbench.engine.machine import Machine
-from kernbench.engine.part import Component, called_at
+from kernbench.engine.machine import Component, Machine
 from kernbench.engine.requests import Limits
 from kernbench.messages.requests import HostMsg, MemoryReadMsg, MemoryWriteMsg, PeDmaMsg
 from kernbench.observe.statistics import link_traffic

@@ -33,7 +33,7 @@ class Draw:
 
 
 @state
-class Generator:
+class RandomStream:
     """A stream of numbers determined by its seed. Numbers are drawn on first use, in the order of the draws."""
 
     seed: int
@@ -74,18 +74,18 @@ class Generators:
         number = whole_number(seed)
         if number is None:
             raise InputError(f"manual_seed({seed!r}): a seed is a whole number")
-        self._workers.current.local.put(Generator(number))
+        self._workers.current.local.put(RandomStream(number))
 
     def normal(self, shape: tuple[int, ...]) -> LaterArray:
         """Return normally distributed numbers, with mean 0 and variance 1, as f32."""
         return self._current().normal(shape)
 
-    def _current(self) -> Generator:
+    def _current(self) -> RandomStream:
         local = self._workers.current.local
-        generator = local.get(Generator)
+        generator = local.get(RandomStream)
         if generator is None:
-            program = self._workers.main.local.get(Generator)
-            generator = Generator(DEFAULT_SEED if program is None else program.seed)
+            program = self._workers.main.local.get(RandomStream)
+            generator = RandomStream(DEFAULT_SEED if program is None else program.seed)
             local.put(generator)
         return generator
 

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from kernbench.common.values import value
 from kernbench.runtime_api.frontends import FRONTENDS
 
-Part: TypeAlias = Literal["machine", "bench", "frontends"]
+OverrideTarget: TypeAlias = Literal["machine", "bench", "frontends"]
 BENCH_PREFIX = "bench."
 """The prefix of the bench's parameters"""
 FRONTEND_PREFIXES = tuple(f"{name}." for name in FRONTENDS)
@@ -24,7 +24,7 @@ class OverrideTexts:
     frontends: tuple[str, ...] = ()
 
 
-def part_of(path: str) -> Part:
+def part_of(path: str) -> OverrideTarget:
     """Return the target of a path, or of a text that begins with a path."""
     if path.startswith(BENCH_PREFIX):
         return "bench"
@@ -33,7 +33,7 @@ def part_of(path: str) -> Part:
 
 def split_overrides(texts: Iterable[str]) -> OverrideTexts:
     """Group overrides by target."""
-    by_target: dict[Part, list[str]] = {"machine": [], "bench": [], "frontends": []}
+    by_target: dict[OverrideTarget, list[str]] = {"machine": [], "bench": [], "frontends": []}
     for text in texts:
         by_target[part_of(text)].append(text)
     return OverrideTexts(**{part: tuple(grouped) for part, grouped in by_target.items()})

@@ -27,7 +27,7 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
 from kernbench.runtime_api.collective_calls import CallBook
 from kernbench.runtime_api.rank_scheduler import RankScheduler
-from kernbench.runtime_api.ranks import Gate, Worker
+from kernbench.runtime_api.ranks import RankGate, Worker
 from kernbench.runtime_api.requests import Requests
 from kernbench.runtime_api.types import Devices
 from kernbench.topology.spec import TopologySpec
@@ -99,7 +99,7 @@ class ProcessGroup:
 
     algorithm: Algorithm
     world_size: int
-    gate: Gate = field(init=False)
+    gate: RankGate = field(init=False)
     members: dict[int, Worker] = field(default_factory=dict)
     left: set[int] = field(default_factory=set)
     queues: InstalledQueues | None = None
@@ -109,7 +109,7 @@ class ProcessGroup:
     spoilt: bool = False
 
     def __post_init__(self) -> None:
-        self.gate = Gate(self._standing)
+        self.gate = RankGate(self._standing)
 
     def _standing(self) -> str:
         missing = [rank for rank in range(self.world_size) if rank not in self.members]

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from kernbench.common.errors import RunError, SimulationDeadlock
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
-from kernbench.runtime_api.ranks import Gate, RankTask, Sleep, WaitText, Workers
+from kernbench.runtime_api.ranks import RankGate, RankTask, Sleep, WaitText, Workers
 
 Sleeper: TypeAlias = RankTask | None
 """A rank, or None for the program"""
@@ -32,7 +32,7 @@ class Sleepers:
         self._engine = engine
         self._sleeps: dict[Sleeper, Sleep] = {}
         self._by_request: dict[int, _Among] = {}
-        self._at_gates: dict[Gate, _Among] = {}
+        self._at_gates: dict[RankGate, _Among] = {}
         self._giving_way: _Among = {}
 
     @property
@@ -92,7 +92,7 @@ class Sleepers:
         for sleeper in [sleeper for sleeper in self._sleeps if sleeper is not None]:
             self.remove(sleeper)
 
-    def _leave(self, gate: Gate, sleeper: Sleeper) -> None:
+    def _leave(self, gate: RankGate, sleeper: Sleeper) -> None:
         sleepers = self._at_gates[gate]
         sleepers.pop(sleeper, None)
         if not sleepers:
@@ -207,7 +207,7 @@ class RankScheduler:
                 self._wait_until_done(handle, describe)
             self._engine.wait(handle)
 
-    def pass_through(self, gate: Gate) -> None:
+    def pass_through(self, gate: RankGate) -> None:
         """Wait until a gate is open."""
         self._workers.check()
         if self._current is not None:

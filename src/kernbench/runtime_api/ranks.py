@@ -230,11 +230,11 @@ class Sleep:
 
     label: WaitText
     handles: tuple[RequestHandle, ...] = ()
-    gate: Gate | None = None
+    gate: RankGate | None = None
     gives_way: bool = False
 
 
-class Gate:
+class RankGate:
     """A meeting point of ranks: a rank that arrives waits until the gate is open. ``label`` describes the wait."""
 
     __slots__ = ("_label", "_open")

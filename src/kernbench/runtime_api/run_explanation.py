@@ -20,7 +20,7 @@ from kernbench.observe.retiming import Retiming
 from kernbench.observe.roofline import Roofline, roofline
 from kernbench.observe.slices import SliceTime, slice_times
 from kernbench.observe.statistics import unions_ps
-from kernbench.observe.trace_log import Seen, TraceLog
+from kernbench.observe.trace_log import LogView, TraceLog
 from kernbench.observe.verdict import RunVerdict, Verdict, judge, judge_run, say_waits
 from kernbench.observe.works import ENGINES, PLAN
 from kernbench.runtime_api.launch_report import launches_of
@@ -130,7 +130,7 @@ class TimeExplanation:
     The explanation describes the state in ``snapshot``, regardless of what the machine does afterwards.
     """
 
-    def __init__(self, snapshot: Seen, request_id: int | None = None) -> None:
+    def __init__(self, snapshot: LogView, request_id: int | None = None) -> None:
         self._seen = snapshot
         self._launch_id = request_id
 
@@ -164,7 +164,7 @@ class LaunchExplanation(TimeExplanation):
 
     def __init__(
         self,
-        snapshot: Seen,
+        snapshot: LogView,
         finder: PathFinder,
         handle: RequestHandle,
         names: Mapping[int, str],
@@ -238,7 +238,7 @@ class LaunchExplanation(TimeExplanation):
 class RunExplanation(TimeExplanation):
     """The explained time of a run and of each of its ``launches``."""
 
-    def __init__(self, snapshot: Seen, handles: Sequence[RequestHandle], begin_ps: int, end_ps: int) -> None:
+    def __init__(self, snapshot: LogView, handles: Sequence[RequestHandle], begin_ps: int, end_ps: int) -> None:
         super().__init__(snapshot)
         finder = PathFinder(snapshot, handles)
         self._path = finder.of_run(begin_ps, end_ps)
@@ -376,7 +376,7 @@ class _Texts:
         return self._program.says(line, on_path or self._pes)
 
 
-def _sum_lines(snapshot: Seen, launch_id: int, path: CriticalPath, texts: _Texts) -> tuple[LineUse, ...]:
+def _sum_lines(snapshot: LogView, launch_id: int, path: CriticalPath, texts: _Texts) -> tuple[LineUse, ...]:
     """Return every line that issued a command, and every line on the path."""
     works = snapshot.works
     of_launch = works.of_launch(launch_id)

@@ -2,8 +2,7 @@
 
 from kernbench.components.memory import Memory, MemoryAccess
 from kernbench.di.part import PartAttrs
-from kernbench.engine.machine import Machine
-from kernbench.engine.part import Component, Done, Outcome
+from kernbench.engine.machine import Component, Done, Machine, Outcome
 from kernbench.engine.thinking import Inbox, ThinkingPart
 from kernbench.messages.control import PartOrder
 

@@ -31,7 +31,7 @@ from kernbench.di.registry import REGISTRY, Registry
 from kernbench.topology.clocks import apply_clocks, check_clocks
 from kernbench.topology.elaborate import elaborate
 from kernbench.topology.graph import Graph
-from kernbench.topology.hbm_places import Places
+from kernbench.topology.hbm_places import BurstPlaces
 from kernbench.topology.hbm_spec import HBM3, HbmSpec
 from kernbench.topology.rules import check_rules
 from kernbench.topology.spec import TopologySpec
@@ -239,7 +239,7 @@ def channels_of_rows(hbm: HbmSpec, stride: int) -> tuple[int, int]:
     banks = hbm.banks or HBM3.model_copy(update={"row_bytes": unit, "burst_bytes": unit})
     rows = max(ROWS, min(MOST_ROWS, hbm.round_bytes // stride))
     bytes_ = np.arange(rows)[:, None] * stride + np.arange(0, ROW_BYTES, min(ROW_BYTES, banks.burst_bytes))
-    places = Places(banks, hbm.num_pcs, hbm.fields(banks)).of((bytes_ // banks.burst_bytes).ravel())
+    places = BurstPlaces(banks, hbm.num_pcs, hbm.fields(banks)).of((bytes_ // banks.burst_bytes).ravel())
     return len({*places["pc"].tolist()}), min(hbm.num_pcs, rows)
 
 

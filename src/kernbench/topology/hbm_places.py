@@ -13,7 +13,7 @@ from kernbench.topology.hbm_spec import AddressMapping, HbmTiming, MappingField
 BurstArray = NDArray[np.int64]
 
 
-class Places:
+class BurstPlaces:
     """The places of bursts under a mapping, in a slice of ``num_pcs`` pseudo-channels with banks of a timing."""
 
     __slots__ = ("_fields", "sizes")

@@ -19,7 +19,7 @@ from kernbench.transport import packets
 from kernbench.transport.express import Express
 from kernbench.transport.pacing import PacedLink, VaryingRate
 from kernbench.transport.state import HopTimes, Link, Packet, Port, Route, Transfer
-from kernbench.transport.timing import LinkFigures, Supply, Timing
+from kernbench.transport.timing import LinkFigures, RouteTiming, Supply
 from kernbench.transport.watch import Watch
 
 
@@ -142,7 +142,7 @@ class Network:
         self._link_indices: set[int] = set()
         self._ports: dict[tuple[str, str], Port] = {}
         self._routes: dict[tuple[str, ...], Route] = {}  # routes that ``route`` has returned, by nodes
-        self._timings: dict[tuple[LinkFigures, ...], Timing] = {}
+        self._timings: dict[tuple[LinkFigures, ...], RouteTiming] = {}
 
     @property
     def now_ns(self) -> float:
@@ -204,8 +204,7 @@ class Network:
         """Return the port of ``node`` for ``channel``, such as a DMA queue; the first call makes the port."""
         port = self._ports.get((node, channel))
         if port is None:
-            index, resume = PORT_INDEX_BASE + len(self._ports), self.express.resume
-            port = self._ports[node, channel] = Port(index, node, resume, looks=self.express_enabled)
+            port = self._ports[node, channel] = Port(PORT_INDEX_BASE + len(self._ports), node)
         return port
 
     def route(self, nodes: Sequence[str]) -> Route:
@@ -229,7 +228,7 @@ class Network:
         figures = tuple([link.figures for link in links])
         timing = self._timings.get(figures)
         if timing is None:
-            timing = self._timings[figures] = Timing(figures)
+            timing = self._timings[figures] = RouteTiming(figures)
         return Route(links, timing)
 
     def _link_between(self, src: str, dst: str) -> Link:
@@ -333,7 +332,7 @@ class Network:
             if link not in new_links:
                 packets.release_link(link)
         links = (*links[:at], *way)
-        transfer.route = Route(links, Timing(tuple(link.figures for link in links)))
+        transfer.route = Route(links, RouteTiming(tuple(link.figures for link in links)))
         if transfer.hop_times is not None:
             transfer.hop_times.resize(len(links))
         if self.watch.on:

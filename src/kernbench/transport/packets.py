@@ -19,8 +19,7 @@ from __future__ import annotations
 from bisect import insort
 
 from kernbench.core.clock import NEVER, RANK_ARBITRATE
-from kernbench.transport.probe import begin_probe
-from kernbench.transport.state import Input, Link, Packet, Port, Transfer
+from kernbench.transport.state import HopTimes, Link, Packet, PacketInput, Port, Transfer
 from kernbench.transport.timing import Supply
 
 
@@ -35,10 +34,7 @@ def enqueue(transfer: Transfer, now: int) -> None:
 
 def join_queue(transfer: Transfer) -> None:
     """Append ``transfer`` to the queue of its port; the port cuts transfers into packets in order."""
-    port = transfer.port
-    if not port.queue:
-        port.look_after(len(transfer.route.links))
-    port.queue.append(transfer)
+    transfer.port.queue.append(transfer)
 
 
 def supply(transfer: Transfer, more: Supply, now: int) -> None:
@@ -51,8 +47,6 @@ def curtail(transfer: Transfer, count: int) -> None:
     """Withdraw the supply beyond the first ``count`` packets of ``transfer``; no later packet has a grant yet."""
     port = transfer.port
     transfer.curtail_supplies(count)
-    if port.probe is not None:
-        port.probe.end()
     if transfer.next_packet > count:
         link = port.fifo.popleft().links[0]
         link.requests = [entry for entry in link.requests if entry[2] is not port]
@@ -75,16 +69,10 @@ def refill(port: Port, now: int) -> None:
     size = transfer.last_bytes if last else transfer.route.packet_bytes
     packet = Packet(transfer, size, last, 0, tail)
     port.fifo.append(packet)
-    if port.patience:
-        port.patience -= 1
-    elif port.probe is not None:
-        port.probe.follow(packet)
-    else:
-        begin_probe(port, packet, number)
     request(packet.links[0], port, when)
 
 
-def request(link: Link, source: Input, when: int) -> None:
+def request(link: Link, source: PacketInput, when: int) -> None:
     """Request ``link`` for the front packet of ``source``; the request is valid from ``when`` on."""
     now = link.clock.time
     if when <= now and link.free_at <= now and not (link.requests and link.requests[0][0] <= now):
@@ -133,7 +121,7 @@ def arbitrate(link: Link) -> None:
         arm(link, now)
 
 
-def grant(link: Link, source: Input, now: int) -> None:
+def grant(link: Link, source: PacketInput, now: int) -> None:
     """Send the front packet of ``source``."""
     packet = source.fifo.popleft()
     size = packet.size
@@ -148,8 +136,8 @@ def grant(link: Link, source: Input, now: int) -> None:
     link.granted_bytes += size
     link.busy_ps += free - now
     tail = packet.tail if packet.tail > free else free
-    if transfer.hop_times is not None or transfer.probe is not None:
-        _note_grant(packet, now, tail)
+    if transfer.hop_times is not None:
+        _note_grant(transfer.hop_times, packet, now, tail)
     hop = packet.hop = packet.hop + 1
     if hop == len(packet.links):
         if transfer.head_ps == NEVER:
@@ -172,16 +160,12 @@ def grant(link: Link, source: Input, now: int) -> None:
         _leave_port(source, packet, tail, now)
 
 
-def _note_grant(packet: Packet, start: int, tail: int) -> None:
-    """Record a grant of a transfer that is traced (its first start and last tail) or followed by a probe."""
-    times, probe = packet.transfer.hop_times, packet.transfer.probe
-    if times is not None:
-        if times.starts[packet.hop] < 0:
-            times.starts[packet.hop] = start
-        if packet.last:
-            times.tails[packet.hop] = tail
-    if probe is not None:
-        probe.note(packet, start)
+def _note_grant(times: HopTimes, packet: Packet, start: int, tail: int) -> None:
+    """Record the first start and the last tail of a traced transfer on the next link of ``packet``."""
+    if times.starts[packet.hop] < 0:
+        times.starts[packet.hop] = start
+    if packet.last:
+        times.tails[packet.hop] = tail
 
 
 def _leave_port(port: Port, packet: Packet, tail: int, now: int) -> None:
@@ -205,7 +189,7 @@ def _leave_fifo(link: Link, packet: Packet, tail: int, now: int) -> None:
         request(following.links[following.hop], link, tail)
 
 
-def offer(source: Input, when: int) -> None:
+def offer(source: PacketInput, when: int) -> None:
     """Enter the request of the front packet for its next link, from ``when`` on."""
     packet = source.fifo[0]
     request(packet.links[packet.hop], source, when)

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from kernbench.common.errors import TransportError
 from kernbench.common.units import ps_to_ns
 from kernbench.common.values import value
 from kernbench.core.clock import NEVER, RANK_ARRIVE, RANK_DELIVER, Clock
-from kernbench.transport.timing import AT_ONCE, LinkFigures, Pace, Profile, Supply, Timing
-
-if TYPE_CHECKING:
-    from kernbench.transport.probe import Probe
+from kernbench.transport.timing import AT_ONCE, LinkFigures, Pace, Profile, RouteTiming, Supply
 
 
 class LinkUse(NamedTuple):
@@ -101,7 +98,7 @@ class LinkWatch(Protocol):
     on: bool
     keeps_links: bool
 
-    def note_grant(self, link: Link, source: Input, transfer: Transfer, now: int) -> None:
+    def note_grant(self, link: Link, source: PacketInput, transfer: Transfer, now: int) -> None:
         """Record that a packet is granted the link."""
 
     def note_stall(self, link: Link, transfer: Transfer) -> None:
@@ -167,7 +164,7 @@ class Link(Waiting):
         self.measure = measure
         self.arrive = arrive
         self.free_at = 0
-        self.requests: list[tuple[int, int, Input]] = []  # (time from which valid, index of the input, input)
+        self.requests: list[tuple[int, int, PacketInput]] = []  # (time from which valid, index of the input, input)
         self.armed_at = NEVER
         self.used = 0
         self.credits: deque[tuple[int, int]] = deque()
@@ -216,36 +213,19 @@ class Link(Waiting):
         return duration_ps
 
 
-_ENDLESS = 1 << 29
-
-
 class Port(Waiting):
-    """A source: one DMA queue, virtual channel or memory output.
+    """A source: one DMA queue, virtual channel or memory output. It cuts its transfers into packets one at a time."""
 
-    The port cuts its transfers into packets one at a time. If ``looks`` is set, the port probes for a free way
-    (``probe.py``) every ``interval`` packets; ``patience`` counts the packets left until the next probe. A network
-    without express transfers never probes. The port calls ``resume`` with a successful ``probe``.
-    """
+    __slots__ = ("name", "queue", "undelivered")
 
-    __slots__ = ("interval", "looks", "name", "patience", "probe", "queue", "resume", "undelivered")
-
-    def __init__(self, index: int, name: str, resume: Callable[[Probe], None], *, looks: bool) -> None:
+    def __init__(self, index: int, name: str) -> None:
         super().__init__(index)
         self.name = name
         self.queue: deque[Transfer] = deque()  # transfers by packets
         self.undelivered = 0  # number of the port's transfers that are not delivered
-        self.resume = resume
-        self.looks = looks
-        self.probe: Probe | None = None
-        self.patience = self.interval = _ENDLESS
-
-    def look_after(self, packets: int) -> None:
-        """Probe for a free way after ``packets`` more packets; drop the current probe."""
-        self.probe = None
-        self.patience = self.interval = packets if self.looks else _ENDLESS
 
 
-Input: TypeAlias = Link | Port
+PacketInput: TypeAlias = Link | Port
 """The place where a packet waits for a link: the FIFO behind another link, or a port"""
 
 
@@ -258,7 +238,7 @@ class Route:
 
     __slots__ = ("carried", "deliver_rank", "links", "packet_bytes", "timing")
 
-    def __init__(self, links: tuple[Link, ...], timing: Timing) -> None:
+    def __init__(self, links: tuple[Link, ...], timing: RouteTiming) -> None:
         self.links = links
         self.timing = timing
         self.packet_bytes = links[0].figures.packet_bytes
@@ -315,10 +295,8 @@ class Transfer:
 
     - ``injected_ps``, ``head_ps``, ``delivered_ps``: the times in ps of injection, of the first and of the last byte at
       the destination; NEVER until the event.
-    - ``express``: the transfer has no packets; it follows ``profile`` from ``start_ps`` on. The profile begins at
-      packet ``resumed_at``.
+    - ``express``: the transfer has no packets; it follows ``profile`` from ``start_ps`` on.
     - ``admission``: the number of an express transfer in order of admission, which is the order of use of every link.
-    - ``probe``: set while the transfer's packets are followed to detect a free way.
     - ``row``: the transfer's row in the log, if it has one, else -1.
     - ``number``, ``ahead``: if transport is watched, the number of this transfer and of the previous one of its port.
     """
@@ -339,9 +317,7 @@ class Transfer:
         "next_packet",
         "number",
         "port",
-        "probe",
         "profile",
-        "resumed_at",
         "route",
         "row",
         "serial",
@@ -384,8 +360,6 @@ class Transfer:
         self.start_ps = 0
         self.admission = -1
         self.express = False
-        self.resumed_at = 0
-        self.probe: Probe | None = None
         self.hop_times: HopTimes | None = None
         self.row = -1
 

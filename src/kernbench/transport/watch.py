@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from kernbench.core.log import NONE, Row
 from kernbench.core.observed import Carries, Observed, held_by_link
-from kernbench.transport.state import Input, Link, Route, Transfer
+from kernbench.transport.state import Link, PacketInput, Route, Transfer
 
 About: TypeAlias = "tuple[Carries, Row, int]"
 """The content of a transfer, the row that it belongs to (NONE: no row, or its cause's), and the transfer that it
@@ -64,7 +64,7 @@ class Watch:
             self.routes.append(route)
         self._observed.redirect_transfer(transfer.number, number, route.latency_ps(transfer.nbytes))
 
-    def note_grant(self, link: Link, source: Input, transfer: Transfer, now: int) -> None:
+    def note_grant(self, link: Link, source: PacketInput, transfer: Transfer, now: int) -> None:
         """Record a grant of ``link`` after another transfer used ``link`` or ``source``; call it before the grant.
 
         The packet has waited if the link or the input came free only now.
@@ -86,7 +86,7 @@ class Watch:
         """Record that a packet has waited for FIFO space behind ``link``, where no single transfer delayed it."""
         self._blockers[transfer.number] = link.index, NONE
 
-    def note_packet_grant(self, transfer: Transfer, link: Link, source: Input) -> None:
+    def note_packet_grant(self, transfer: Transfer, link: Link, source: PacketInput) -> None:
         """Record that ``link`` was granted to a packet of a former express transfer."""
         link.last_granted = source.last_sent = transfer.number
 

@@ -21,7 +21,7 @@ from kernbench.messages.commands import (
     Operand,
     Params,
 )
-from kernbench.policy.address.free_list import Block, Label, ScratchAllocator, label_text
+from kernbench.policy.address.free_list import OwnerLabel, ScratchAllocator, ScratchBlock, label_text
 from kernbench.triton_emu.handles import Allocation, Handle, Language, Number, Ref, Slot, load_first
 from kernbench.triton_emu.kernel_runner import KernelRunner
 from kernbench.triton_emu.source import KernelSite, call_line, call_place, kernel_error
@@ -52,7 +52,7 @@ class CommandMaker:
         self.under_way: dict[int, tuple[Command, tuple[Allocation, ...]]] = {}
         self.slots: list[Slot] = []
 
-    def result(self, label: Label, shape: Shape, dtype: DType, nbytes: int) -> Block | None:
+    def result(self, label: OwnerLabel, shape: Shape, dtype: DType, nbytes: int) -> ScratchBlock | None:
         """Return memory for an array, with its ``array`` set; None if scratch is full until commands in flight end.
 
         Raises AllocationError, which lists the owners of scratch, if no command will free memory.
@@ -90,7 +90,7 @@ class CommandMaker:
             result.producer = serial = command.serial
             self.under_way[serial] = (command, (result, *reads[::-1]) if reads else (result,))
 
-    def stage_in(self, x: Allocation, block: Block, line: int, physical: bool = True) -> Command:
+    def stage_in(self, x: Allocation, block: ScratchBlock, line: int, physical: bool = True) -> Command:
         """Read a message in HBM or SRAM into ``block``; ``x`` then refers to ``block``, and its slot is freed.
 
         ``physical`` says whether the message has a physical address.
@@ -130,7 +130,7 @@ class CommandMaker:
         here = sum(x is produced[0] for x in used)
         return here == 1 and getrefcount(produced[0]) == 3  # references of the two commands and of the argument
 
-    def _full_scratch(self, nbytes: int, label: Label) -> str:
+    def _full_scratch(self, nbytes: int, label: OwnerLabel) -> str:
         """Return the text of the error for full scratch, with the owners of the memory."""
         free, live = self._scratch.free_bytes, self._scratch.live()
         pieces = " but in pieces that are too small" if free >= nbytes else ""
@@ -231,7 +231,7 @@ class Issuer(Language):
         block = self._block("message", x.shape, x.dtype, line)
         self._request(self._maker.stage_in(x, block, line, x.physical))
 
-    def _block(self, name: str, shape: Shape, dtype: DType, line: int) -> Block:
+    def _block(self, name: str, shape: Shape, dtype: DType, line: int) -> ScratchBlock:
         """Return memory for the array ``name``; waits until commands in flight free enough."""
         nbytes = prod(shape) * dtype.itemsize
         label = (name, shape, dtype, "at line", line)

@@ -20,7 +20,7 @@ from kernbench.messages.commands import (
     Receive,
 )
 from kernbench.messages.requests import LaunchArg, TensorArg
-from kernbench.policy.address.free_list import Block, ScratchAllocator
+from kernbench.policy.address.free_list import ScratchAllocator, ScratchBlock
 from kernbench.triton_emu.handles import Allocation
 from kernbench.triton_emu.issuer import CommandMaker
 from kernbench.triton_emu.schedules import Op, ScheduledKernel, text_of_step
@@ -141,7 +141,7 @@ class ScheduleRun:
         self._maker.enter(command, (source,))
         return command
 
-    def _make(self, op: Op, block: Block) -> Command:
+    def _make(self, op: Op, block: ScratchBlock) -> Command:
         """Load or compute a value into ``block``."""
         values = self._values
         reads: tuple[Allocation, ...] = ()

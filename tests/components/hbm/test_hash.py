@@ -13,7 +13,7 @@ from kernbench.components.hbm.controller import Request, SliceArbiter
 from kernbench.components.hbm.layout import Layout, Planner
 from kernbench.core.clock import Clock
 from kernbench.messages.fabric import Access
-from kernbench.topology.hbm_places import Places
+from kernbench.topology.hbm_places import BurstPlaces
 from kernbench.topology.hbm_spec import HBM3, MAPPINGS, PRESETS, AddressMapping, HbmSpec, MappingField, interleave
 
 HASH = interleave(8, xor=True, fold_row=True)
@@ -26,10 +26,10 @@ def hbm(**changes: object) -> HbmSpec:
     return HbmSpec.model_validate({**given, **changes})
 
 
-def places_of(spec: HbmSpec) -> Places:
+def places_of(spec: HbmSpec) -> BurstPlaces:
     banks = spec.banks
     assert banks is not None
-    return Places(banks, spec.num_pcs, spec.fields(banks))
+    return BurstPlaces(banks, spec.num_pcs, spec.fields(banks))
 
 
 @pytest.mark.parametrize("timing", PRESETS)

@@ -48,7 +48,7 @@ class Grant:
     last_ps: int
 
 
-Span = tuple[int, int]
+TimeSpan = tuple[int, int]
 ChannelStep = tuple[int, int, tuple[RowRun, ...], bool, bool]
 """The arguments of ``Channel.serve``"""
 NO_STEP: ChannelStep = 0, 0, (), False, False
@@ -141,7 +141,7 @@ class SliceHistory:
     __slots__ = ("asked", "channels", "labels", "now_ps", "settled_ps", "turns")
 
     def __init__(self, channels: Sequence[SliceChannel], labels: Sequence[int], now_ps: int) -> None:
-        self.turns: dict[Span, tuple[int, BankTime]] = {}
+        self.turns: dict[TimeSpan, tuple[int, BankTime]] = {}
         self.channels, self.labels, self.now_ps = tuple(channels), tuple(labels), now_ps
         self.asked = tuple([channel.history.now_ps + channel.behind_ps for channel in channels])
         self.settled_ps = max([channel.history.settled_ps + channel.behind_ps for channel in channels])
@@ -359,7 +359,14 @@ class BankedMemory:
         return Grant(grant.end, max(now, over), max(now, first), max(now, clock.out(last)))
 
     def _serve(
-        self, history: SliceHistory, now: int, access: Access, write: bool, span: Span, limits: Span, shut: list[bool]
+        self,
+        history: SliceHistory,
+        now: int,
+        access: Access,
+        write: bool,
+        span: TimeSpan,
+        limits: TimeSpan,
+        shut: list[bool],
     ) -> tuple[SliceHistory, Grant]:
         """Compute the quanta of a grant, in times of the slice's history. The rows of ``shut`` channels were closed."""
         planner, quantum, step = self._histories.planner, self.quantum, self._histories.step

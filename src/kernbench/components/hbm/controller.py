@@ -23,8 +23,7 @@ from kernbench.messages.fabric import Access, QueueData, ReadReply, ReadRequest,
 from kernbench.transport import Port, Route, Supply, Transfer
 
 if TYPE_CHECKING:
-    from kernbench.engine.machine import Machine
-    from kernbench.engine.part import Component
+    from kernbench.engine.machine import Component, Machine
     from kernbench.topology.graph import Node
 
 

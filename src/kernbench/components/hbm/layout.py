@@ -19,7 +19,7 @@ from functools import lru_cache
 import numpy as np
 
 from kernbench.messages.fabric import Access
-from kernbench.topology.hbm_places import BurstArray, Places
+from kernbench.topology.hbm_places import BurstArray, BurstPlaces
 from kernbench.topology.hbm_spec import AddressMapping, HbmTiming
 
 MOST_KEPT = 1 << 15
@@ -32,7 +32,7 @@ class Layout:
     def __init__(self, timing: HbmTiming, num_pcs: int, mapping: AddressMapping) -> None:
         self.burst_bytes = timing.burst_bytes
         self.banks_per_channel = timing.pcs_per_channel * timing.banks_per_pc
-        self._places = Places(timing, num_pcs, mapping)
+        self._places = BurstPlaces(timing, num_pcs, mapping)
         in_block = 1
         if mapping[0].field == "column" and not any(entry.fold == "column" for entry in mapping):
             in_block = self._places.lowest_size

@@ -155,7 +155,7 @@ def _like_projection(x: Tensor, sip: int) -> Tensor:
     return new((batch, length, heads, d), x.dtype, sip).transpose(1, 2)
 
 
-class _Context(Protocol):
+class _AutogradContext(Protocol):
     """The context that autograd passes from forward to backward."""
 
     saved_tensors: tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor, Tensor]
@@ -172,7 +172,13 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: _Context, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float
+        ctx: _AutogradContext,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        causal: bool,
+        scale: float,
     ) -> Tensor:
         with measure(_NAME):
             out, lse = attend(AttentionCall.of(query, key, value, mask, causal, scale))
@@ -181,7 +187,7 @@ class _Attend(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: _Context, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _AutogradContext, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Compute the gradients of query, key, value and mask."""
         refuse_graph(_NAME)
         query, key, value, mask, out, lse = ctx.saved_tensors

@@ -77,7 +77,7 @@ def _done(results: object) -> torch.ScriptObject:
 
 _Results = TypeVar("_Results")
 _Sources = TypeVar("_Sources")
-_Parameters = ParamSpec("_Parameters")
+_P = ParamSpec("_P")
 _Pairs: TypeAlias = Iterable[tuple[Tensor, Tensor]]
 """Results, each with the source that is copied to it."""
 _Lists: TypeAlias = Sequence[Sequence[Tensor]]
@@ -210,13 +210,11 @@ def _check_size(n_ranks: int) -> None:
         raise InputError(f"{program_place()}: a group of {n_ranks} ranks: {_ONE_RANK}")
 
 
-def _check_before(
-    function: Callable[_Parameters, _Results], check: Callable[..., None]
-) -> Callable[_Parameters, _Results]:
+def _check_before(function: Callable[_P, _Results], check: Callable[..., None]) -> Callable[_P, _Results]:
     """Return ``function``, changed to call ``check`` first while a program runs on the machine."""
 
     @wraps(function)
-    def call(*args: _Parameters.args, **options: _Parameters.kwargs) -> _Results:
+    def call(*args: _P.args, **options: _P.kwargs) -> _Results:
         if current_context() is not None:
             check(*args, **options)
         return function(*args, **options)

@@ -32,8 +32,8 @@ from kernbench.frontends.torch.storage import CallArguments, CallOptions, TorchO
 from kernbench.frontends.torch.tensor import AhbmTensor, SaysCuda, device_of, is_called_cuda, replace
 from kernbench.runtime_api.context import current_context
 
-_Parameters = ParamSpec("_Parameters")
-_Result = TypeVar("_Result")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 # devices without an index
@@ -48,22 +48,22 @@ def with_number(x: object) -> object:
     return x if context is None else torch.device(DEVICE, context.devices.current)
 
 
-def _number_devices(function: Callable[..., _Result]) -> Callable[..., _Result]:
+def _number_devices(function: Callable[..., _R]) -> Callable[..., _R]:
     """Return ``function`` with an index added to every device of the machine among its arguments."""
 
     @wraps(function)
-    def call(*args: object, **named: object) -> _Result:
+    def call(*args: object, **named: object) -> _R:
         return function(*map(with_number, args), **{name: with_number(x) for name, x in named.items()})
 
     return call
 
 
-def _number_devices_like(function: Callable[..., _Result]) -> Callable[..., _Result]:
+def _number_devices_like(function: Callable[..., _R]) -> Callable[..., _R]:
     """Return a tensor method like `_number_devices`. Without a device argument, it uses the tensor's device."""
     call_numbered = _number_devices(function)
 
     @wraps(function)
-    def call(x: object, *args: object, **named: object) -> _Result:
+    def call(x: object, *args: object, **named: object) -> _R:
         if isinstance(x, AhbmTensor) and named.get("device") is None:
             named["device"] = device_of(x)
         return call_numbered(x, *args, **named)
@@ -185,11 +185,11 @@ def see_as_program() -> AbstractContextManager[object]:
     return _AsCuda() if is_cuda and not is_called_cuda() else nullcontext()
 
 
-def _of_program(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+def _of_program(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Return the program's ``function``, changed so that in it "cuda" means the machine, even if PyTorch calls it."""
 
     @wraps(function)
-    def call(*args: _Parameters.args, **named: _Parameters.kwargs) -> _Result:
+    def call(*args: _P.args, **named: _P.kwargs) -> _R:
         with see_as_program():
             return function(*args, **named)
 
@@ -242,7 +242,7 @@ _GPU_METHODS: Mapping[object, Callable[..., object]] = MappingProxyType(
 )
 
 
-class _Context(_NumberingContext):
+class _DeviceContext(_NumberingContext):
     """``with torch.device("cuda"):`` and ``torch.set_default_device``."""
 
     def __init__(self, device: Device) -> None:
@@ -375,7 +375,7 @@ def _names_as_cuda() -> Sequence[tuple[ModuleType | type, Mapping[str, object]]]
         (torch._C, {"_cuda_getCurrentRawStream": _raw_stream}),  # noqa: SLF001
         (torch.backends.cudnn, {"is_acceptable": lambda _: False}),
         (torch._C._dynamo.guards, {"_empty_strided_cuda": _empty_strided}),  # noqa: SLF001
-        (_device, {"DeviceContext": _Context}),
+        (_device, {"DeviceContext": _DeviceContext}),
         (torch, {"Generator": Generator}),
         (torch.library, {"Library": _Library}),
         (torch._C._autograd, {"_push_saved_tensors_default_hooks": _push_saving}),  # noqa: SLF001

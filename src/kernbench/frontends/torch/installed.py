@@ -51,8 +51,8 @@ TRACE_NOTE = "torch.jit.trace: the trace is not checked: PyTorch does that in fl
 FLEX_NOTE = "flex_attention: ran operator by operator, with all scores in memory"
 
 aten = torch.ops.aten
-_Parameters = ParamSpec("_Parameters")
-_Result = TypeVar("_Result")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _NAMES: tuple[tuple[ModuleType | type, str], ...] = (
     (backend_registration, "_setup_privateuseone_for_python_backend"),
     (torch.Tensor, "_make_wrapper_subclass"),
@@ -115,12 +115,10 @@ _COMPOSITES: Mapping[TorchOperator, Callable[..., Any]] = MappingProxyType(
 """Composite operators of PyTorch that have a separate kernel, here or on the CPU."""
 
 
-def _check_operands_before(
-    operator: TorchOperator, function: Callable[_Parameters, _Result]
-) -> Callable[_Parameters, _Result]:
+def _check_operands_before(operator: TorchOperator, function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Return ``function`` of a composite operator, preceded by PyTorch's check of its operands."""
 
-    def call(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         check_operands(operator, args, kwargs)
         return function(*args, **kwargs)
 
@@ -238,9 +236,9 @@ def _install_flex_attention() -> None:
     replace(flex, "_warn_once", warn_elsewhere)
 
 
-def _note_flex(run: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+def _note_flex(run: Callable[_P, _R]) -> Callable[_P, _R]:
     @wraps(run)
-    def run_here(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+    def run_here(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         current().remarks.append(FLEX_NOTE)
         return run(*args, **kwargs)
 

@@ -48,7 +48,7 @@ def device_of_sip(sip: int) -> torch.device:
 
 _DATA = getattr_static(Tensor, "data")
 """PyTorch's own property ``data``, which replaces the tensor's contents when set."""
-_Result = TypeVar("_Result")
+_R = TypeVar("_R")
 
 
 def replace(owner: object, name: str, replacement: object) -> None:
@@ -56,7 +56,7 @@ def replace(owner: object, name: str, replacement: object) -> None:
     setattr(owner, name, replacement)
 
 
-def _hook(function: Callable[..., _Result]) -> Callable[..., _Result]:
+def _hook(function: Callable[..., _R]) -> Callable[..., _R]:
     """Return a class method that PyTorch calls; PyTorch's types describe a function without a class."""
     return function
 

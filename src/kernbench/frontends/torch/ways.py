@@ -30,7 +30,7 @@ from kernbench.frontends.torch.tensor import (
 )
 
 aten = torch.ops.aten
-Run: TypeAlias = Callable[[TorchOperator, Sequence[Any], Mapping[str, Any]], Any]
+OperatorFunction: TypeAlias = Callable[[TorchOperator, Sequence[Any], Mapping[str, Any]], Any]
 """A function that runs an operator with its arguments. It returns NotImplemented for operands that it does not take."""
 WayKind: TypeAlias = Literal[
     "kernel", "expression", "list", "view", "memory", "decomposition", "another form", "host", "refused"
@@ -46,7 +46,7 @@ class OperatorWay:
     """
 
     kind: WayKind
-    run: Run
+    run: OperatorFunction
 
 
 def kernel(function: Callable[..., Any]) -> OperatorWay:

@@ -148,7 +148,7 @@ def _is_block(x: object) -> bool:
     return isinstance(x, tl.tensor) and bool(x.type.is_block())
 
 
-class _Operand:
+class _BooleanOperand:
     """An operand of ``and`` or ``or``, and the result so far: ``a and b`` becomes ``(start < a < b).value``.
 
     Blocks are combined element by element, as in compiled code. Python would only test that the object exists. Other
@@ -162,7 +162,7 @@ class _Operand:
         """Return whether the next operand matters."""
         return _is_block(self.value) or bool(self.value) is (self.combine == "logical_and")
 
-    def __lt__(self, behind: _Operand) -> _Operand:
+    def __lt__(self, behind: _BooleanOperand) -> _BooleanOperand:
         """Combine with ``behind``, the next operand, and return it."""
         if _is_block(self.value):
             if isinstance(behind.value, tl.tensor):
@@ -225,6 +225,6 @@ def install() -> None:
     transformer = interpreter.ASTTransformer
     transformer.visit_For, transformer.visit_Call, transformer.visit_Assert = _visit_for, _visit_call, _visit_assert
     transformer.visit_BoolOp, transformer.visit_UnaryOp = _visit_bool_op, _visit_unary_op
-    for name, function in ((_LOOP, _loop), (_OPERAND, _Operand), (_NOT, _not)):
+    for name, function in ((_LOOP, _loop), (_OPERAND, _BooleanOperand), (_NOT, _not)):
         setattr(interpreter, name, function)
     tl.dtype.value = property(lambda ty: ty)  # compiled code passes a constexpr of the dtype, which has ``value``

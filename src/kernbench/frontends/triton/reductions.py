@@ -19,7 +19,7 @@ from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.tl_context import TLContext
 
 _STANDARD = tl.standard
-_Operation: TypeAlias = interpreter.ReduceScanOpInterface
+_ReduceScan: TypeAlias = interpreter.ReduceScanOpInterface
 _Tensors: TypeAlias = tuple[tl.tensor, ...]
 _Reduction: TypeAlias = Callable[..., Handle]
 # Triton's maximum and minimum skip NaN.
@@ -43,7 +43,7 @@ _BITS: MappingProxyType[int, DType] = MappingProxyType({1: I8, 2: I16, 4: I32})
 _apply_to_known = interpreter.ReduceScanOpInterface.apply
 
 
-def apply(operation: _Operation, inputs: tl.tensor | _Tensors) -> tl.tensor | _Tensors:
+def apply(operation: _ReduceScan, inputs: tl.tensor | _Tensors) -> tl.tensor | _Tensors:
     """Reduce or scan a tensor or a tuple of tensors. Replaces ``ReduceScanOpInterface.apply``."""
     tensors = inputs if isinstance(inputs, tuple) else (inputs,)
     if not is_symbolic(*[tensor.handle for tensor in tensors]):
@@ -141,7 +141,7 @@ def take(source: Value, places: Value, axis: int) -> Handle:
     return kernel.bitcast(kernel.sum(kernel.where(is_at_place, kernel.expand_dims(bits, axis), 0), axis + 1), item)
 
 
-def _axis(operation: _Operation, tensors: _Tensors) -> int | None:
+def _axis(operation: _ReduceScan, tensors: _Tensors) -> int | None:
     """Return the axis of the operation as a non-negative number; None if it reduces all axes."""
     return None if operation.axis is None else index(operation.axis) % len(tensors[0].shape)
 
@@ -154,7 +154,7 @@ def _move_to_front(x: Handle, axis: int | None) -> Handle:
     return running().tl.trans(x, (axis, *other_axes)) if axis else x
 
 
-def _combine(operation: _Operation, tensors: _Tensors, operands: list[list[Handle]]) -> list[Handle]:
+def _combine(operation: _ReduceScan, tensors: _Tensors, operands: list[list[Handle]]) -> list[Handle]:
     """Apply the kernel's own function to accumulated and new handles, broadcast to the shape of the new ones."""
     shape = operands[1][0].shape
     arguments = [_tensor(handle, shape, x.dtype) for side in operands for handle, x in zip(side, tensors, strict=True)]

@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 from kernbench.common.errors import AllocationError
 from kernbench.common.values import value
 
-Label: TypeAlias = tuple[object, ...]
+OwnerLabel: TypeAlias = tuple[object, ...]
 """Words that name the owner of memory; they are joined to a text only when an error needs it"""
 
 
-def label_text(label: Label) -> str:
+def label_text(label: OwnerLabel) -> str:
     """Return ``label`` as text, for errors."""
     return " ".join(map(str, label))
 
@@ -165,7 +165,7 @@ class FreeList:
 SCRATCH_ALIGNMENT_BYTES = 64
 
 
-class Block:
+class ScratchBlock:
     """A block of ``nbytes`` of scratch at ``address``, owned by ``label``; None: free for the next handle of this size.
 
     The owner may use ``array``, the last view of the bytes, and ``turn``, a count of the block's owners.
@@ -173,10 +173,10 @@ class Block:
 
     __slots__ = ("_spare", "address", "array", "label", "nbytes", "turn")
 
-    def __init__(self, address: int, nbytes: int, spare: list[Block]) -> None:
+    def __init__(self, address: int, nbytes: int, spare: list[ScratchBlock]) -> None:
         self.address = address
         self.nbytes = nbytes
-        self.label: Label | None = None
+        self.label: OwnerLabel | None = None
         self.array: Any = None
         self.turn = 0
         self._spare = spare
@@ -199,8 +199,8 @@ class ScratchAllocator:
     def __init__(self, base: int, nbytes: int, *, alignment: int = SCRATCH_ALIGNMENT_BYTES) -> None:
         # Sizes are multiples of the alignment: smaller gaps would be holes that no allocation can use.
         self._space = FreeList("scratch", base, nbytes, alignment=alignment, granule=alignment)
-        self._blocks: dict[int, Block] = {}
-        self._spare: dict[int, list[Block]] = {}
+        self._blocks: dict[int, ScratchBlock] = {}
+        self._spare: dict[int, list[ScratchBlock]] = {}
 
     @property
     def free_bytes(self) -> int:
@@ -210,7 +210,7 @@ class ScratchAllocator:
             for size, spare in self._spare.items()
         )
 
-    def alloc(self, nbytes: int, label: Label) -> Block | None:
+    def alloc(self, nbytes: int, label: OwnerLabel) -> ScratchBlock | None:
         """Allocate ``nbytes`` for the handle ``label``; return None if no hole fits."""
         spare = self._spare.get(nbytes)
         block = spare.pop() if spare else self._carve(nbytes)
@@ -218,14 +218,14 @@ class ScratchAllocator:
             block.label = label
         return block
 
-    def _carve(self, nbytes: int) -> Block | None:
+    def _carve(self, nbytes: int) -> ScratchBlock | None:
         address = self._space.try_alloc(nbytes)
         if address is None:
             self._merge()
             address = self._space.try_alloc(nbytes)
             if address is None:
                 return None
-        block = self._blocks[address] = Block(address, nbytes, self._spare.setdefault(nbytes, []))
+        block = self._blocks[address] = ScratchBlock(address, nbytes, self._spare.setdefault(nbytes, []))
         return block
 
     def _merge(self) -> None:
