@@ -14,14 +14,17 @@ import numpy as np
 
 from kernbench.common.dtypes import Array, DType, misfit, row_major
 from kernbench.common.errors import InputError
+from kernbench.common.late import late
 from kernbench.common.values import value
-from kernbench.kernels.elementwise import copy_windows
 from kernbench.messages.requests import HostBytes, KernelLaunchMsg, KernelRef, MemoryReadMsg, MemoryWriteMsg, PeCoord
 from kernbench.numerics.memory import never_changes
 from kernbench.policy.placement.geometry import Window
 from kernbench.policy.placement.views import WindowPiece, pieces
 from kernbench.runtime_api.arrays import as_bytes, convert, numeric
 from kernbench.runtime_api.layout import ShardStretch, TensorLayout
+
+ELEMENTWISE = "kernbench.kernels.elementwise"
+"""The kernels that copy tensors of other layouts, which few runs use"""
 
 
 class LaterArray:
@@ -238,7 +241,7 @@ def copy_launch(source: TensorLayout, target: TensorLayout) -> KernelLaunchMsg:
     )
     return KernelLaunchMsg(
         name="clone",
-        kernel=KernelRef(name="clone", function=copy_windows),
+        kernel=KernelRef(name="clone", function=late(ELEMENTWISE, "copy_windows")),
         args=(source.argument, target.argument, tuple(n for line in lines for n in line), 1, source.dtype.name),
         targets=source.owners,
     )
