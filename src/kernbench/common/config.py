@@ -80,7 +80,7 @@ _ROOT = (1, 1)
 class ConfigModel(BaseModel):
     """Base of every typed section: unknown keys are errors, values are immutable, numbers are finite."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
     def as_mapping(self) -> Mapping[str, Any]:
         """Return the section as a mapping by YAML key, with every default.
