@@ -211,6 +211,18 @@ def test_no_tile_begins_because_of_the_fetch_of_another(tiles: list[Tile], slots
             assert log.rows[cause + TILE] == log.rows[row + TILE]
 
 
+@example([Tile(None, 4, 64, None, gated=number in (2, 3)) for number in range(6)], 1)
+@given(tiles_with_gates, st.integers(1, 4))
+def test_tiles_with_operands_in_tcm_are_multiplied_in_order(tiles: list[Tile], slots: int) -> None:
+    tiles = [tile._replace(dma=None) for tile in tiles]
+    pipeline = Pipeline(tiles, slots)
+    pipeline.run(Pipeline.gate)
+    rows, gemm = pipeline.log.rows, pipeline.log.part("gemm")
+    starts = {rows[row + TILE]: rows[row + START] for row in range(0, len(rows), WIDTH) if rows[row + PART] == gemm}
+    ordered = [starts[number] for number in range(len(tiles))]
+    assert ordered == sorted(ordered)
+
+
 def test_tiles_pass_a_gate_as_slots_come_free() -> None:
     """They are fetched at 20, 40, 60 and multiplied for 64 each: one works, one waits, and the third passes at 84."""
     pipeline = Pipeline([Tile(None, 20, 64, None, gated=True)] * 3, slots=2)

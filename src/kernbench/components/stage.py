@@ -83,10 +83,14 @@ class Stage:
         following = token.route[token.to_pass - 2]
         if following.free <= 0:
             if self not in following.blocked:
-                following.blocked.append(self)
+                self.wait_for_slot(following)
             return False
         following.free -= 1
         return True
+
+    def wait_for_slot(self, following: Stage) -> None:
+        """Call ``try_start`` when ``following`` has a free slot, after the stages that wait already."""
+        following.blocked.append(self)
 
     def pass_on(self, token: Token, cause: Cause) -> None:
         """Pass on ``token``, which is done in this stage after ``cause``, and free its slot."""
@@ -218,7 +222,8 @@ class Gate(Stage):
     """A stage without a duration: its tokens pass in order, each as soon as the next stage has a slot.
 
     ``passed(token, row)`` is called for each token, when ``row`` ends: the row of its preceding stage, or the row that
-    freed the slot. The token begins in the next stage after the same row.
+    freed the slot. The token begins in the next stage after the same row. Slots are claimed in the order of tiles: a
+    token here precedes the tokens of the stage before, so the gate gets the next slot.
     """
 
     __slots__ = ("_passed",)
@@ -233,6 +238,10 @@ class Gate(Stage):
             token = self.waiting.popleft()
             self._passed(token, cause[0])
             self.pass_on(token, cause)
+
+    def wait_for_slot(self, following: Stage) -> None:
+        """Call ``try_start`` when ``following`` has a free slot, before all other stages."""
+        following.blocked.appendleft(self)
 
 
 def _open_no_row(_: Token, __: int) -> Row:
