@@ -211,7 +211,7 @@ def test_no_tile_begins_because_of_the_fetch_of_another(tiles: list[Tile], slots
             assert log.rows[cause + TILE] == log.rows[row + TILE]
 
 
-@example([Tile(None, 4, 64, None, gated=number in (2, 3)) for number in range(6)], 1)
+@example([Tile(None, 4, 64, None, gated=number in (2, 3)) for number in range(5)], 2)
 @given(tiles_with_gates, st.integers(1, 4))
 def test_tiles_with_operands_in_tcm_are_multiplied_in_order(tiles: list[Tile], slots: int) -> None:
     tiles = [tile._replace(dma=None) for tile in tiles]
