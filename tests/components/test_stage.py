@@ -164,7 +164,13 @@ class Pipeline:
         self.clock.call_at(now + time, lambda _: done(row))
 
     def gate(self) -> Gate:
-        return Gate("gate", self.slots, lambda token, row: self.passed.append((token.work, self.clock.time, row)))
+        return Gate(
+            self.clock,
+            self.log,
+            "gate",
+            self.slots,
+            lambda token, row: self.passed.append((token.work, self.clock.time, row)),
+        )
 
     def instant_stage(self) -> OverlappingStage:
         return OverlappingStage("instant", self.slots, lambda token, done: done(token.row))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from engine_support import Placed, launch, place, two_cubes
 from kernbench.components.pe_scheduler import PeScheduler
-from kernbench.components.timetables import Timetables
+from kernbench.components.pipeline import TileLists
 from kernbench.core.log import BY, CAUSE, END, KIND, LAST, LINE, PARENT, PART, START, TILE, WHAT, WIDTH, By, Kind
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.recorder import TileAmounts
@@ -236,4 +236,5 @@ def test_equal_dots_have_one_timetable() -> None:
             tl.fence()
 
     engine = run(kernel)
-    assert len(engine.machine.shared(Timetables).idle.timetables) == 1
+    (schedules,) = engine.machine.shared(TileLists).schedules.values()
+    assert list(schedules) == [()]
