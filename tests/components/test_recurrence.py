@@ -17,19 +17,19 @@ from kernbench.components.pipeline import (
     STAGE_KINDS,
     STORE,
     PipelineSizes,
+    Report,
     Schedule,
     TileList,
     TileLists,
     TilePipeline,
     TileRun,
     TileTimes,
-    What,
 )
 from kernbench.components.stage import Gate, Stage, StageUnit, Token
 from kernbench.core.clock import Clock
 from kernbench.core.log import BY, CAUSE, END, KIND, LINE, NONE, START, TILE, WIDTH, By, Cause, Kind, Log, Row
 
-Report: TypeAlias = tuple[int, What, int, int]
+Event: TypeAlias = tuple[int, Report, int, int]
 """Time, type, list and tile"""
 RowName: TypeAlias = tuple[int, int, int]
 """List, tile and kind of a row"""
@@ -57,7 +57,7 @@ class Side:
     def __init__(self, sizes: PipelineSizes, offers: list[Offer]) -> None:
         self.clock, self.log = Clock(), Log()
         self.sizes = sizes
-        self.reports: list[Report] = []
+        self.reports: list[Event] = []
         self.plans: deque[Plan] = deque()
         self.make_stages()
         for number, offer in enumerate(offers):
@@ -75,10 +75,10 @@ class Side:
         self.plans.append(plan)
         self.inject((self.log.open(0, Kind.ISSUE, 0, (NONE, By.NOTHING), line=plan.number), By.ISSUE))
 
-    def report(self, plan: Plan, what: What, tile: int) -> None:
-        if what is What.BEGIN:
+    def report(self, plan: Plan, report: Report, tile: int) -> None:
+        if report is Report.BEGIN:
             plan.row = self.log.open(0, Kind.GEMM, self.clock.time, (NONE, By.NOTHING), line=plan.number)
-        self.reports.append((self.clock.time, what, plan.number, tile))
+        self.reports.append((self.clock.time, report, plan.number, tile))
 
     def rows(self) -> dict[RowName, tuple[int, int, RowName | int, By]]:
         """Return begin, end, cause and rule of each stage of each tile.
@@ -115,19 +115,19 @@ class ByEvents(Side):
             unit.open = partial(self.open, stage)
 
     def released(self, token: Token) -> None:
-        self.report(token.work[0], What.RELEASE, token.work[1])
+        self.report(token.work[0], Report.RELEASE, token.work[1])
 
     def open(self, stage: int, token: Token, start: int) -> Row:
         plan, tile = token.work
         if stage == ISSUE and not tile:
-            self.report(plan, What.BEGIN, 0)
+            self.report(plan, Report.BEGIN, 0)
         return self.log.open(stage, STAGE_KINDS[stage], start, token.cause, tile=tile, line=plan.number)
 
     def inject(self, cause: Cause) -> None:
         while self.free and self.plans:
             plan = self.plans[0]
             if self.next == len(plan.tiles):
-                self.report(plan, What.EXHAUSTED, NONE)
+                self.report(plan, Report.EXHAUSTED, NONE)
                 self.plans.popleft()
                 self.next = 0
                 continue
@@ -149,11 +149,11 @@ class ByEvents(Side):
         plan, tile = token.work
         self.free += 1
         if plan.tiles[tile].has_result:
-            self.report(plan, What.RESULT, tile)
+            self.report(plan, Report.RESULT, tile)
         self.inject((token.row, By.SLOT))
         self.left[plan] = self.left.get(plan, len(plan.tiles)) - 1
         if not self.left[plan]:
-            self.report(plan, What.LAST, NONE)
+            self.report(plan, Report.LAST, NONE)
 
 
 class BySchedule(Side):
@@ -171,9 +171,9 @@ class BySchedule(Side):
             tiles = TileList(plan.tiles, self.lists.schedules.setdefault(plan.tiles, {}), numbers, numbers)
             self.pipeline.begin(plan, None, tiles, cause, is_last=True)
 
-    def on_report(self, run: TileRun, what: What, tile: int, number: int) -> None:
-        self.report(run.plan, what, tile)
-        if what is What.EXHAUSTED and self.plans:
+    def on_report(self, run: TileRun, report: Report, tile: int, number: int) -> None:
+        self.report(run.plan, report, tile)
+        if report is Report.EXHAUSTED and self.plans:
             self.inject((self.pipeline.row_of(run, number), By.SLOT))
 
 
@@ -215,5 +215,5 @@ def test_a_tile_that_ends_a_step_claims_its_slot_after_fetch() -> None:
     schedule = Schedule(PipelineSizes(2, 2, 1), (), times)
     ends = dict(zip(schedule.numbers.tolist(), schedule.ends.tolist(), strict=True))
     assert [ends[len(STAGE_KINDS) + stage] for stage in (ISSUE, FETCH, GEMM)] == [4, 10, 26]
-    released = [end.end_ps for end, reports in schedule.marks if (What.RELEASE, 1) in reports]
+    released = [end.end_ps for end, reports in schedule.marks if (Report.RELEASE, 1) in reports]
     assert released == [16]

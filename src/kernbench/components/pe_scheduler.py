@@ -23,7 +23,7 @@ from kernbench.components.pe_fetch_store import PeFetchStore
 from kernbench.components.pe_gemm import PeGemm
 from kernbench.components.pe_math import PeMath
 from kernbench.components.pe_mmu import PeMmuPart
-from kernbench.components.pipeline import PipelineSizes, StageEnd, TileList, TileLists, TilePipeline, TileRun, What
+from kernbench.components.pipeline import PipelineSizes, Report, StageEnd, TileList, TileLists, TilePipeline, TileRun
 from kernbench.components.stage import Gate, OverlappingStage, Stage, StageUnit, Token
 from kernbench.core.clock import Clock
 from kernbench.core.log import LAUNCH, LINE, NONE, By, Cause, Kind, Log, Row, pack_row
@@ -422,19 +422,19 @@ class PeScheduler(Component):
             cached[key] = self._tile_lists.make(command, source, times)
         return cached[key]
 
-    def _on_report(self, run: TileRun, what: What, tile: int, number: int) -> None:
+    def _on_report(self, run: TileRun, report: Report, tile: int, number: int) -> None:
         """Handle the end ``number`` of a scheduled tile in a stage."""
         plan: PipelinedCommand = run.plan
-        if what is What.EXHAUSTED:
+        if report is Report.EXHAUSTED:
             if self._begin_step(plan):
                 self._inject((self._scheduled.row_of(run, number), By.SLOT))
-        elif what is What.RELEASE:
+        elif report is Report.RELEASE:
             self._panels.release_step(plan, self._scheduled.row_of(run, number))
-        elif what is What.RESULT:
+        elif report is Report.RESULT:
             result, after = run.source.result_of(tile), (self._scheduled.row_of(run, number), By.OPERAND)
             plan.inside += 1
             self._panels.write(plan, result, partial(self._on_written, plan), after)
-        elif what is What.LAST:
+        elif report is Report.LAST:
             plan.inside -= 1
             self._end(plan, self._scheduled.row_of(run, number))
         elif plan.row < 0:
@@ -442,10 +442,10 @@ class PeScheduler(Component):
 
     def _occupy_stages(self) -> bool:
         """Let the scheduled tiles that are in flight occupy the stages; return False if there are none."""
-        coming = self._scheduled.leave()
+        coming, now = self._scheduled.leave(), self.clock.time
         for stage, unit in enumerate(self._units):
-            unit.occupy([(end.end_ps, (end, *origin)) for end, origin in coming if end.stage == stage], self._on_end)
-        self._in_flight -= sum(end.retires for end, _ in coming)
+            unit.occupy([(now + x[0].end_ps, x) for x in coming if x[0].stage == stage], self._on_end)
+        self._in_flight -= sum(end.retires for end, _, _ in coming)
         return bool(coming)
 
     def _on_end(self, scheduled: tuple[StageEnd, TileRun, int]) -> Row:

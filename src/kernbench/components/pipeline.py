@@ -59,7 +59,7 @@ STORE, GEMM, FETCH, ISSUE = range(4)
 STAGE_KINDS = (Kind.STORE, Kind.GEMM, Kind.FETCH, Kind.TILE_ISSUE)
 
 
-class What(IntEnum):
+class Report(IntEnum):
     """The ends that are reported to other components, in the order of their reports."""
 
     BEGIN = 0  # the first tile is issued
@@ -122,14 +122,14 @@ class Schedule:
         past = [_PAST] * sizes.stage_slots
         self._ends = [[*past, *(end for end in before if end.stage == stage)] for stage in range(len(STAGE_KINDS))]
         self._in_flight = [end for end in before if end.retires]
-        self._marks: dict[StageEnd, list[tuple[What, int]]] = {}
+        self._marks: dict[StageEnd, list[tuple[Report, int]]] = {}
         self._rows: list[tuple[int, int, int, int, int, By]] = []
         heapify(self._in_flight)
         for number, tile in enumerate(tiles):
             self._pass(number, tile)
-        self._mark(What.EXHAUSTED, NONE, self._in_flight[0])
+        self._mark(Report.EXHAUSTED, NONE, self._in_flight[0])
         self._mark(
-            What.LAST,
+            Report.LAST,
             NONE,
             max(end for end in (*self._ends[STORE], *self._ends[GEMM]) if end.retires and end.number >= 0),
         )
@@ -146,12 +146,12 @@ class Schedule:
         place = store[-slots] if stores else _PAST
         issued = self._work(number, ISSUE, issue_ps, (issue[-1], By.ENGINE), (room, By.SLOT))
         if not number:
-            self._mark(What.BEGIN, 0, max(issue[-2], room, key=_end_ps))
+            self._mark(Report.BEGIN, 0, max(issue[-2], room, key=_end_ps))
         fetched = self._work(
             number, FETCH, tile.fetch_ps, (issued, By.OPERAND), (fetch[-1], By.ENGINE), (early, By.SLOT)
         )
         if tile.ends_step:
-            self._mark(What.RELEASE, number, max(fetched, slot, key=_end_ps))
+            self._mark(Report.RELEASE, number, max(fetched, slot, key=_end_ps))
         last = self._work(
             number,
             GEMM,
@@ -166,7 +166,7 @@ class Schedule:
             last = self._work(number, STORE, tile.store_ps, (last, By.OPERAND), (store[-1], By.ENGINE), retires=True)
         heappush(self._in_flight, last)
         if tile.has_result:
-            self._mark(What.RESULT, number, last)
+            self._mark(Report.RESULT, number, last)
 
     def _work(
         self, tile: int, stage: int, duration_ps: int, *conditions: tuple[StageEnd, By], retires: bool = False
@@ -179,7 +179,7 @@ class Schedule:
         self._rows.append((begin_ps, tile, -stage, end.end_ps, cause.number, by))
         return end
 
-    def _mark(self, report: What, tile: int, end: StageEnd) -> None:
+    def _mark(self, report: Report, tile: int, end: StageEnd) -> None:
         self._marks.setdefault(end, []).append((report, tile))
 
     def _make_rows(self) -> None:
@@ -198,7 +198,9 @@ class Schedule:
         rows[:, CAUSE], rows[:, BY], rows[:, -1] = causes, by, NONE
         self.entered: list[int] = np.flatnonzero(causes == _ENTRY.number).tolist()
         self.n_external = int(np.flatnonzero(causes < 0).max()) + 1  # rows behind these have causes in the list
+        self.last_ps = int(ends.max())
         self._rows_of: dict[TileList, Integers] = {}
+        self._states: dict[int, tuple[State, list[int]]] = {}
 
     def rows_of(self, tiles: TileList, stage_what: int) -> Integers:
         """Return the rows for ``tiles``; the component of a row is the number of its stage."""
@@ -215,13 +217,21 @@ class Schedule:
         """The rule by which the first tile is issued."""
         return By(self._template[0, BY])
 
-    def ends_after(self, ps: int) -> list[StageEnd]:
-        """Return the ends to come at ``ps``, when no tile is left to enter."""
-        store, gemm, fetch, issue = self._ends
-        most = self._sizes.tiles_in_flight
-        last = (*store[-most:], *gemm[-most:], fetch[-1])
-        # An issue that ends at this instant is the cause of the next issue.
-        return [end for end in last if end.end_ps > ps] + [issue[-1]] * (issue[-1].end_ps >= ps)
+    def state_at(self, ps: int) -> tuple[State, list[int]]:
+        """Return the state at ``ps``, when no tile is left to enter, and the number here of each of its ends."""
+        state = self._states.get(ps)
+        if state is None:
+            store, gemm, fetch, issue = self._ends
+            most = self._sizes.tiles_in_flight
+            last = (*store[-most:], *gemm[-most:], fetch[-1])
+            # An issue that ends at this instant is the cause of the next issue.
+            coming = [end for end in last if end.end_ps > ps] + [issue[-1]] * (issue[-1].end_ps >= ps)
+            ends = tuple(
+                StageEnd(end.end_ps - ps, end.begin_ps - ps, end.stage, _ENTRY.number - 1 - at, end.retires)
+                for at, end in enumerate(coming)
+            )
+            state = self._states[ps] = ends, [end.number for end in coming]
+        return state
 
 
 def _end_ps(end: StageEnd) -> int:
@@ -344,9 +354,9 @@ class TileRun:
         # The log row of each end by number; those of earlier lists and of the entry are last.
         self._row_of = np.full(len(STAGE_KINDS) * len(tiles.times) + len(before) + 1, NONE)
 
-    def origin(self, end: StageEnd) -> tuple[TileRun, int]:
+    def origin(self, number: int) -> tuple[TileRun, int]:
         """Return the run that an end belongs to, and the number of the end in that run."""
-        return (self, end.number) if end.number >= 0 else self.before[_ENTRY.number - 1 - end.number]
+        return (self, number) if number >= 0 else self.before[_ENTRY.number - 1 - number]
 
     def row(self, number: int) -> Row:
         """Return the log row of an end; the row has been written."""
@@ -354,7 +364,7 @@ class TileRun:
             return int(self._row_of[number])
         if number == _ENTRY.number:
             return self.cause[0]
-        run, number = self.before[_ENTRY.number - 1 - number]
+        run, number = self.origin(number)
         return run.row(number)
 
     @property
@@ -375,13 +385,15 @@ class TileRun:
             earlier = [run.row(number) for run, number in self.before]
             self._row_of[len(self._row_of) - 1 - len(earlier) :] = [*earlier[::-1], self.cause[0]]
         place = len(rows)
-        self._row_of[schedule.numbers[first:last]] = range(place, place + (last - first) * WIDTH, WIDTH)
+        self._row_of[schedule.numbers[first:last]] = np.arange(place, place + (last - first) * WIDTH, WIDTH)
         fresh = schedule.rows_of(self.tiles, label)[first:last].copy()
         fresh[:, PART] = parts[fresh[:, PART]]
         fresh[:, LAUNCH], fresh[:, LINE], fresh[:, PARENT] = rows[plan.row + LAUNCH], rows[plan.row + LINE], plan.row
         fresh[:, START : END + 1] += self.start_ps
         fresh[:, CAUSE] = self._row_of[fresh[:, CAUSE]]
-        fresh[[at - first for at in schedule.entered if first <= at < last], BY] = self.cause[1]
+        for at in schedule.entered:
+            if first <= at < last:
+                fresh[at - first, BY] = self.cause[1]
         still_open = np.flatnonzero(schedule.ends[first:last] > until_ps)
         fresh[still_open, READ : END + 1] = NONE
         self._open += (still_open + first).tolist()
@@ -401,7 +413,7 @@ class TileRun:
 class TilePipeline:
     """The scheduled tiles of a PE.
 
-    ``report(run, what, tile, number)`` is called at each end to report; ``number`` is the number of the end.
+    ``on_report(run, report, tile, number)`` is called at each end to report; ``number`` is the number of the end.
     ``is_full``: some tiles of the last list have not entered.
     """
 
@@ -411,7 +423,7 @@ class TilePipeline:
         log: Log,
         components: Sequence[str],
         lists: TileLists,
-        report: Callable[[TileRun, What, int, int], None],
+        on_report: Callable[[TileRun, Report, int, int], None],
     ) -> None:
         self.is_full = False
         self._current: TileRun | None = None
@@ -420,7 +432,7 @@ class TilePipeline:
         self._parts = np.array([log.part(component) for component in components], np.int64)
         self._label = log.intern("stage")
         self._lists = lists
-        self._report = report
+        self._on_report = on_report
         self._under_way: list[TileRun] = []  # runs with rows to write
         log.writers.append(self._write_past)
 
@@ -429,57 +441,52 @@ class TilePipeline:
 
         ``is_last``: report the end of the last tile.
         """
-        clock, coming = self._clock, self.coming()
+        clock, (before, origins) = self._clock, self.coming()
         start_ps = clock.time
-        before = tuple(
-            StageEnd(end.end_ps - start_ps, end.begin_ps - start_ps, end.stage, _ENTRY.number - 1 - at, end.retires)
-            for at, (end, _) in enumerate(coming)
-        )
         schedule = self._lists.schedule(tiles, before)
-        origins = [origin for _, origin in coming]
         run = TileRun(plan, source, tiles, schedule, start_ps, cause, origins, is_last)
         self._current, self.is_full = run, True
         self._under_way.append(run)
-        clock.reserve(start_ps + int(schedule.ends.max()))
+        clock.reserve(start_ps + schedule.last_ps)
         for end, reports in schedule.marks:
             last, due = reports[-1][0], (run, end, reports)
             if end.end_ps <= 0:
                 self._fire(due)  # the first tile is issued
-            elif (last is What.BEGIN and plan.row >= 0) or (last is What.LAST and not is_last and len(reports) == 1):
+            elif (last is Report.BEGIN and plan.row >= 0) or (
+                last is Report.LAST and not is_last and len(reports) == 1
+            ):
                 continue  # no component has to be notified
-            elif end.begin_ps < 0 or last is What.EXHAUSTED:
+            elif end.begin_ps < 0 or last is Report.EXHAUSTED:
                 clock.call_at(start_ps + end.end_ps, self._fire, due)
             else:
                 clock.call_at(start_ps + end.begin_ps, self._await, due)
 
-    def coming(self) -> list[tuple[StageEnd, tuple[TileRun, int]]]:
-        """Return the ends to come, with times of the clock, each with its run and its number there."""
+    def coming(self) -> tuple[State, list[tuple[TileRun, int]]]:
+        """Return the state of the pipeline now, and the run and the number there of each of its ends."""
         run = self._current
         if run is None:
-            return []
-        start_ps = run.start_ps
-        return [
-            (end._replace(end_ps=end.end_ps + start_ps, begin_ps=end.begin_ps + start_ps), run.origin(end))
-            for end in run.schedule.ends_after(self._clock.time - start_ps)
-        ]
+            return (), []
+        state, numbers = run.schedule.state_at(self._clock.time - run.start_ps)
+        return state, [run.origin(number) for number in numbers]
 
-    def leave(self) -> list[tuple[StageEnd, tuple[TileRun, int]]]:
+    def leave(self) -> list[tuple[StageEnd, TileRun, int]]:
         """Return the ends to come, and let no list enter that waits for them: other tiles follow."""
-        coming, self._current = self.coming(), None
-        return coming
+        state, origins = self.coming()
+        self._current = None
+        return [(end, *origin) for end, origin in zip(state, origins, strict=True)]
 
-    def _await(self, due: tuple[TileRun, StageEnd, list[tuple[What, int]]]) -> None:
+    def _await(self, due: tuple[TileRun, StageEnd, list[tuple[Report, int]]]) -> None:
         """Reserve the place of an end in the order of its instant, now that its stage begins."""
         run, end, _ = due
         self._clock.call_at(run.start_ps + end.end_ps, self._fire, due)
 
-    def _fire(self, due: tuple[TileRun, StageEnd, list[tuple[What, int]]]) -> None:
+    def _fire(self, due: tuple[TileRun, StageEnd, list[tuple[Report, int]]]) -> None:
         run, end, reports = due
         for report, tile in reports:
-            if report is What.EXHAUSTED:
+            if report is Report.EXHAUSTED:
                 self.is_full = False
-            if report is not What.LAST or run.is_last:
-                self._report(run, report, tile, end.number)
+            if report is not Report.LAST or run.is_last:
+                self._on_report(run, report, tile, end.number)
 
     def row_of(self, run: TileRun, number: int) -> Row:
         """Return the log row of an end that has come."""
