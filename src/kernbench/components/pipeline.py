@@ -36,7 +36,6 @@ from kernbench.core.log import (
     LAUNCH,
     LINE,
     NONE,
-    PARENT,
     PART,
     READ,
     START,
@@ -386,17 +385,18 @@ class TileRun:
             self._row_of[len(self._row_of) - 1 - len(earlier) :] = [*earlier[::-1], self.cause[0]]
         place = len(rows)
         self._row_of[schedule.numbers[first:last]] = np.arange(place, place + (last - first) * WIDTH, WIDTH)
-        fresh = schedule.rows_of(self.tiles, label)[first:last].copy()
+        launch, line, start_ps = rows[plan.row + LAUNCH], rows[plan.row + LINE], self.start_ps
+        same = (0, 0, 0, launch, line, 0, plan.row, start_ps, start_ps, start_ps, start_ps, 0, 0, 0)
+        fresh = schedule.rows_of(self.tiles, label)[first:last] + np.array(same, np.int64)
         fresh[:, PART] = parts[fresh[:, PART]]
-        fresh[:, LAUNCH], fresh[:, LINE], fresh[:, PARENT] = rows[plan.row + LAUNCH], rows[plan.row + LINE], plan.row
-        fresh[:, START : END + 1] += self.start_ps
         fresh[:, CAUSE] = self._row_of[fresh[:, CAUSE]]
         for at in schedule.entered:
             if first <= at < last:
                 fresh[at - first, BY] = self.cause[1]
-        still_open = np.flatnonzero(schedule.ends[first:last] > until_ps)
-        fresh[still_open, READ : END + 1] = NONE
-        self._open += (still_open + first).tolist()
+        if until_ps < schedule.last_ps:
+            still_open = np.flatnonzero(schedule.ends[first:last] > until_ps)
+            fresh[still_open, READ : END + 1] = NONE
+            self._open += (still_open + first).tolist()
         rows.frombytes(fresh.tobytes())
 
     def _close(self, rows: Any, at: int, until_ps: int) -> bool:
