@@ -129,7 +129,9 @@ class StageUnit(Stage):
         """Begin the first waiting token if the unit is idle and the next stage has a slot."""
         if self._current is None and self.waiting and self.claim_next(self.waiting[0]):
             token = self.waiting.popleft()
-            self._begin(token, self._choose_cause(token, cause))
+            if cause[1] is not BY_OPERAND or token.row < 0:  # else the token has arrived just now
+                cause = self._choose_cause(token, cause)
+            self._begin(token, cause)
 
     def _choose_cause(self, token: Token, cause: Cause) -> Cause:
         """Return the cause of a begin: ``cause``, unless a cause of higher precedence ended at this instant too."""
