@@ -134,6 +134,8 @@ class Schedule:
         )
         self.marks = [(end, sorted(self._marks[end])) for end in sorted(self._marks)]
         self._make_rows()
+        self._ends = [ends[-sizes.tiles_in_flight :] for ends in self._ends]  # earlier ends are never asked for again
+        del self._in_flight, self._marks, self._rows
 
     def _pass(self, number: int, tile: TileTimes) -> None:
         """Let a tile pass through the stages. Of equal ends, the first one that a stage names is the cause."""
@@ -221,8 +223,7 @@ class Schedule:
         state = self._states.get(ps)
         if state is None:
             store, gemm, fetch, issue = self._ends
-            most = self._sizes.tiles_in_flight
-            last = (*store[-most:], *gemm[-most:], fetch[-1])
+            last = (*store, *gemm, fetch[-1])
             # An issue that ends at this instant is the cause of the next issue.
             coming = [end for end in last if end.end_ps > ps] + [issue[-1]] * (issue[-1].end_ps >= ps)
             ends = tuple(
