@@ -164,7 +164,13 @@ class Pipeline:
         self.clock.call_at(now + time, lambda _: done(row))
 
     def gate(self) -> Gate:
-        return Gate("gate", self.slots, lambda token, row: self.passed.append((token.work, self.clock.time, row)))
+        return Gate(
+            self.clock,
+            self.log,
+            "gate",
+            self.slots,
+            lambda token, row: self.passed.append((token.work, self.clock.time, row)),
+        )
 
     def instant_stage(self) -> OverlappingStage:
         return OverlappingStage("instant", self.slots, lambda token, done: done(token.row))
@@ -209,6 +215,18 @@ def test_no_tile_begins_because_of_the_fetch_of_another(tiles: list[Tile], slots
         cause = log.rows[row + CAUSE]
         if log.rows[row + PART] == gemm and log.rows[cause + PART] == fetch:
             assert log.rows[cause + TILE] == log.rows[row + TILE]
+
+
+@example([Tile(None, 4, 64, None, gated=number in (2, 3)) for number in range(5)], 2)
+@given(tiles_with_gates, st.integers(1, 4))
+def test_tiles_with_operands_in_tcm_are_multiplied_in_order(tiles: list[Tile], slots: int) -> None:
+    tiles = [tile._replace(dma=None) for tile in tiles]
+    pipeline = Pipeline(tiles, slots)
+    pipeline.run(Pipeline.gate)
+    rows, gemm = pipeline.log.rows, pipeline.log.part("gemm")
+    starts = {rows[row + TILE]: rows[row + START] for row in range(0, len(rows), WIDTH) if rows[row + PART] == gemm}
+    ordered = [starts[number] for number in range(len(tiles))]
+    assert ordered == sorted(ordered)
 
 
 def test_tiles_pass_a_gate_as_slots_come_free() -> None:

@@ -14,7 +14,6 @@ from kernbench.components.dispatch import Dispatcher
 from kernbench.components.pe_scheduler import PeScheduler
 from kernbench.components.queue import Queue
 from kernbench.components.stage import Stage, StageUnit, Token
-from kernbench.components.timetables import TileStages
 from kernbench.core.log import ROOT, Cause, Row
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.hooks import SlotReleased
@@ -143,8 +142,7 @@ class NeedsEngine(GraphEngine):
                 self.resume = resume
 
         claim, enter = Stage.claim_next, StageUnit.enter
-        begin, resume_tokens = PeScheduler.begin_passage, TileStages.resume
-        counted: set[Token] = set()
+        begin = PeScheduler.begin_list
         started, math, send = Recorder.started, Recorder.math, Queue.send
 
         def begun(recorder: Recorder, event: OpStarted, cause: Cause) -> Row:
@@ -165,7 +163,7 @@ class NeedsEngine(GraphEngine):
             engine.messages[queue, sequence] = row
 
         def listed(scheduler: PeScheduler, plan: Any, source: Iterable[Any], *rest: Any) -> None:
-            """Tiles that go by timetable take slots in their order, though no stage sees them."""
+            """Scheduled tiles take slots in their order, though no stage sees them."""
             for tile in source:
                 token = scheduler.make_token(plan, tile, ROOT)
                 for stage in token.route[-2::-1]:
@@ -173,13 +171,7 @@ class NeedsEngine(GraphEngine):
                     engine.takers.setdefault(stage, []).append(token)
             begin(scheduler, plan, source, *rest)
 
-        def resumed(stages: TileStages, tokens: Sequence[Token], *rest: Any) -> None:
-            counted.update(tokens)
-            resume_tokens(stages, tokens, *rest)
-
         def claim_next(stage: Stage, token: Token) -> bool:
-            if token in counted or isinstance(token.work, int):  # listed before, or of a rehearsal
-                return claim(stage, token)
             following = None if token.to_pass < 2 else token.route[token.to_pass - 2]
             if following is not None:
                 engine.slots.setdefault(following, following.free)
@@ -197,8 +189,7 @@ class NeedsEngine(GraphEngine):
             patch.object(pe_cpu, "Dispatcher", Observed),
             patch.object(Stage, "claim_next", claim_next),
             patch.object(StageUnit, "enter", entered),
-            patch.object(PeScheduler, "begin_passage", listed),
-            patch.object(TileStages, "resume", resumed),
+            patch.object(PeScheduler, "begin_list", listed),
             patch.object(Recorder, "started", begun),
             patch.object(Recorder, "math", computed),
             patch.object(Queue, "send", sent),

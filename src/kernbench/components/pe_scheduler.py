@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from math import inf
 from typing import Any
 
@@ -18,16 +18,15 @@ from kernbench.common.ids import pe_part
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import state
 from kernbench.components.access_plan import extent, plan
-from kernbench.components.passages import Passage, Passages, StageRows, TileLists
 from kernbench.components.pe_dma import PeDma
 from kernbench.components.pe_fetch_store import PeFetchStore
 from kernbench.components.pe_gemm import PeGemm
 from kernbench.components.pe_math import PeMath
 from kernbench.components.pe_mmu import PeMmuPart
+from kernbench.components.pipeline import PipelineSizes, Report, StageEnd, TileList, TileLists, TilePipeline, TileRun
 from kernbench.components.stage import Gate, OverlappingStage, Stage, StageUnit, Token
-from kernbench.components.timetables import Mark, PipelineSizes, TileList, TileStages, Timetables, What
 from kernbench.core.clock import Clock
-from kernbench.core.log import LAUNCH, LINE, NONE, ROOT, By, Cause, Kind, Log, Row, pack_row
+from kernbench.core.log import LAUNCH, LINE, NONE, By, Cause, Kind, Log, Row, pack_row
 from kernbench.di.registry import register
 from kernbench.engine.machine import Component, Machine
 from kernbench.engine.recorder import OpStarted, TileAmounts, TileMove
@@ -281,14 +280,12 @@ class PeScheduler(Component):
         self._dma_id = pe_part(*here, "pe_dma")
         self._room = BlockRoom(machine.spec.pe.gemm.acc_bytes, machine.spec.pe.tcm.scheduler_reserved_bytes)
         self._panels = PanelBuffers(self.clock, self._room.panels, dma, self._inject)
-        self._panels_end = Gate("panels_end", attrs.tiles_in_flight, self._panels.release)
-        fetch, gemm, store = self._fetch_store.fetch, self._gemm.unit, self._fetch_store.store
-        self._stages = TileStages(self._issue_ps, self._issue, fetch, self._panels_end, gemm, store)
+        self._panels_end = Gate(self.clock, machine.log, "panels_end", attrs.tiles_in_flight, self._panels.release)
+        self._units = self._fetch_store.store, self._gemm.unit, self._fetch_store.fetch, self._issue
         sizes = PipelineSizes(self._issue_ps, attrs.tiles_in_flight, attrs.stage_slots)
-        timetables = machine.shared(Timetables, partial(Timetables, sizes))
-        self._tile_lists = machine.shared(TileLists, partial(TileLists, machine.log, timetables, amounts_of))
-        components = [part.node.id for part in (self, self._fetch_store, self._gemm, self._fetch_store)]
-        self._passages = Passages(StageRows(self.clock, machine.log, components), timetables, self._on_mark)
+        self._tile_lists = machine.shared(TileLists, partial(TileLists, machine.log, sizes, amounts_of))
+        components = [part.node.id for part in (self._fetch_store, self._gemm, self._fetch_store, self)]
+        self._scheduled = TilePipeline(self.clock, machine.log, components, self._tile_lists, self._on_report)
         self._log_stages()
 
     def submit(
@@ -374,13 +371,13 @@ class PeScheduler(Component):
 
     def _inject(self, cause: Cause) -> None:
         """Inject tiles, after ``cause``, while there is room."""
-        while self._plans and self._in_flight and not self._passages.is_full:
+        while self._plans and self._in_flight and not self._scheduled.is_full:
             plan = self._plans[0]
             source, plan.source = plan.source, None
             if source is not None:
                 listed = self._tile_list(plan.command, source) if self._in_flight == self._most_in_flight else None
                 if listed is not None:
-                    self.begin_passage(plan, source, listed, cause)
+                    self.begin_list(plan, source, listed, cause)
                     continue
                 plan.tiles = iter(source)
             tile = next(plan.tiles, None)
@@ -388,8 +385,7 @@ class PeScheduler(Component):
                 if not self._begin_step(plan):
                     break
                 continue
-            if self._passages.current is not None:
-                self._resume_tokens()
+            if self._occupy_stages():
                 plan.tiles = chain((tile,), plan.tiles)
                 continue
             plan.inside += 1
@@ -411,12 +407,11 @@ class PeScheduler(Component):
         plan.source = following.step.tiles
         return True
 
-    def begin_passage(
-        self, plan: PipelinedCommand, source: DotTiles | StepTiles, listed: TileList, cause: Cause
-    ) -> None:
+    def begin_list(self, plan: PipelinedCommand, source: DotTiles | StepTiles, listed: TileList, cause: Cause) -> None:
+        """Let the tiles of a list enter by their schedule."""
         is_last = plan.steps is None and all(held.begun for held in plan.held)
         plan.inside += is_last
-        self._passages.begin(plan, source, listed, cause, is_last=is_last)
+        self._scheduled.begin(plan, source, listed, cause, is_last=is_last)
 
     def _tile_list(self, command: Command, source: DotTiles | StepTiles) -> TileList | None:
         """Return the list of tiles if they may run by a precomputed schedule, else None."""
@@ -426,39 +421,40 @@ class PeScheduler(Component):
             cached[key] = self._tile_lists.make(command, source, times)
         return cached[key]
 
-    def _on_mark(self, passage: Passage, mark: Mark) -> None:
-        """Handle ``mark``: a scheduled tile ends in a stage."""
-        plan: PipelinedCommand = passage.plan
-        if mark.what is What.EXHAUSTED:
+    def _on_report(self, run: TileRun, report: Report, tile: int, number: int) -> None:
+        """Handle the end ``number`` of a scheduled tile in a stage."""
+        plan: PipelinedCommand = run.plan
+        if report is Report.EXHAUSTED:
             if self._begin_step(plan):
-                self._inject((self._passages.row_of(passage, mark), By.SLOT))
-        elif mark.what is What.RELEASE:
-            self._panels.release_step(plan, self._passages.row_of(passage, mark))
-        elif mark.what is What.RESULT:
-            assert isinstance(passage.source, StepTiles)
-            result, after = passage.source.result_of(mark.tile), (self._passages.row_of(passage, mark), By.OPERAND)
+                self._inject((self._scheduled.row_of(run, number), By.SLOT))
+        elif report is Report.RELEASE:
+            self._panels.release_step(plan, self._scheduled.row_of(run, number))
+        elif report is Report.RESULT:
+            result, after = run.source.result_of(tile), (self._scheduled.row_of(run, number), By.OPERAND)
             plan.inside += 1
             self._panels.write(plan, result, partial(self._on_written, plan), after)
-        elif mark.what is What.LAST:
+        elif report is Report.LAST:
             plan.inside -= 1
-            self._end(plan, self._passages.row_of(passage, mark))
+            self._end(plan, self._scheduled.row_of(run, number))
         elif plan.row < 0:
-            plan.row = plan.begun(self.clock.time, passage.first_cause())
+            plan.row = plan.begun(self.clock.time, self._scheduled.begin_cause(run, number))
 
-    def _resume_tokens(self) -> None:
-        """Continue the scheduled tiles as tokens, by events."""
-        state, moved = self._passages.give_away()
-        tokens = []
-        for passage, number, row in moved:
-            tile = next(islice(passage.source, number, None))
-            token = self.make_token(passage.plan, tile, ROOT)
-            token.row = row
-            tokens.append(token)
-            passage.plan.inside += 1
-        for passage in {id(token.passage): token.passage for token in moved}.values():
-            passage.plan.inside -= passage.is_last
-        self._in_flight -= len(tokens)
-        self._stages.resume(tokens, state)
+    def _occupy_stages(self) -> bool:
+        """Let the scheduled tiles that are in flight occupy the stages; return False if there are none."""
+        coming, now = self._scheduled.leave(), self.clock.time
+        for stage, unit in enumerate(self._units):
+            unit.occupy([(now + x[0].end_ps, x) for x in coming if x[0].stage == stage], self._on_end)
+        self._in_flight -= sum(end.retires for end, _, _ in coming)
+        return bool(coming)
+
+    def _on_end(self, scheduled: tuple[StageEnd, TileRun, int]) -> Row:
+        """Return the row of a scheduled tile that ends in a stage. Inject a tile if the scheduled tile retires."""
+        end, run, number = scheduled
+        row = self._scheduled.row_of(run, number)
+        if end.retires:
+            self._in_flight += 1
+            self._inject((row, By.SLOT))
+        return row
 
     def make_token(self, plan: PipelinedCommand, tile: Tile, cause: Cause) -> Token:
         """Make the token of a tile, with its route and its times in the timed stages, last stage first."""

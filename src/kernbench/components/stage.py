@@ -2,6 +2,9 @@
 
 A stage that is free starts the first waiting token when that token's next stage has a slot. When the token is done,
 the stage frees the token's slot and passes the token on. Each token costs one event per stage.
+
+A token's begin has one cause. If several of its conditions are met at one instant, the cause is the token's arrival
+from the stage before, else the end of the unit's work, else a free slot. ``components/pipeline.py`` has the same rule.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import Any
 
 from kernbench.common.values import state
 from kernbench.core.clock import Clock
-from kernbench.core.log import BY_OPERAND, COMMIT, END, NONE, READ, START, By, Cause, Log, Row
+from kernbench.core.log import BY_OPERAND, COMMIT, END, NONE, READ, ROOT, START, By, Cause, Log, Row
 
 
 @state(eq=False)
@@ -67,11 +70,6 @@ class Stage:
         if len(waiting) == 1:
             self.try_start(token.cause)
 
-    def wait(self, token: Token) -> None:
-        """Restore a token that was waiting here, with its slot."""
-        self.free -= 1
-        self.waiting.append(token)
-
     def try_start(self, cause: Cause) -> None:
         """Begin all tokens that can begin after ``cause``."""
         raise NotImplementedError
@@ -83,10 +81,14 @@ class Stage:
         following = token.route[token.to_pass - 2]
         if following.free <= 0:
             if self not in following.blocked:
-                following.blocked.append(self)
+                self.wait_for_slot(following)
             return False
         following.free -= 1
         return True
+
+    def wait_for_slot(self, following: Stage) -> None:
+        """Call ``try_start`` when ``following`` has a free slot, after the stages that wait already."""
+        following.blocked.append(self)
 
     def pass_on(self, token: Token, cause: Cause) -> None:
         """Pass on ``token``, which is done in this stage after ``cause``, and free its slot."""
@@ -100,11 +102,7 @@ class Stage:
         self.settle(cause[0])
 
     def settle(self, row: Row) -> None:
-        """Let waiting tokens start: when ``row`` ended, a slot and this stage became free.
-
-        This stage begins before the stages that wait for the slot. Otherwise a token that arrives through the slot
-        would make this stage begin after a wrong cause.
-        """
+        """Let waiting tokens start: when ``row`` ended, a slot and this stage became free."""
         if self.waiting:
             self.try_start((row, By.ENGINE))
         if self.blocked and self.free > 0:
@@ -117,7 +115,7 @@ class StageUnit(Stage):
     ``open(token, start)`` makes the row of a token without ``begun``.
     """
 
-    __slots__ = ("_clock", "_current", "_rows", "open")
+    __slots__ = ("_clock", "_current", "_last", "_rows", "open")
 
     def __init__(self, clock: Clock, log: Log, name: str, slots: int) -> None:
         super().__init__(name, slots)
@@ -125,25 +123,38 @@ class StageUnit(Stage):
         self._rows = log.rows
         self.open: Callable[[Token, int], Row] = _open_no_row
         self._current: Token | None = None
+        self._last: Row = NONE  # the row of the token that has ended last
 
     def try_start(self, cause: Cause) -> None:
         """Begin the first waiting token if the unit is idle and the next stage has a slot."""
         if self._current is None and self.waiting and self.claim_next(self.waiting[0]):
             token = self.waiting.popleft()
-            token.cause = cause
-            self._begin(token)
+            if cause[1] is not BY_OPERAND or token.row < 0:  # else the token has arrived just now
+                cause = self._choose_cause(token, cause)
+            self._begin(token, cause)
+
+    def _choose_cause(self, token: Token, cause: Cause) -> Cause:
+        """Return the cause of a begin: ``cause``, unless a cause of higher precedence ended at this instant too."""
+        rows, now, last = self._rows, self._clock.time, self._last
+        if token.row >= 0 and rows[token.row + END] == now:
+            return token.row, BY_OPERAND
+        if last >= 0 and rows[last + END] == now:
+            return last, By.ENGINE
+        after = token.cause[0]
+        return token.cause if after >= 0 and rows[after + END] == now else cause  # it has come through a gate just now
 
     def enter(self, token: Token) -> None:
         """Accept a token from outside the pipeline; a command that finds the unit idle begins."""
         self.free -= 1
         if self._current is None and not self.waiting and token.to_pass == 1:
-            self._begin(token)
+            self._begin(token, token.cause)
         else:
             self.put(token)
 
-    def _begin(self, token: Token) -> None:
+    def _begin(self, token: Token, cause: Cause) -> None:
         clock = self._clock
         self._current = token
+        token.cause = cause
         start = clock.time
         begun = token.begun
         if begun is not None:
@@ -154,21 +165,31 @@ class StageUnit(Stage):
         token.to_spend = left = token.to_spend - 1
         clock.call_at(start + token.times[left], FINISH, self)
 
-    def go_on(self, token: Token, left_ps: int) -> None:
-        """Restore a token that had begun here, with its slots; the token ends after ``left_ps``."""
-        self.free -= 1
-        if token.to_pass > 1:
-            token.route[token.to_pass - 2].free -= 1
-        self._current = token
-        token.to_spend -= 1
-        self._clock.call_at(self._clock.time + left_ps, FINISH, self)
+    def occupy(self, ends: Sequence[tuple[int, Any]], end: Callable[[Any], Row]) -> None:
+        """Work on scheduled tiles, given as pairs (time of the end in ps, tile) in order.
+
+        Each tile has claimed a slot. ``end(tile)`` is called at each end, and returns the tile's row.
+        """
+        self.free -= len(ends)
+        for number, (when, tile) in enumerate(ends, 1):
+            self._current = _SCHEDULED
+            self._clock.call_at(when, self._end_scheduled, (tile, end, number == len(ends)))
+
+    def _end_scheduled(self, due: tuple[Any, Callable[[Any], Row], bool]) -> None:
+        tile, end, is_last = due
+        if is_last:
+            self._current = None
+        self._last = row = end(tile)
+        self.free += 1
+        self.settle(row)
 
     def finish(self) -> None:
         """End the current token."""
         token = self._current
         assert token is not None
         self._current = None
-        row, rows = token.row, self._rows
+        self._last = row = token.row
+        rows = self._rows
         if row >= 0:
             rows[row + READ] = rows[row + START]
             rows[row + COMMIT] = rows[row + END] = self._clock.time
@@ -218,21 +239,30 @@ class Gate(Stage):
     """A stage without a duration: its tokens pass in order, each as soon as the next stage has a slot.
 
     ``passed(token, row)`` is called for each token, when ``row`` ends: the row of its preceding stage, or the row that
-    freed the slot. The token begins in the next stage after the same row.
+    freed the slot. The token begins in the next stage after the same row. Slots are claimed in the order of tiles: a
+    token here precedes the tokens of the stage before, so the gate gets the next slot.
     """
 
-    __slots__ = ("_passed",)
+    __slots__ = ("_clock", "_passed", "_rows")
 
-    def __init__(self, name: str, slots: int, passed: Callable[[Token, Row], None]) -> None:
+    def __init__(self, clock: Clock, log: Log, name: str, slots: int, passed: Callable[[Token, Row], None]) -> None:
         super().__init__(name, slots)
+        self._clock = clock
+        self._rows = log.rows
         self._passed = passed
 
     def try_start(self, cause: Cause) -> None:
         """Let waiting tokens pass while the next stage has slots."""
         while self.waiting and self.claim_next(self.waiting[0]):
             token = self.waiting.popleft()
-            self._passed(token, cause[0])
-            self.pass_on(token, cause)
+            has_arrived = token.row >= 0 and self._rows[token.row + END] == self._clock.time
+            after = (token.row, BY_OPERAND) if has_arrived else cause
+            self._passed(token, after[0])
+            self.pass_on(token, after)
+
+    def wait_for_slot(self, following: Stage) -> None:
+        """Call ``try_start`` when ``following`` has a free slot, before all other stages."""
+        following.blocked.appendleft(self)
 
 
 def _open_no_row(_: Token, __: int) -> Row:
@@ -240,3 +270,5 @@ def _open_no_row(_: Token, __: int) -> Row:
 
 
 FINISH = StageUnit.finish
+_SCHEDULED = Token(None, (), 0, (), 0, lambda _: None, None, ROOT)
+"""Stands for all scheduled tiles in a stage"""

@@ -1,21 +1,20 @@
-"""Tiles that go by timetable: the log is as if each stage of each tile had been an event."""
+"""Scheduled tiles: the log is as if each stage of each tile had been an event."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from random import Random
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from engine_support import Placed, launch, place, two_cubes
 from kernbench.components.pe_scheduler import PeScheduler
-from kernbench.components.timetables import Timetables
+from kernbench.components.pipeline import TileLists
 from kernbench.core.log import BY, CAUSE, END, KIND, LAST, LINE, PARENT, PART, START, TILE, WHAT, WIDTH, By, Kind
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.recorder import TileAmounts
@@ -111,19 +110,24 @@ def program(ops: list[Op]) -> Kernel:
     return kernel
 
 
-MACHINES = st.fixed_dictionaries(
-    {},
-    optional={
-        "pe.components.pe_scheduler.attrs.stage_slots": st.integers(1, 3),
-        "pe.components.pe_scheduler.attrs.tiles_in_flight": st.integers(1, 6),
-        "pe.components.pe_scheduler.attrs.issue_ns": st.sampled_from((0, 3, 16, 40)),
-        "pe.tcm.read_bw_gbs": st.sampled_from((90, 256, 701)),
-        "pe.tcm.write_bw_gbs": st.sampled_from((20, 128)),
-        "pe.gemm.acc_bytes": st.sampled_from((0, 8192)),
-        "pe.tcm.scheduler_reserved_bytes": st.sampled_from((40_000, 100_000)),
-    },
-)
-OF_PROGRAMS = {"ops": st.lists(st.tuples(st.sampled_from(OPS), st.integers(0, 3)), max_size=7), "changes": MACHINES}
+SCHEDULER = "pe.components.pe_scheduler.attrs"
+MACHINES: dict[str, tuple[int, ...]] = {
+    f"{SCHEDULER}.stage_slots": (1, 2, 3),
+    f"{SCHEDULER}.tiles_in_flight": (1, 2, 3, 4, 5, 6),
+    f"{SCHEDULER}.issue_ns": (0, 3, 16, 40),
+    "pe.tcm.read_bw_gbs": (90, 256, 701),
+    "pe.tcm.write_bw_gbs": (20, 128),
+    "pe.gemm.acc_bytes": (0, 8192),
+    "pe.tcm.scheduler_reserved_bytes": (40_000, 100_000),
+}
+
+
+def random_ops(rnd: Random) -> list[Op]:
+    return [(rnd.choice(OPS), rnd.randint(0, 3)) for _ in range(rnd.randint(0, 7))]
+
+
+def random_changes(rnd: Random) -> dict[str, int]:
+    return {key: rnd.choice(values) for key, values in MACHINES.items() if rnd.random() < 0.5}
 
 
 def check_program(ops: list[Op], changes: dict[str, int]) -> None:
@@ -136,26 +140,54 @@ def check_program(ops: list[Op], changes: dict[str, int]) -> None:
     assert found.n_events <= detailed.n_events
 
 
-@example(ops=[("small", 0), ("add", 0), ("streamed", 0), ("dot", 0), ("epilogue", 0)], changes={})
-@example(ops=[("blocked", 0), ("blocked x", 1), ("dot", 0), ("math", 3)], changes={})
-@example(ops=[("blocked", 0)], changes={"pe.components.pe_scheduler.attrs.tiles_in_flight": 1})
-@given(**OF_PROGRAMS)
-@settings(max_examples=3)
-def test_any_program_is_logged_as_by_events(ops: list[Op], changes: dict[str, int]) -> None:
+PROGRAMS: list[tuple[list[Op], dict[str, int]]] = [
+    ([("small", 0), ("add", 0), ("streamed", 0), ("dot", 0), ("epilogue", 0)], {}),
+    ([("blocked", 0), ("blocked x", 1), ("dot", 0), ("math", 3)], {}),
+    ([("blocked", 0)], {f"{SCHEDULER}.tiles_in_flight": 1}),
+    (  # a list meets the last tiles of a list before, which are still to be stored
+        [("dot", 0), ("dot", 0), ("epilogue", 0), ("epilogue", 0), ("blocked", 0)],
+        {"pe.tcm.read_bw_gbs": 90, f"{SCHEDULER}.issue_ns": 0, "pe.tcm.write_bw_gbs": 20},
+    ),
+    (  # a tile completes a part of the result while the next list enters, and tiles by events follow
+        [("dot", 0)] * 4 + [("wide", 0), ("blocked", 0), ("dot", 0)],
+        {
+            f"{SCHEDULER}.issue_ns": 3,
+            "pe.tcm.read_bw_gbs": 256,
+            "pe.tcm.write_bw_gbs": 20,
+            "pe.gemm.acc_bytes": 8192,
+            f"{SCHEDULER}.stage_slots": 1,
+        },
+    ),
+    (  # the first tile of a list waits for the issue of a list before
+        [("wide", 3), ("wait", 0), ("small", 3)],
+        {f"{SCHEDULER}.stage_slots": 3, f"{SCHEDULER}.issue_ns": 40, "pe.gemm.acc_bytes": 0},
+    ),
+]
+
+
+@pytest.mark.parametrize(("ops", "changes"), PROGRAMS)
+def test_programs_are_logged_as_by_events(ops: list[Op], changes: dict[str, int]) -> None:
     check_program(ops, changes)
 
 
-@pytest.mark.slow
-@given(**OF_PROGRAMS)
-@settings(max_examples=60)
-def test_many_programs_are_logged_as_by_events(ops: list[Op], changes: dict[str, int]) -> None:
-    check_program(ops, changes)
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 2000))])
+def test_any_program_is_logged_as_by_events(seed: int) -> None:
+    rnd = Random(seed)
+    check_program(random_ops(rnd), random_changes(rnd))
 
 
-@example(ops=[("small", 3), ("blocked", 0)], stops=[4079])
-@given(ops=OF_PROGRAMS["ops"], stops=st.lists(st.integers(1_500, 40_000), min_size=1, max_size=3))
-@settings(max_examples=3)
-def test_who_stops_on_the_way_sees_what_has_begun(ops: list[Op], stops: list[int]) -> None:
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 40))])
+def test_who_stops_on_the_way_sees_what_has_begun(seed: int) -> None:
+    rnd = Random(seed)
+    ops = random_ops(rnd)
+    check_stops(ops, [rnd.randint(1_500, 40_000) for _ in range(rnd.randint(1, 3))])
+
+
+def test_who_stops_at_the_last_tile_sees_what_has_begun() -> None:
+    check_stops([("small", 3), ("blocked", 0)], [4079])
+
+
+def check_stops(ops: list[Op], stops: list[int]) -> None:
     def seen() -> Iterator[object]:
         engine, arrays = engine_of()
         begin = engine.now
@@ -228,7 +260,7 @@ def test_a_dot_alone_costs_two_events() -> None:
     assert run(kernel).n_events - run(idle).n_events == pes * (2 + 1 + 1)
 
 
-def test_equal_dots_have_one_timetable() -> None:
+def test_equal_dots_have_one_schedule() -> None:
     def kernel(x_ptr: int, w_ptr: int, y_ptr: int, *, tl: Any) -> None:
         x, w = tl.load(x_ptr, (M, K), "f16"), tl.load(w_ptr, (K, N), "f16")
         for _ in range(3):
@@ -236,4 +268,5 @@ def test_equal_dots_have_one_timetable() -> None:
             tl.fence()
 
     engine = run(kernel)
-    assert len(engine.machine.shared(Timetables).idle.timetables) == 1
+    (schedules,) = engine.machine.shared(TileLists).schedules.values()
+    assert len(schedules) == 2  # the first dot finds the pipeline idle, each further one the last tiles before it

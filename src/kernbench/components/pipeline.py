@@ -1,0 +1,512 @@
+"""The tile pipeline as a recurrence, for tiles whose operands are in TCM.
+
+Such tiles wait only for each other. Tile ``i`` begins in a stage as soon as all of these have ended:
+
+- issue: ``issue(i - 1)``, and a tile has left the pipeline if ``tiles_in_flight`` are inside;
+- fetch: ``issue(i)``, ``fetch(i - 1)``, and ``gemm(i - stage_slots)``, whose slot of the matrix unit ``i`` claims;
+- GEMM: ``fetch(i)``, ``gemm(i - 1)``, and the store whose slot ``i`` claims, if ``i`` stores;
+- store: ``gemm(i)`` and the store before.
+
+A tile that ends a step claims its slot of the matrix unit after fetch instead of before, and frees its panels then.
+
+A later tile never delays an earlier tile. All times of a list of tiles (class ``Schedule``) are therefore fixed when
+the list enters. They depend on the shapes of the tiles and on the ends that were still to come. A list costs an event
+only where another component must be notified. Its rows are written to the log when a component is notified, or when the
+log is read.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from enum import IntEnum
+from heapq import heapify, heappop, heappush
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernbench.core.clock import NEVER, Clock
+from kernbench.core.log import (
+    BY,
+    CAUSE,
+    COMMIT,
+    END,
+    KIND,
+    LAUNCH,
+    LINE,
+    NONE,
+    PART,
+    READ,
+    START,
+    TILE,
+    WHAT,
+    WIDTH,
+    By,
+    Cause,
+    Kind,
+    Log,
+    Row,
+)
+from kernbench.engine.recorder import TileAmounts
+from kernbench.messages.commands import Command
+from kernbench.triton_emu.tile_plans import Tile
+
+Integers: TypeAlias = NDArray[np.int64]
+STORE, GEMM, FETCH, ISSUE = range(4)
+"""The timed stages, last stage first: of two ends at one instant that began together, the later stage's comes first"""
+STAGE_KINDS = (Kind.STORE, Kind.GEMM, Kind.FETCH, Kind.TILE_ISSUE)
+
+
+class Report(IntEnum):
+    """The ends that are reported to other components, in the order of their reports."""
+
+    BEGIN = 0  # the first tile is issued
+    EXHAUSTED = 1  # there is room for tiles, but none is left
+    RESULT = 2  # a tile has completed a part of the result
+    RELEASE = 3  # the last tile of a step has its slot of the matrix unit, and panels are free
+    LAST = 4  # all tiles are over
+
+
+class PipelineSizes(NamedTuple):
+    """The parameters of a pipeline, besides the times of tiles."""
+
+    issue_ps: int
+    tiles_in_flight: int
+    stage_slots: int
+
+
+class TileTimes(NamedTuple):
+    """A tile as seen by the stages: its times in ps, and whether it ends a step or completes a part of the result.
+
+    ``store_ps`` is NONE without a store.
+    """
+
+    fetch_ps: int
+    gemm_ps: int
+    store_ps: int
+    ends_step: bool
+    has_result: bool
+
+
+class StageEnd(NamedTuple):
+    """The end of tile ``number // 4`` in a stage, in ps after a list's entry. If it ``retires``, the tile leaves.
+
+    Ends of earlier lists have the numbers -2, -3, … in the order of the state. Number -1 is the entry of the list.
+    """
+
+    end_ps: int
+    begin_ps: int
+    stage: int
+    number: int
+    retires: bool
+
+
+State: TypeAlias = tuple[StageEnd, ...]
+"""The state of a pipeline: the ends to come of its last issue and fetch, and of all tiles in GEMM and in store"""
+_ENTRY = StageEnd(0, 0, ISSUE, -1, False)
+_PAST = StageEnd(-1, -1, ISSUE, NONE, False)  # an end before the entry, which delays no tile
+
+
+class Schedule:
+    """The recurrence of the tiles of a list that enters a pipeline in state ``before``.
+
+    - ``begins``, ``ends``: begin and end of each row in ps after the entry, in order of begin.
+    - ``numbers``: the number of the end of each row.
+    - ``marks``: the ends to report, in order, with the reports (type, tile) of each.
+    """
+
+    def __init__(self, sizes: PipelineSizes, before: State, tiles: Sequence[TileTimes]) -> None:
+        self._sizes = sizes
+        past = [_PAST] * sizes.stage_slots
+        self._ends = [[*past, *(end for end in before if end.stage == stage)] for stage in range(len(STAGE_KINDS))]
+        self._in_flight = [end for end in before if end.retires]
+        self._marks: dict[StageEnd, list[tuple[Report, int]]] = {}
+        self._rows: list[tuple[int, int, int, int, int, By]] = []
+        heapify(self._in_flight)
+        for number, tile in enumerate(tiles):
+            self._pass(number, tile)
+        self._mark(Report.EXHAUSTED, NONE, self._in_flight[0])
+        self._mark(
+            Report.LAST,
+            NONE,
+            max(end for end in (*self._ends[STORE], *self._ends[GEMM]) if end.retires and end.number >= 0),
+        )
+        self.marks = [(end, sorted(self._marks[end])) for end in sorted(self._marks)]
+        self._make_rows()
+        self._ends = [ends[-sizes.tiles_in_flight :] for ends in self._ends]  # earlier ends are never asked for again
+        del self._in_flight, self._marks, self._rows
+
+    def _pass(self, number: int, tile: TileTimes) -> None:
+        """Let a tile pass through the stages. Of equal ends, the first one that a stage names is the cause."""
+        store, gemm, fetch, issue = self._ends
+        issue_ps, tiles_in_flight, slots = self._sizes
+        room = heappop(self._in_flight) if len(self._in_flight) == tiles_in_flight else _ENTRY
+        slot, stores = gemm[-slots], tile.store_ps >= 0
+        early, late = (_PAST, slot) if tile.ends_step else (slot, _PAST)
+        place = store[-slots] if stores else _PAST
+        issued = self._work(number, ISSUE, issue_ps, (issue[-1], By.ENGINE), (room, By.SLOT))
+        if not number:
+            self._mark(Report.BEGIN, 0, max(issue[-2], room, key=_end_ps))
+        fetched = self._work(
+            number, FETCH, tile.fetch_ps, (issued, By.OPERAND), (fetch[-1], By.ENGINE), (early, By.SLOT)
+        )
+        if tile.ends_step:
+            self._mark(Report.RELEASE, number, max(fetched, slot, key=_end_ps))
+        last = self._work(
+            number,
+            GEMM,
+            tile.gemm_ps,
+            (fetched, By.OPERAND),
+            (gemm[-1], By.ENGINE),
+            (late, By.SLOT),
+            (place, By.SLOT),
+            retires=not stores,
+        )
+        if stores:
+            last = self._work(number, STORE, tile.store_ps, (last, By.OPERAND), (store[-1], By.ENGINE), retires=True)
+        heappush(self._in_flight, last)
+        if tile.has_result:
+            self._mark(Report.RESULT, number, last)
+
+    def _work(
+        self, tile: int, stage: int, duration_ps: int, *conditions: tuple[StageEnd, By], retires: bool = False
+    ) -> StageEnd:
+        """Let a stage work on a tile once all ``conditions`` have ended; the first of the latest ends is the cause."""
+        cause, by = max(conditions, key=_end_of_condition)
+        begin_ps = cause.end_ps
+        end = StageEnd(begin_ps + duration_ps, begin_ps, stage, len(STAGE_KINDS) * tile + stage, retires)
+        self._ends[stage].append(end)
+        self._rows.append((begin_ps, tile, -stage, end.end_ps, cause.number, by))
+        return end
+
+    def _mark(self, report: Report, tile: int, end: StageEnd) -> None:
+        self._marks.setdefault(end, []).append((report, tile))
+
+    def _make_rows(self) -> None:
+        """Make the rows; launch, line, command, and the time of the entry are added later."""
+        table = np.array(sorted(self._rows), np.int64)
+        begins, tiles, stages, ends, causes, by = table.T
+        self.begins: list[int] = begins.tolist()
+        self.ends: Integers = ends
+        self.numbers: Integers = len(STAGE_KINDS) * tiles - stages
+        self._template = rows = np.zeros((len(table), WIDTH), np.int64)
+        rows[:, PART] = -stages
+        rows[:, KIND] = np.array(STAGE_KINDS)[-stages]
+        rows[:, TILE] = tiles
+        rows[:, START] = rows[:, READ] = begins
+        rows[:, COMMIT] = rows[:, END] = ends
+        rows[:, CAUSE], rows[:, BY], rows[:, -1] = causes, by, NONE
+        self.entered: list[int] = np.flatnonzero(causes == _ENTRY.number).tolist()
+        self.n_external = int(np.flatnonzero(causes < 0).max()) + 1  # rows behind these have causes in the list
+        self.last_ps = int(ends.max())
+        self._rows_of: dict[TileList, Integers] = {}
+        self._states: dict[int, tuple[State, list[int]]] = {}
+
+    def rows_of(self, tiles: TileList, stage_what: int) -> Integers:
+        """Return the rows for ``tiles``; the component of a row is the number of its stage."""
+        rows = self._rows_of.get(tiles)
+        if rows is None:
+            rows = self._rows_of[tiles] = self._template.copy()
+            tile = rows[:, TILE]
+            rows[:, WHAT] = np.where(rows[:, PART] == ISSUE, tiles.whats[tile], stage_what)
+            rows[:, TILE] = tiles.numbers[tile]
+        return rows
+
+    @property
+    def first_by(self) -> By:
+        """The rule by which the first tile is issued."""
+        return By(self._template[0, BY])
+
+    def state_at(self, ps: int) -> tuple[State, list[int]]:
+        """Return the state at ``ps``, when no tile is left to enter, and the number here of each of its ends."""
+        state = self._states.get(ps)
+        if state is None:
+            store, gemm, fetch, issue = self._ends
+            last = (*store, *gemm, fetch[-1])
+            # An issue that ends at this instant is the cause of the next issue.
+            coming = [end for end in last if end.end_ps > ps] + [issue[-1]] * (issue[-1].end_ps >= ps)
+            ends = tuple(
+                StageEnd(end.end_ps - ps, end.begin_ps - ps, end.stage, _ENTRY.number - 1 - at, end.retires)
+                for at, end in enumerate(coming)
+            )
+            state = self._states[ps] = ends, [end.number for end in coming]
+        return state
+
+
+def _end_ps(end: StageEnd) -> int:
+    return end.end_ps
+
+
+def _end_of_condition(condition: tuple[StageEnd, By]) -> int:
+    return condition[0].end_ps
+
+
+class TileList:
+    """Tiles in order: their times, and the log's numbers of their indices and of the labels of their issues.
+
+    ``schedules`` are the schedules of these times by state of the pipeline. Lists of equal times share them.
+    """
+
+    __slots__ = ("numbers", "schedules", "times", "whats")
+
+    def __init__(
+        self, times: tuple[TileTimes, ...], schedules: dict[State, Schedule], numbers: Integers, whats: Integers
+    ) -> None:
+        self.times = times
+        self.schedules = schedules
+        self.numbers = numbers
+        self.whats = whats
+
+
+class TileLists:
+    """The lists of tiles of a machine, cached in ``known`` by the values that determine a list.
+
+    A list is None if its tiles may not be scheduled. Tiles may be scheduled if they only fetch, multiply and store,
+    and if they are numerous enough to fill the pipeline.
+    """
+
+    def __init__(self, log: Log, sizes: PipelineSizes, amounts_of: Callable[[Tile, Command], TileAmounts]) -> None:
+        self.known: dict[Hashable, TileList | None] = {}
+        self.schedules: dict[tuple[TileTimes, ...], dict[State, Schedule]] = {}
+        self.sizes = sizes
+        self._amounts_of = amounts_of
+        self._log = log
+
+    def make(
+        self, command: Command, source: Iterable[Tile], times: tuple[Callable[[int], int], int, Callable[[int], int]]
+    ) -> TileList | None:
+        """Make the list of the tiles of ``source``.
+
+        ``times`` in ps: fetch time by bytes, time of a tile in the matrix unit, store time by bytes.
+        """
+        log, tiles, (fetch_ps, gemm_ps, store_ps) = self._log, tuple(source), times
+        simple = all(x.macs and not (x.reads or x.math_bytes or x.write) for x in tiles)
+        if not simple or len(tiles) < self.sizes.tiles_in_flight:
+            return None
+        shapes = tuple(
+            TileTimes(
+                fetch_ps(x.fetch_bytes),
+                gemm_ps,
+                store_ps(x.store_bytes) if x.store_bytes else NONE,
+                x.ends_step,
+                x.result is not None,
+            )
+            for x in tiles
+        )
+        return TileList(
+            shapes,
+            self.schedules.setdefault(shapes, {}),
+            np.array([log.tile(x.index) for x in tiles], np.int64),
+            np.array([log.intern(self._amounts_of(x, command)) for x in tiles], np.int64),
+        )
+
+    def schedule(self, tiles: TileList, before: State) -> Schedule:
+        """Return the schedule of ``tiles`` that enter a pipeline in state ``before``."""
+        schedule = tiles.schedules.get(before)
+        if schedule is None:
+            schedule = tiles.schedules[before] = Schedule(self.sizes, before, tiles.times)
+        return schedule
+
+
+class TileRun:
+    """A list of tiles of ``plan`` that entered the pipeline at ``start_ps`` after ``cause``.
+
+    ``source`` yields the tiles again. ``before`` has the run and the number of each end in the state that the list met.
+    ``is_last``: the end of the last tile is reported.
+    """
+
+    __slots__ = (
+        "_n_written",
+        "_open",
+        "_row_of",
+        "before",
+        "cause",
+        "is_last",
+        "plan",
+        "schedule",
+        "source",
+        "start_ps",
+        "tiles",
+    )
+
+    def __init__(
+        self,
+        plan: Any,
+        source: Any,
+        tiles: TileList,
+        schedule: Schedule,
+        start_ps: int,
+        cause: Cause,
+        before: Sequence[tuple[TileRun, int]],
+        is_last: bool,
+    ) -> None:
+        self.plan = plan
+        self.source = source
+        self.tiles = tiles
+        self.schedule = schedule
+        self.start_ps = start_ps
+        self.cause = cause
+        self.before = before
+        self.is_last = is_last
+        self._n_written = 0
+        self._open: list[int] = []  # the written rows that have not ended
+        # The log row of each end by number; those of earlier lists and of the entry are last.
+        self._row_of = np.full(len(STAGE_KINDS) * len(tiles.times) + len(before) + 1, NONE)
+
+    def origin(self, number: int) -> tuple[TileRun, int]:
+        """Return the run that an end belongs to, and the number of the end in that run."""
+        return (self, number) if number >= 0 else self.before[_ENTRY.number - 1 - number]
+
+    def row(self, number: int) -> Row:
+        """Return the log row of an end; the row has been written."""
+        if number >= 0:
+            return int(self._row_of[number])
+        if number == _ENTRY.number:
+            return self.cause[0]
+        run, number = self.origin(number)
+        return run.row(number)
+
+    @property
+    def is_written(self) -> bool:
+        """Return True when all rows are in the log, with their ends."""
+        return self._n_written == len(self.schedule.begins) and not self._open
+
+    def write(self, log: Log, parts: Integers, label: int, until_ps: int) -> None:
+        """Write the rows that have begun by ``until_ps``, and the ends up to that time."""
+        plan, schedule, rows, until_ps = self.plan, self.schedule, log.rows, until_ps - self.start_ps
+        if self._open:
+            self._open = [at for at in self._open if not self._close(rows, at, until_ps)]
+        first, last = self._n_written, bisect_right(schedule.begins, until_ps)
+        if first == last or plan.row < 0:
+            return
+        self._n_written = last
+        if first < schedule.n_external:
+            earlier = [run.row(number) for run, number in self.before]
+            self._row_of[len(self._row_of) - 1 - len(earlier) :] = [*earlier[::-1], self.cause[0]]
+        place = len(rows)
+        self._row_of[schedule.numbers[first:last]] = np.arange(place, place + (last - first) * WIDTH, WIDTH)
+        launch, line, start_ps = rows[plan.row + LAUNCH], rows[plan.row + LINE], self.start_ps
+        same = (0, 0, 0, launch, line, 0, plan.row, start_ps, start_ps, start_ps, start_ps, 0, 0, 0)
+        fresh = schedule.rows_of(self.tiles, label)[first:last] + np.array(same, np.int64)
+        fresh[:, PART] = parts[fresh[:, PART]]
+        fresh[:, CAUSE] = self._row_of[fresh[:, CAUSE]]
+        for at in schedule.entered:
+            if first <= at < last:
+                fresh[at - first, BY] = self.cause[1]
+        if until_ps < schedule.last_ps:
+            still_open = np.flatnonzero(schedule.ends[first:last] > until_ps)
+            fresh[still_open, READ : END + 1] = NONE
+            self._open += (still_open + first).tolist()
+        rows.frombytes(fresh.tobytes())
+
+    def _close(self, rows: Any, at: int, until_ps: int) -> bool:
+        """Close a row if it has ended by ``until_ps``."""
+        end_ps = int(self.schedule.ends[at])
+        if end_ps > until_ps:
+            return False
+        row = self._row_of[self.schedule.numbers[at]]
+        rows[row + READ] = rows[row + START]
+        rows[row + COMMIT] = rows[row + END] = end_ps + self.start_ps
+        return True
+
+
+class TilePipeline:
+    """The scheduled tiles of a PE.
+
+    ``on_report(run, report, tile, number)`` is called at each end to report; ``number`` is the number of the end.
+    ``is_full``: some tiles of the last list have not entered.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        log: Log,
+        components: Sequence[str],
+        lists: TileLists,
+        on_report: Callable[[TileRun, Report, int, int], None],
+    ) -> None:
+        self.is_full = False
+        self._current: TileRun | None = None
+        self._clock = clock
+        self._log = log
+        self._parts = np.array([log.part(component) for component in components], np.int64)
+        self._label = log.intern("stage")
+        self._lists = lists
+        self._on_report = on_report
+        self._under_way: list[TileRun] = []  # runs with rows to write
+        log.writers.append(self._write_past)
+
+    def begin(self, plan: Any, source: Any, tiles: TileList, cause: Cause, *, is_last: bool) -> None:
+        """Let tiles enter the pipeline after ``cause``, as soon as the pipeline has room.
+
+        ``is_last``: report the end of the last tile.
+        """
+        clock, (before, origins) = self._clock, self.coming()
+        start_ps = clock.time
+        schedule = self._lists.schedule(tiles, before)
+        run = TileRun(plan, source, tiles, schedule, start_ps, cause, origins, is_last)
+        self._current, self.is_full = run, True
+        self._under_way.append(run)
+        clock.reserve(start_ps + schedule.last_ps)
+        for end, reports in schedule.marks:
+            last, due = reports[-1][0], (run, end, reports)
+            if end.end_ps <= 0:
+                self._fire(due)  # the first tile is issued
+            elif (last is Report.BEGIN and plan.row >= 0) or (
+                last is Report.LAST and not is_last and len(reports) == 1
+            ):
+                continue  # no component has to be notified
+            elif end.begin_ps < 0 or last is Report.EXHAUSTED:
+                clock.call_at(start_ps + end.end_ps, self._fire, due)
+            else:
+                clock.call_at(start_ps + end.begin_ps, self._await, due)
+
+    def coming(self) -> tuple[State, list[tuple[TileRun, int]]]:
+        """Return the state of the pipeline now, and the run and the number there of each of its ends."""
+        run = self._current
+        if run is None:
+            return (), []
+        state, numbers = run.schedule.state_at(self._clock.time - run.start_ps)
+        return state, [run.origin(number) for number in numbers]
+
+    def leave(self) -> list[tuple[StageEnd, TileRun, int]]:
+        """Return the ends to come, and let no list enter that waits for them: other tiles follow."""
+        state, origins = self.coming()
+        self._current = None
+        return [(end, *origin) for end, origin in zip(state, origins, strict=True)]
+
+    def _await(self, due: tuple[TileRun, StageEnd, list[tuple[Report, int]]]) -> None:
+        """Reserve the place of an end in the order of its instant, now that its stage begins."""
+        run, end, _ = due
+        self._clock.call_at(run.start_ps + end.end_ps, self._fire, due)
+
+    def _fire(self, due: tuple[TileRun, StageEnd, list[tuple[Report, int]]]) -> None:
+        run, end, reports = due
+        for report, tile in reports:
+            if report is Report.EXHAUSTED:
+                self.is_full = False
+            if report is not Report.LAST or run.is_last:
+                self._on_report(run, report, tile, end.number)
+
+    def row_of(self, run: TileRun, number: int) -> Row:
+        """Return the log row of an end that has come."""
+        self._write(self._clock.time)
+        return run.row(number)
+
+    def begin_cause(self, run: TileRun, number: int) -> Cause:
+        """Return the cause of the first tile's issue, which begins at the end ``number``."""
+        by = run.cause[1] if number == _ENTRY.number else run.schedule.first_by
+        return self.row_of(run, number), by
+
+    def _write_past(self) -> None:
+        """Write the rows that have certainly begun: those of this instant only if all its events have fired."""
+        now = self._clock.time
+        self._write(now if self._clock.has_come(now, NEVER) else now - 1)
+
+    def _write(self, until_ps: int) -> None:
+        under_way = self._under_way
+        for run in under_way:
+            run.write(self._log, self._parts, self._label, until_ps)
+        while under_way and under_way[0].is_written:
+            under_way.pop(0).before = ()

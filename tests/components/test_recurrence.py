@@ -1,0 +1,219 @@
+"""The recurrence of the tile pipeline gives the times, causes and reports of the stages by events."""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from random import Random
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import pytest
+
+from kernbench.components.pipeline import (
+    FETCH,
+    GEMM,
+    ISSUE,
+    STAGE_KINDS,
+    STORE,
+    PipelineSizes,
+    Report,
+    Schedule,
+    TileList,
+    TileLists,
+    TilePipeline,
+    TileRun,
+    TileTimes,
+)
+from kernbench.components.stage import Gate, Stage, StageUnit, Token
+from kernbench.core.clock import Clock
+from kernbench.core.log import BY, CAUSE, END, KIND, LINE, NONE, START, TILE, WIDTH, By, Cause, Kind, Log, Row
+
+Event: TypeAlias = tuple[int, Report, int, int]
+"""Time, type, list and tile"""
+RowName: TypeAlias = tuple[int, int, int]
+"""List, tile and kind of a row"""
+
+
+class Offer(NamedTuple):
+    """Tiles that come to the pipeline at ``time_ps``, after all earlier lists."""
+
+    time_ps: int
+    tiles: tuple[TileTimes, ...]
+
+
+class Plan:
+    """A list of tiles in work: its number and its log row."""
+
+    def __init__(self, number: int, offer: Offer) -> None:
+        self.number = number
+        self.tiles = offer.tiles
+        self.row = NONE
+
+
+class Side:
+    """A pipeline that works on offers, with its rows and reports."""
+
+    def __init__(self, sizes: PipelineSizes, offers: list[Offer]) -> None:
+        self.clock, self.log = Clock(), Log()
+        self.sizes = sizes
+        self.reports: list[Event] = []
+        self.plans: deque[Plan] = deque()
+        self.make_stages()
+        for number, offer in enumerate(offers):
+            self.clock.call_at(offer.time_ps, self.offer, Plan(number, offer))
+        self.clock.advance()
+        self.log.catch_up()
+
+    def make_stages(self) -> None:
+        raise NotImplementedError
+
+    def inject(self, cause: Cause) -> None:
+        raise NotImplementedError
+
+    def offer(self, plan: Plan) -> None:
+        self.plans.append(plan)
+        self.inject((self.log.open(0, Kind.ISSUE, 0, (NONE, By.NOTHING), line=plan.number), By.ISSUE))
+
+    def report(self, plan: Plan, report: Report, tile: int) -> None:
+        if report is Report.BEGIN:
+            plan.row = self.log.open(0, Kind.GEMM, self.clock.time, (NONE, By.NOTHING), line=plan.number)
+        self.reports.append((self.clock.time, report, plan.number, tile))
+
+    def rows(self) -> dict[RowName, tuple[int, int, RowName | int, By]]:
+        """Return begin, end, cause and rule of each stage of each tile.
+
+        Of two tiles that leave at one instant, either may be the cause of an issue, so its end stands for it.
+        """
+        rows = self.log.rows
+
+        def name(row: Row) -> RowName:
+            return rows[row + LINE], rows[row + TILE], rows[row + KIND]
+
+        def cause(row: Row) -> RowName | int:
+            leaves = rows[row + KIND] == Kind.TILE_ISSUE and rows[row + BY] == By.SLOT
+            return rows[rows[row + CAUSE] + END] if leaves else name(rows[row + CAUSE])
+
+        return {
+            name(row): (rows[row + START], rows[row + END], cause(row), By(rows[row + BY]))
+            for row in range(0, len(rows), WIDTH)
+            if rows[row + TILE] >= 0
+        }
+
+
+class ByEvents(Side):
+    """The stages by events."""
+
+    def make_stages(self) -> None:
+        in_flight, slots = self.sizes.tiles_in_flight, self.sizes.stage_slots
+        self.free, self.next = in_flight, 0
+        self.left: dict[Plan, int] = {}
+        self.units = [StageUnit(self.clock, self.log, kind.label, slots) for kind in STAGE_KINDS]
+        self.units[ISSUE].free = self.units[FETCH].free = in_flight
+        self.gate = Gate(self.clock, self.log, "gate", in_flight, lambda token, _: self.released(token))
+        for stage, unit in enumerate(self.units):
+            unit.open = partial(self.open, stage)
+
+    def released(self, token: Token) -> None:
+        self.report(token.work[0], Report.RELEASE, token.work[1])
+
+    def open(self, stage: int, token: Token, start: int) -> Row:
+        plan, tile = token.work
+        if stage == ISSUE and not tile:
+            self.report(plan, Report.BEGIN, 0)
+        return self.log.open(stage, STAGE_KINDS[stage], start, token.cause, tile=tile, line=plan.number)
+
+    def inject(self, cause: Cause) -> None:
+        while self.free and self.plans:
+            plan = self.plans[0]
+            if self.next == len(plan.tiles):
+                self.report(plan, Report.EXHAUSTED, NONE)
+                self.plans.popleft()
+                self.next = 0
+                continue
+            self.free -= 1
+            tile = plan.tiles[self.next]
+            route: list[Stage] = [self.units[ISSUE], self.units[FETCH], self.units[GEMM]]
+            times = [self.sizes.issue_ps, tile.fetch_ps, tile.gemm_ps]
+            if tile.ends_step:
+                route.insert(2, self.gate)
+            if tile.store_ps >= 0:
+                route.append(self.units[STORE])
+                times.append(tile.store_ps)
+            work = plan, self.next
+            self.next += 1
+            token = Token(work, route[::-1], len(route), times[::-1], len(times), self.retire, None, cause)
+            self.units[ISSUE].put(token)
+
+    def retire(self, token: Token) -> None:
+        plan, tile = token.work
+        self.free += 1
+        if plan.tiles[tile].has_result:
+            self.report(plan, Report.RESULT, tile)
+        self.inject((token.row, By.SLOT))
+        self.left[plan] = self.left.get(plan, len(plan.tiles)) - 1
+        if not self.left[plan]:
+            self.report(plan, Report.LAST, NONE)
+
+
+class BySchedule(Side):
+    """The recurrence."""
+
+    def make_stages(self) -> None:
+        self.lists = TileLists(self.log, self.sizes, lambda *_: None)  # type: ignore[arg-type,return-value]
+        parts = [kind.label for kind in STAGE_KINDS]
+        self.pipeline = TilePipeline(self.clock, self.log, parts, self.lists, self.on_report)
+
+    def inject(self, cause: Cause) -> None:
+        while self.plans and not self.pipeline.is_full:
+            plan = self.plans.popleft()
+            numbers = np.arange(len(plan.tiles))
+            tiles = TileList(plan.tiles, self.lists.schedules.setdefault(plan.tiles, {}), numbers, numbers)
+            self.pipeline.begin(plan, None, tiles, cause, is_last=True)
+
+    def on_report(self, run: TileRun, report: Report, tile: int, number: int) -> None:
+        self.report(run.plan, report, tile)
+        if report is Report.EXHAUSTED and self.plans:
+            self.inject((self.pipeline.row_of(run, number), By.SLOT))
+
+
+def random_tile(rnd: Random) -> TileTimes:
+    fetch, gemm, store = (rnd.randint(1, 60) if rnd.random() < 0.7 else rnd.choice((16, 48)) for _ in range(3))
+    return TileTimes(fetch, gemm, store if rnd.random() < 0.5 else NONE, rnd.random() < 0.5, rnd.random() < 0.5)
+
+
+@pytest.mark.parametrize("seed", [*range(100), *(pytest.param(n, marks=pytest.mark.slow) for n in range(100, 1500))])
+def test_lists_of_tiles_pass_as_by_events(seed: int) -> None:
+    """Lists come while the pipeline is idle, busy or full, also at the very instant that a tile leaves."""
+    rnd = Random(seed)
+    sizes = PipelineSizes(rnd.choice((0, 3, 16, 40)), rnd.randint(1, 7), rnd.randint(1, 4))
+    n_offers = rnd.randint(0, 5)
+    times = sorted(rnd.randint(0, 4000) if rnd.random() < 0.7 else rnd.choice((0, 16, 100)) for _ in range(n_offers))
+    lengths = [rnd.randint(sizes.tiles_in_flight, sizes.tiles_in_flight + 20) for _ in times]
+    compare(
+        sizes, [Offer(when, tuple(random_tile(rnd) for _ in range(n))) for when, n in zip(times, lengths, strict=True)]
+    )
+
+
+def compare(sizes: PipelineSizes, offers: list[Offer]) -> None:
+    by_events, by_schedule = ByEvents(sizes, offers), BySchedule(sizes, offers)
+    assert by_schedule.rows() == by_events.rows()
+    assert sorted(by_schedule.reports) == sorted(by_events.reports)
+
+
+def test_the_example_of_the_documentation() -> None:
+    issue, fetch, gemm, store = 2, 4, 10, 3
+    schedule = Schedule(PipelineSizes(issue, 4, 2), (), [TileTimes(fetch, gemm, store, False, False)] * 4)
+    ends = dict(zip(schedule.numbers.tolist(), schedule.ends.tolist(), strict=True))
+    stages = ISSUE, FETCH, GEMM, STORE
+    assert [ends[len(stages) * 2 + stage] for stage in stages] == [6, 20, 36, 39]
+
+
+def test_a_tile_that_ends_a_step_claims_its_slot_after_fetch() -> None:
+    """It is fetched although the only slot is taken, and frees its panels when the tile before it is multiplied."""
+    times = [TileTimes(4, 10, NONE, ends_step, False) for ends_step in (False, True)]
+    schedule = Schedule(PipelineSizes(2, 2, 1), (), times)
+    ends = dict(zip(schedule.numbers.tolist(), schedule.ends.tolist(), strict=True))
+    assert [ends[len(STAGE_KINDS) + stage] for stage in (ISSUE, FETCH, GEMM)] == [4, 10, 26]
+    released = [end.end_ps for end, reports in schedule.marks if (Report.RELEASE, 1) in reports]
+    assert released == [16]
