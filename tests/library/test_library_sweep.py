@@ -112,7 +112,7 @@ def test_a_sweep_begun_by_one_is_resumed_by_the_other(capsys: pytest.CaptureFixt
     assert len(journal) == 1 + 4
     seen: list[SweepProgress] = []
     again = kb.sweep("matmul-composite", "one-cube", **asked, on_progress=seen.append)
-    assert (seen[0].found, len(again.table)) == (4, 4)
+    assert (seen[0].resumed, len(again.table)) == (4, 4)
 
 
 def test_a_function_runs_here_and_what_fails_is_a_row() -> None:

@@ -20,6 +20,7 @@ from kernbench.common.errors import InputError
 from kernbench.common.units import ps_to_ns
 from kernbench.common.values import value
 from kernbench.evaluation.outputs import read_json
+from kernbench.evaluation.sweep_columns import DEFAULT_SETTINGS
 from kernbench.evaluation.sweep_measure import (
     OK,
     PointRow,
@@ -28,10 +29,9 @@ from kernbench.evaluation.sweep_measure import (
     tabulate_times,
     tabulate_use,
 )
-from kernbench.evaluation.sweep_plan import CCL
-from kernbench.evaluation.sweep_spec import LARGEST
+from kernbench.evaluation.sweep_plan import CCL, MACHINES
+from kernbench.evaluation.sweep_spec import LARGEST, MACHINE
 from kernbench.evaluation.sweep_table import JSON_COLUMNS, TABLE_FILE, SweepTable, read_sweep_table
-from kernbench.runtime_api.frontends import FrontendSettings
 from kernbench.runtime_api.overrides import BENCH_PREFIX, part_of
 
 RUN_COMMAND = "kernbench run --json"
@@ -196,8 +196,6 @@ def read_run(path: Path) -> RunDocument:
 
 CCL_PREFIX = f"{CCL}."
 """Prefix of collective parameters, which documents of runs lack"""
-DEFAULT_SETTINGS: Mapping[str, Any] = flat_configuration(FrontendSettings().model_dump(mode="json"))
-"""Default settings of front ends by path, since results contain only changed settings"""
 _ONE_POINT = re.compile(r"(?P<path>.+):(?P<point>\d{1,18})")
 
 
@@ -280,10 +278,11 @@ def take_run(name: str, document: Mapping[str, Any]) -> ResultFile:
 
 def _points(table: SweepTable) -> Iterator[ResultFigures]:
     about = table.about
-    settings = {path: each for path, each in table.fixed.items() if part_of(path) == "frontends"}
-    base = {"bench": about["bench"], **about["configuration"], **flat_configuration({CCL: about.get(CCL, {})})}
-    base |= {**DEFAULT_SETTINGS, **settings}
+    settings = {path: content for path, content in table.fixed.items() if part_of(path) == "frontends"}
+    common = {**flat_configuration({CCL: about.get(CCL, {})}), **DEFAULT_SETTINGS, **settings}
     for row in table.rows:
+        machine = about[MACHINES][row[MACHINE]] if MACHINE in table.axes else about["configuration"]
+        base = {"bench": about["bench"], **machine, **common}
         params, changed = (json.loads(str(row.get(name) or "{}")) for name in JSON_COLUMNS)
         axes = {axis: row[axis] for axis in table.axes}
         yield ResultFigures(_plain({**base, **axes, **changed, **_of_bench(params)}), row)

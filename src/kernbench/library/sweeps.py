@@ -24,15 +24,15 @@ from kernbench.common.late import late
 from kernbench.common.values import value
 from kernbench.evaluation.folder_lock import folder_lock
 from kernbench.evaluation.outputs import output_folder
+from kernbench.evaluation.sweep_columns import families_of
 from kernbench.evaluation.sweep_driver import ChunkWorkers, InlineWorker, LocalWorkers, SweepProgress, run_sweep
 from kernbench.evaluation.sweep_folder import open_journal
 from kernbench.evaluation.sweep_journal import JOURNAL_FILE, Journal, read_state
-from kernbench.evaluation.sweep_loading import SweepAsked, families_of, plan_document
+from kernbench.evaluation.sweep_loading import SweepChoices, plan_document
 from kernbench.evaluation.sweep_measure import COLUMNS, OK, PointRow
 from kernbench.evaluation.sweep_plan import SweepPlan
-from kernbench.evaluation.sweep_spec import Plot, PlotKind, short_name
+from kernbench.evaluation.sweep_spec import POINT, Plot, PlotKind, short_name
 from kernbench.evaluation.sweep_table import (
-    POINT,
     TABLE_FILE,
     FailureGroup,
     SweepTable,
@@ -257,7 +257,7 @@ def sweep(
     jobs = _workers_of(workers) if named else 1
     fixed = _fixed(overrides or {}, settings or {})
     document = _document_of(program if named else "", grid, fixed, verify=verify, observe=observe)
-    asked = SweepAsked(
+    asked = SweepChoices(
         jobs=jobs,
         values=DataOptions(),
         bench=None if named else find_program(program),
