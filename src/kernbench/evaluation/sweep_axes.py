@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from textwrap import fill
 from typing import TypeAlias
 
 import numpy as np
@@ -15,7 +16,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from kernbench.common.values import value
 from kernbench.evaluation.figure_style import INK
 from kernbench.evaluation.sweep_measure import BOUNDS, OK, PointRow
-from kernbench.evaluation.sweep_spec import AxisValue, is_numeric, short_name
+from kernbench.evaluation.sweep_names import Quantity, name_axis, name_column, name_derived
+from kernbench.evaluation.sweep_spec import AxisValue, is_numeric
 from kernbench.evaluation.sweep_table import SweepTable
 
 ValueGrid: TypeAlias = "np.ndarray[tuple[int, int], np.dtype[np.float64]]"
@@ -26,6 +28,12 @@ PLAIN = FuncFormatter(lambda value, _: f"{value:,.6g}")
 """Format of unabridged numbers, with commas"""
 MOST_TICKS = 12
 MOST_NAMES = 24
+LETTERS_PER_INCH = 10.5
+"""Characters of a title or legend, per inch of a figure"""
+LABEL_SIZE_IN = (0.075, 0.17)
+"""Approximate width of a character and height of a line of a small label"""
+LABEL_OFFSETS = ((5, 5), (5, -12), (-5, 5), (-5, -12))
+"""Positions of a small label beside its point, in the order of preference"""
 
 
 @value
@@ -38,12 +46,25 @@ class TableSlice:
 
 def slice_of(table: SweepTable, drawn: Sequence[str | None], value: str) -> TableSlice:
     """Return the rows with a cell in ``value`` that equal the first such row on all axes that are not ``drawn``."""
-    good = [row for row in table.rows if has_values(row, [value])]
-    others = [name for name, values in table.grid.items() if name not in drawn and len(values) > 1]
-    first = {name: good[0][name] for name in others}
-    rows = (row for row in good if all(row[name] == first[name] for name in others))
-    note = ", ".join(f"{short_name(name)} {axis_text(cell)}" for name, cell in first.items())
+    filled = [row for row in table.rows if has_values(row, [value])]
+    undrawn = [name for name, values in table.grid.items() if name not in drawn and len(values) > 1]
+    first = {name: filled[0][name] for name in undrawn}
+    rows = (row for row in filled if all(row[name] == first[name] for name in undrawn))
+    note = ", ".join(f"{name_axis(name).name} = {axis_text(cell)}" for name, cell in first.items())
     return TableSlice(tuple(rows), note)
+
+
+def quantity_of(table: SweepTable, column: str, rows: Iterable[PointRow]) -> Quantity:
+    """Return the name of a column or axis, and the unit that suits its numbers in ``rows``. Axes keep their unit."""
+    if column in table.axes:
+        return name_axis(column)
+    quantity = name_derived(column) if column in table.derived else name_column(column)
+    return quantity if column in BOUNDS else quantity.fit(number_of(row, column) for row in rows)
+
+
+def numbers_in(rows: Iterable[PointRow], column: str, quantity: Quantity) -> list[float]:
+    """Return the numbers of a column in the unit of its quantity."""
+    return [number_of(row, column) * quantity.factor for row in rows]
 
 
 def has_values(row: PointRow, columns: Iterable[str]) -> bool:
@@ -78,7 +99,7 @@ def mark_x(panel: Axes, values: Sequence[AxisValue]) -> None:
         panel.set_xscale("log", base=2)
         panel.xaxis.set_minor_locator(NullLocator())
     panel.xaxis.set_major_formatter(PLAIN)
-    if _have_room([math.log(each) for each in numbers] if geometric else list(numbers)):
+    if _have_room([math.log(number) for number in numbers] if geometric else list(numbers)):
         panel.set_xticks(list(numbers), list(numbers.values()))
 
 
@@ -122,9 +143,9 @@ def write_numbers(panel: Axes, grid: ValueGrid, norm: Normalize) -> None:
     if grid.size > MOST_NUMBERS:
         return
     for (line, column), number in np.ndenumerate(grid):
-        known = bool(np.isfinite(number))
-        dark = known and float(norm(number)) < 0.5
-        label = f"{number:,.4g}" if known and number < 1e4 else f"{number:,.0f}" if known else "–"
+        is_number = bool(np.isfinite(number))
+        dark = is_number and float(norm(number)) < 0.5
+        label = f"{number:,.4g}" if is_number and number < 1e4 else f"{number:,.0f}" if is_number else "–"
         panel.text(column, line, label, ha="center", va="center", fontsize=8, color="white" if dark else INK)
 
 
@@ -136,15 +157,51 @@ def name_cells(panel: Axes, columns: Sequence[str], lines: Sequence[str]) -> Non
     panel.spines[:].set_visible(False)
 
 
-def label_axes(panel: Axes, table: SweepTable, x: str, value: str, note: str) -> None:
-    panel.set_xlabel(short_name(x))
-    panel.set_ylabel(value)
-    panel.set_title(title_of(table, value, note))
+def label_axes(panel: Axes, table: SweepTable, x: Quantity, y: Quantity, note: str) -> None:
+    panel.set_xlabel(x.label)
+    panel.set_ylabel(y.label)
+    set_title(panel, table, y, note)
 
 
-def title_of(table: SweepTable, value: str, note: str) -> str:
-    about = f"{table.bench}: {value}"
-    return f"{about}\nat {note}" if note else about
+def set_title(panel: Axes, table: SweepTable, quantity: Quantity, note: str) -> None:
+    """Write the title in lines that fit: the bench and the quantity, then the values of the other axes."""
+    letters = int(LETTERS_PER_INCH * (panel.get_figure(root=True).get_figwidth() - 1.0))  # type: ignore[union-attr]
+    lines = [f"{table.bench}: {quantity.name}", *([f"at {note}"] if note else [])]
+    panel.set_title("\n".join(fill(line, letters) for line in lines))
+
+
+@value
+class PointLabel:
+    """A small label of a point, in the colour of its curve."""
+
+    place: tuple[float, float]
+    text: str
+    colour: str
+
+
+def write_labels(panel: Axes, labels: Iterable[PointLabel]) -> None:
+    """Write labels beside their points, and omit those for which the others leave no room. The scales must be final."""
+    panel.get_xlim(), panel.get_ylim()  # applies pending changes of the scales
+    to_share = panel.transData - panel.transAxes
+    width_in, height_in = (0.85 * float(side) for side in panel.get_figure(root=True).get_size_inches())  # type: ignore[union-attr]
+    boxes: list[tuple[float, float, float, float]] = []
+    for label in labels:
+        across, up = to_share.transform(label.place)
+        wide, high = LABEL_SIZE_IN[0] * len(label.text), LABEL_SIZE_IN[1]
+        for right, above in LABEL_OFFSETS:
+            left = across * width_in + right / 72 - (wide if right < 0 else 0)
+            low = up * height_in + above / 72
+            box = (left, low, left + wide, low + high)
+            if any(_overlap(box, other) for other in boxes):
+                continue
+            boxes.append(box)
+            style = {"textcoords": "offset points", "ha": "left" if right > 0 else "right", "fontsize": 8}
+            panel.annotate(label.text, label.place, (right, above), color=label.colour, **style)
+            break
+
+
+def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def labels_of(table: SweepTable, axis: str) -> list[str]:

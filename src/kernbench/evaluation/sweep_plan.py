@@ -64,6 +64,19 @@ class SweepPlan:
         return next(iter(self.machines.values())).topology
 
     @property
+    def source(self) -> str:
+        """The file of the base machine, or the names of all machines of the axis ``machine``."""
+        return ", ".join(self.machines) if MACHINE in self.spec.grid else self.machine.source
+
+    @property
+    def digest(self) -> str:
+        """The digest of the base machine, or of all machines of the axis ``machine``."""
+        if MACHINE not in self.spec.grid:
+            return self.machine.digest
+        digests = {name: machine.topology.digest for name, machine in self.machines.items()}
+        return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
+
+    @property
     def axes(self) -> Mapping[str, tuple[AxisValue, ...]]:
         """The values of each axis by path."""
         return self.spec.grid
@@ -104,8 +117,8 @@ class SweepPlan:
     def identity(self) -> dict[str, Any]:
         """Return the inputs of all runs. Rows of equal identities are comparable and may share a table.
 
-        ``configuration`` is the resolved base machine by path; ``machine`` is its digest. ``machines`` are all machines
-        of the axis ``machine``, if it exists.
+        ``configuration`` is the resolved base machine by path, ``machine`` the digest of all base machines.
+        ``machines`` are the machines of the axis ``machine``, if it exists.
         """
         configurations = {name: machine.configuration for name, machine in self.machines.items()}
         return {
@@ -116,7 +129,7 @@ class SweepPlan:
             "verify": self.spec.verify,
             "data": "kept" if self.data.keep else "zeros" if self.data.zeros else "none",
             "explain": self.spec.explain,
-            "machine": self.machine.digest,
+            "machine": self.digest,
             CCL: _settings(self.ccl),
             "set": dict(self.spec.fixed),
             "grid": {path: list(values) for path, values in self.axes.items()},
