@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 LIBRARY = "kernbench.library.sweeps"
 LOADING = "kernbench.evaluation.sweep_loading"
 JOURNAL = "kernbench.evaluation.sweep_journal"
+WORK = "kernbench.evaluation.sweep_work"
 LOCAL = "local"
 RESULTS = Path("results") / "sweep"
 MOST_ROWS = 10
@@ -153,8 +154,8 @@ def _tell_interrupted(plan: SweepPlan, folder: Path, *, as_json: bool) -> None:
                 "points": plan.n_points,
                 "finished": finished,
                 "journal": str(path),
-                "topology": plan.machine.source,
-                "digest": plan.machine.digest,
+                "topology": plan.source,
+                "digest": plan.digest,
             }
         )
 
@@ -175,7 +176,10 @@ def _head(found: Sweep) -> Iterator[ReportLine]:
         counts = found.found.fixed.get(FROM_LOAD)
         yield f"loading: {'counted' if counts else 'not counted; --from-load counts it'}", "default"
     for path, values in found.found.grid.items():
-        yield f"axis {path}: {len(values)}: {_ends(values)}", "default"
+        work = " (work)" if path in found.found.work else ""
+        yield f"axis {path}{work}: {len(values)}: {_ends(values)}", "default"
+    for name, expression in found.found.derived.items():
+        yield f"column {name}: {expression}", "default"
 
 
 def _ends(values: Sequence[object]) -> str:
@@ -189,16 +193,29 @@ def _tables(found: Sweep) -> Iterator[Table]:
 
 
 def _rows(found: Sweep) -> Table:
-    good = [row for row in found.table if row["status"] == "ok"]
-    few = sorted(good, key=_time)[:MOST_ROWS]
-    which = f", the {MOST_ROWS} fastest of {len(good)}" if len(good) > MOST_ROWS else ""
+    rows, which = _fastest(found)
     axes = [number(name) for name in ("point", *map(_short, found.axes))]
-    shown = [name for name in HEADS if name in found.shown]
-    heads = [(text if name == BOUND else number)(HEADS[name]) for name in shown]
-    made = table(f"Points{which}", *axes, *heads)
-    for row in few:
-        made.add_row(*(_cell(row.get(name)) for name in ("point", *found.axes, *shown)))
-    return made
+    measured = [name for name in HEADS if name in found.shown]
+    heads = [(text if name == BOUND else number)(HEADS[name]) for name in measured]
+    heads += [number(name) for name in found.found.derived]
+    points = table(f"Points{which}", *axes, *heads)
+    for row in rows:
+        cells = (_cell(row.get(name)) for name in ("point", *found.axes, *measured))
+        points.add_row(*cells, *(_derived_cell(row.get(name)) for name in found.found.derived))
+    return points
+
+
+def _fastest(found: Sweep) -> tuple[list[PointRow], str]:
+    """Return the fastest rows of each work, and which rows they are if others are left out."""
+    good = [row for row in found.table if row["status"] == "ok"]
+    groups: dict[tuple[object, ...], list[PointRow]] = late(WORK, "group_by_work")(good, found.found.work)
+    most = max(1, MOST_ROWS // max(1, len(groups)))
+    rows = [row for group in groups.values() for row in sorted(group, key=_time)[:most]][:MOST_ROWS]
+    if len(rows) == len(good):
+        return rows, ""
+    if len(groups) == 1:
+        return rows, f", the {most} fastest of {len(good)}"
+    return rows, f", the {f'{most} fastest' if most > 1 else 'fastest'} of each work, of {len(good)}"
 
 
 def _failures(found: Sweep) -> Table:
@@ -230,6 +247,13 @@ def _short(path: str) -> str:
 def _time(row: PointRow) -> float:
     found = row["sim_ns"]
     return float(found) if isinstance(found, int | float) else 0.0
+
+
+def _derived_cell(value: object) -> str:
+    """Return the number of a derived column with six digits, or all digits before the point."""
+    if not isinstance(value, float):
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 1e5 else f"{value:,.6g}"
 
 
 def _cell(value: object) -> str:

@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import field
 from pathlib import Path, PurePath
 from typing import Annotated, Any, TypeAlias
 
@@ -230,11 +231,15 @@ ResultPair: TypeAlias = tuple[ResultFigures, ResultFigures]
 
 @value
 class ResultFile:
-    """The results of a file. ``axes``: axes of the sweep; empty for a single result."""
+    """The results of a file. ``axes``: axes of the sweep; empty for a single result.
+
+    ``columns``: the expressions of derived columns by name.
+    """
 
     name: str
     axes: tuple[str, ...]
     results: tuple[ResultFigures, ...]
+    columns: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_compared(text: str) -> ResultFile:
@@ -260,12 +265,12 @@ def read_compared(text: str) -> ResultFile:
     point = int(match["point"])
     if point >= len(found.results):
         raise InputError(f"{path}: no point {point}; the file has 0 to {len(found.results) - 1}")
-    return ResultFile(text, (), (found.results[point],))
+    return ResultFile(text, (), (found.results[point],), found.columns)
 
 
 def take_table(name: str, table: SweepTable) -> ResultFile:
     """Return the results of a sweep for a comparison."""
-    return ResultFile(name, table.axes, tuple(_points(table)))
+    return ResultFile(name, table.axes, tuple(_points(table)), table.derived)
 
 
 def take_run(name: str, document: Mapping[str, Any]) -> ResultFile:

@@ -12,6 +12,13 @@ from typing import Any
 
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
+from kernbench.evaluation.compare_columns import (
+    ColumnPair,
+    common_columns,
+    pair_columns,
+    say_columns,
+    say_other_columns,
+)
 from kernbench.evaluation.compare_inputs import ResultFigures, ResultFile, ResultPair
 from kernbench.evaluation.compare_machines import MOST_NAMED, Differing, find_differing, say_machines
 from kernbench.evaluation.sweep_measure import CAUSES, slug
@@ -109,7 +116,7 @@ class Pair:
     """The results of both sides at a point: times, main launches, bottlenecks and verdicts.
 
     ``of``: the subject of the bounds, which is the main launch, or the run if the main launches differ. ``moves``:
-    changed stages of the critical path; empty without critical paths.
+    changed stages of the critical path; empty without critical paths. ``columns``: derived columns of both sides.
     """
 
     where: tuple[tuple[str, Any], ...]
@@ -122,6 +129,7 @@ class Pair:
     verdicts: tuple[str, str]
     run_verdicts: tuple[str, str]
     moves: tuple[Move, ...]
+    columns: tuple[ColumnPair, ...]
 
     @property
     def same_launch(self) -> bool:
@@ -178,7 +186,8 @@ def compare_results(a: ResultFile, b: ResultFile) -> ResultComparison:
     good = [(one, other) for one, other in matched if one.ok and other.ok]
     if not good:
         raise InputError(f"{a.name} and {b.name}: every point that both have failed on one side")
-    pairs = tuple(_pair(axes, one, other) for one, other in good)
+    columns = common_columns(a.columns, b.columns)
+    pairs = tuple(_pair(axes, columns, one, other) for one, other in good)
     differing = find_differing(good)
     stages = _stages(good)
     return ResultComparison(
@@ -193,7 +202,7 @@ def compare_results(a: ResultFile, b: ResultFile) -> ResultComparison:
         stages=stages,
         moves=_find_moves(stages),
         busy=_busy(good),
-        unsaid=tuple(_unsaid(good)),
+        unsaid=(*_unsaid(good), *say_other_columns(a.columns, b.columns)),
         machines=say_machines(*zip(*good, strict=True)) if sum(d.of_machine for d in differing) > MOST_NAMED else "",
     )
 
@@ -249,7 +258,7 @@ def _by_key(file: ResultFile, axes: Sequence[str]) -> dict[str, ResultFigures]:
     return {json.dumps([each.configuration.get(axis) for axis in axes]): each for each in file.results}
 
 
-def _pair(axes: Sequence[str], a: ResultFigures, b: ResultFigures) -> Pair:
+def _pair(axes: Sequence[str], columns: Sequence[str], a: ResultFigures, b: ResultFigures) -> Pair:
     def texts(column: str, missing: str = "") -> tuple[str, str]:
         return a.text(column) or missing, b.text(column) or missing
 
@@ -266,6 +275,7 @@ def _pair(axes: Sequence[str], a: ResultFigures, b: ResultFigures) -> Pair:
         verdicts=texts("launch.verdict"),
         run_verdicts=texts("run.verdict"),
         moves=_find_moves(_stages([(a, b)])),
+        columns=pair_columns(columns, a, b),
     )
 
 
@@ -382,6 +392,9 @@ def _say_parts(found: ResultComparison) -> Iterator[str]:
     if found.unused:
         yield f"not used by this bench: {', '.join(found.unused)}"
     yield "; ".join([f"latency: {RUN} {_say_change(found.time)}", *_say_launch(found)])
+    columns = say_columns([pair.columns for pair in found.pairs])
+    if columns:
+        yield f"columns: {columns}"
     for group in found.groups:
         if NOTHING not in group.bounds:
             points = f" at {group.pairs} point{'s' * (group.pairs > 1)}" if len(found.pairs) > 1 else ""

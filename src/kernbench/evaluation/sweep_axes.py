@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from textwrap import fill
-from typing import TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -195,8 +195,9 @@ def write_labels(panel: Axes, labels: Iterable[PointLabel]) -> None:
             if any(_overlap(box, other) for other in boxes):
                 continue
             boxes.append(box)
-            style = {"textcoords": "offset points", "ha": "left" if right > 0 else "right", "fontsize": 8}
-            panel.annotate(label.text, label.place, (right, above), color=label.colour, **style)
+            offset: dict[str, Any] = {"xytext": (right, above), "textcoords": "offset points"}
+            side: Literal["left", "right"] = "left" if right > 0 else "right"
+            panel.annotate(label.text, label.place, **offset, ha=side, fontsize=8, color=label.colour)
             break
 
 

@@ -60,7 +60,7 @@ class NameScope:
 
     def list_names(self, derived: Iterable[str]) -> str:
         """Return the names as text; ``derived``: the columns above."""
-        columns = [*families_of(COLUMNS), *derived]
+        columns = [*families_of(name for name, kind in COLUMNS.items() if kind is not str), *derived]
         parts = [f"the axes {one_of(self.axes)}", f"the columns {one_of(columns)}"]
         if self.parameters:
             more = ["…"] if len(self.parameters) > MOST_LISTED else []
@@ -125,9 +125,11 @@ def find_column_errors(draft: SweepDraft, scope: NameScope) -> Iterator[Complain
         message = _refuse_name(name, scope)
         if message:
             yield Complaint((SECTION, name), message, at_key=True)
-        for error in _find_errors(text, scope, above, tuple(draft.columns)[len(above) :]):
+        below = tuple(column for column in draft.columns if column not in above)
+        for error in _find_errors(text, scope, above, below):
             yield Complaint((SECTION, name), f"character {error.at} of {text!r}: {error.message}")
-        above.append(name)
+        if not message:
+            above.append(name)
 
 
 def _refuse_name(name: str, scope: NameScope) -> str:

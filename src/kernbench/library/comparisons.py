@@ -76,6 +76,7 @@ _PAIRS: dict[str, Any] = {
     "a_ns": ("time of A", lambda row: row.time.a_ns),
     "b_ns": ("time of B", lambda row: row.time.b_ns),
     "share": ("the change, as a share of A", lambda row: row.time.share),
+    "columns": ("the derived columns, from A to B", lambda row: "; ".join(map(str, row.columns))),
     "bound": ("the bottleneck of the launch, on both sides", lambda row: " → ".join(dict.fromkeys(row.bounds))),
 }
 _CHANGES: dict[str, Any] = {

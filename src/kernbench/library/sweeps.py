@@ -6,7 +6,7 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
@@ -31,15 +31,17 @@ from kernbench.evaluation.sweep_journal import JOURNAL_FILE, Journal, read_state
 from kernbench.evaluation.sweep_loading import SweepChoices, plan_document
 from kernbench.evaluation.sweep_measure import COLUMNS, OK, PointRow
 from kernbench.evaluation.sweep_plan import SweepPlan
-from kernbench.evaluation.sweep_spec import POINT, Plot, PlotKind, short_name
+from kernbench.evaluation.sweep_spec import MACHINE, POINT, Plot, PlotKind, short_name
 from kernbench.evaluation.sweep_table import (
     TABLE_FILE,
     FailureGroup,
     SweepTable,
+    column_types,
     failure_groups,
     read_sweep_table,
     sweep_table,
 )
+from kernbench.evaluation.sweep_work import best_rows, number_in
 from kernbench.library.machines import MachineLike, Overrides, load_machine
 from kernbench.library.progress import ProgressDisplay
 from kernbench.library.running import Program, find_program, setting_texts
@@ -55,7 +57,7 @@ FIGURES = "kernbench.evaluation.sweep_results"
 WRITER = (FIGURES, "write_results")
 TIME, LOAD = "sim_ns", "load_ns"
 SHOWN = ("launch.ns", "launch.bound", "run.bound", "verdict")
-MOST_NAMED, MOST_ROWS = 5, 4
+MOST_NAMED, MOST_ROWS, MOST_WORKS = 5, 4, 3
 _ADDRESS = re.compile(r"dask://(?P<address>[^\s/]+:\d+)")
 
 
@@ -64,7 +66,7 @@ class Sweep:
     """The results of a sweep.
 
     ``found``: the results table, one row per point. ``folder``: the folder of its files, or None. ``source``: the file
-    of the base machine. ``files``: the written files.
+    of the base machine, or the names of the machines of the axis ``machine``. ``files``: the written files.
     """
 
     name: str
@@ -80,8 +82,8 @@ class Sweep:
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The columns that a report shows. They include the initialisation time if a point reports it."""
-        return (TIME, *([LOAD] if LOAD in self.found.columns else []), *SHOWN)
+        """The columns that a report shows: initialisation time if a point reports it, and all derived columns."""
+        return (TIME, *([LOAD] if LOAD in self.found.columns else []), *SHOWN, *self.found.derived)
 
     @property
     def table(self) -> Table[PointRow]:
@@ -94,45 +96,79 @@ class Sweep:
         return self._tabulate("failed points", [row for row in self.found.rows if row["status"] != OK])
 
     def _tabulate(self, kind: str, rows: Sequence[PointRow]) -> Table[PointRow]:
-        known = {
-            POINT: "the number of the point; the last axis varies fastest",
-            **dict.fromkeys(self.axes, "an axis of the grid"),
-        }
-        about = {**known, **{name: _say_column(name) for name in COLUMNS if name in self.found.columns}}
-        return make_table(kind, rows, about)
+        about = {POINT: "the number of the point; the last axis varies fastest"}
+        about |= dict.fromkeys(self.axes, "an axis of the grid")
+        names = column_types(dict.fromkeys(self.axes, str), ())
+        about |= {name: _say_column(name) for name in names if name in self.found.columns and name not in about}
+        return make_table(kind, rows, {**about, **self.found.derived})
 
-    def best(self, value: str = TIME) -> PointRow:
-        """Return the row with the smallest number in column ``value``.
+    def best(self, value: str = TIME, *, largest: bool = False, work: Mapping[str, object] | None = None) -> PointRow:
+        """Return the row with the smallest, or ``largest``, number in column ``value``.
+
+        ``work``: the values of the axes of work, ``{"bench.batch": 16}``, needed if the sweep has several works. Raises
+        InputError if the column does not exist, if no point has a number there, or if the points are of different work.
+        """
+        rows = self.best_per_work(value, largest=largest)
+        if work is not None:
+            rows = self._at_work(rows, work)
+        if len(rows) > 1:
+            works = "; ".join(self._say_work(row) for row in rows[:MOST_NAMED])
+            raise InputError(f"points of different work have no common best; choose one with work=: {works}")
+        return rows[0]
+
+    def best_per_work(self, value: str = TIME, *, largest: bool = False) -> tuple[PointRow, ...]:
+        """Return the best row, as in ``best``, for each work. Without axes of work, all points are of equal work.
 
         Raises InputError if the column does not exist, or if no point has a number there.
         """
-        rows = [row for row in self.found.rows if row["status"] == OK and _number(row.get(value)) is not None]
+        rows = best_rows(self.found.rows, self.found.work, value, largest=largest)
         if not rows:
             raise InputError(f"no point has a number in {value!r}; {self._hint(value)}")
-        return min(rows, key=lambda row: _number(row[value]) or 0.0)
+        return tuple(rows)
 
-    def plot(self, x: str, y: str, by: str | None = None, kind: PlotKind = "lines", value: str = TIME) -> Figure:
+    def _at_work(self, rows: Sequence[PointRow], work: Mapping[str, object]) -> tuple[PointRow, ...]:
+        """Return the rows with the values ``work``. Raises InputError if there are none."""
+        for name in work:
+            if name not in self.found.work:
+                raise InputError(f"{name!r} is no axis of work; there are: {', '.join(self.found.work) or 'none'}")
+        chosen = tuple(row for row in rows if all(row[name] == content for name, content in work.items()))
+        if not chosen:
+            works = "; ".join(self._say_work(row) for row in rows[:MOST_NAMED])
+            raise InputError(f"no successful point has the work {dict(work)}; there are: {works}")
+        return chosen
+
+    def _say_work(self, row: PointRow) -> str:
+        return ", ".join(f"{short_name(axis)} {row[axis]}" for axis in self.found.work)
+
+    def plot(
+        self,
+        x: str,
+        y: str,
+        by: str | None = None,
+        kind: PlotKind = "lines",
+        value: str = TIME,
+        *,
+        largest: bool = False,
+    ) -> Figure:
         """Draw the sweep as a matplotlib figure.
 
         ``lines``: column ``y`` over axis ``x``, with one curve per value of axis ``by``. ``heat-map``: column ``value``
-        over axes ``x`` and ``y``. ``pareto``: the points that no other point beats in both cost ``x`` and result ``y``.
-        All other axes have the values of the first point.
+        over axes ``x`` and ``y``. ``pareto``: the points that no other point of equal work beats in both cost ``x`` and
+        result ``y``; with ``largest``, a larger ``y`` is better. All other axes have the values of the first point.
         """
-        shown: dict[str, dict[str, str | None]] = {
+        shown: dict[str, dict[str, Any]] = {
             "lines": {"x": x, "by": by, "value": y},
             "heat-map": {"x": x, "y": y, "value": value},
-            "pareto": {"cost": x, "value": y},
+            "pareto": {"cost": x, "value": y, "largest": largest},
         }
-        given = shown.get(kind)
-        if given is None:
+        keys = shown.get(kind)
+        if keys is None:
             raise InputError(f"kind: found {show(kind)}, must be one of: {', '.join(shown)}")
-        for name in (given.get("x"), given.get("y"), given.get("by")):
+        for name in (keys.get("x"), keys.get("y"), keys.get("by")):
             if name is not None and name not in self.axes:
                 raise InputError(f"{name!r} is no axis; {close_to(name, self.axes)}the grid has {', '.join(self.axes)}")
         try:
-            plot = Plot.model_validate(
-                {"kind": kind, **{name: each for name, each in given.items() if each is not None}}
-            )
+            plot = Plot.model_validate({"kind": kind, **{key: name for key, name in keys.items() if name is not None}})
         except ValidationError as error:
             raise InputError(error.errors()[0]["msg"]) from error
         if not late(FIGURES, "can_draw")(self.found, plot):
@@ -142,9 +178,9 @@ class Sweep:
         return figure
 
     def _hint(self, name: str) -> str:
-        there = [each for each, kind in COLUMNS.items() if kind is not str and each in self.found.columns]
-        named = ", ".join([*self.axes, *families_of(there)])
-        return f"{close_to(name, [*self.axes, *there])}there are: {named}"
+        measured = [column for column, kind in COLUMNS.items() if kind is not str and column in self.found.columns]
+        names = [*self.axes, *self.found.derived]
+        return f"{close_to(name, [*names, *measured])}there are: {', '.join([*names, *families_of(measured)])}"
 
     @property
     def groups(self) -> tuple[FailureGroup, ...]:
@@ -162,6 +198,8 @@ class Sweep:
                 "sweep": self.name,
                 "bench": found.bench,
                 "set": dict(found.fixed),
+                "columns": dict(found.derived),
+                "work": list(found.work),
                 "points": len(found.rows),
                 "failed": n_bad,
                 "failures": [_failure(found, group) for group in self.groups],
@@ -181,14 +219,16 @@ class Sweep:
 
     @property
     def verdict(self) -> str:
-        """A sentence that names the fastest point and its bottleneck."""
-        good = [row for row in self.found.rows if row["status"] == OK]
-        if not good:
+        """A sentence that names the fastest point and its bottleneck, for each work if there are several."""
+        rows = best_rows(self.found.rows, self.found.work, TIME)
+        if not rows:
             return "no point succeeded"
-        best = self.best()
-        where = ", ".join(f"{short_name(axis)} {best[axis]}" for axis in self.axes)
-        bound = f", bound by {best['launch.bound']}" if best.get("launch.bound") else ""
-        return f"fastest at {where}: {best[TIME]:,.3f} ns{bound}"
+        if len(rows) == 1:
+            return f"fastest at {_say_point(rows[0], self.axes)}"
+        axes = [axis for axis in self.axes if axis not in self.found.work]
+        parts = [f"{self._say_work(row)} at {_say_point(row, axes)}" for row in rows[:MOST_WORKS]]
+        more = [f"{len(rows) - MOST_WORKS} more works"] if len(rows) > MOST_WORKS else []
+        return f"fastest of equal work: {'; '.join([*parts, *more])}"
 
     def __repr__(self) -> str:
         axes = [f"  axis    {path}: {', '.join(map(str, values[:8]))}" for path, values in self.found.grid.items()][:4]
@@ -208,8 +248,12 @@ def _say_column(name: str) -> str:
     return f"{words} of {group}" if group else words
 
 
-def _number(cell: object) -> float | None:
-    return float(cell) if isinstance(cell, int | float) and not isinstance(cell, bool) else None
+def _say_point(row: PointRow, axes: Iterable[str]) -> str:
+    """Return the values of a point on ``axes``, its time and its bottleneck."""
+    where = ", ".join(f"{short_name(axis)} {row[axis]}" for axis in axes)
+    bound = f", bound by {row['launch.bound']}" if row.get("launch.bound") else ""
+    time = f"{number_in(row, TIME):,.3f} ns{bound}"
+    return f"{where}: {time}" if where else time
 
 
 def _failure(found: SweepTable, group: FailureGroup) -> dict[str, Any]:
@@ -229,6 +273,8 @@ def sweep(
     grid: Mapping[str, Sequence[object] | Mapping[str, object]],
     overrides: Overrides | None = None,
     settings: Mapping[str, object] | None = None,
+    columns: Mapping[str, str] | None = None,
+    work: Sequence[str] = (),
     workers: int | None = None,
     folder: str | os.PathLike[str] | None = None,
     verify: bool = False,
@@ -237,11 +283,14 @@ def sweep(
 ) -> Sweep:
     """Run a program at every point of a grid.
 
-    ``grid``: the values of each path, as for ``--set``: ``{"bench.m": [64, 128], "cube.hbm.num_pcs": [4, 8]}``, or a
-    range, ``{"start": 32, "stop": 512, "factor": 2}``. ``overrides`` and frontend ``settings``, ``{"torch.cubes": 4}``,
-    are the same at all points. ``workers``: number of processes, by default one per core; 1: this process. ``folder``:
-    the folder of results and of a journal. A second call continues an interrupted sweep from there, also if
-    ``kernbench sweep`` began it. ``observe``: record the causes of the time of each point.
+    ``grid``: the values of each path, as for ``--set``: ``{"bench.m": [64, 128], "cube.hbm.num_pcs": [4, 8]}``, or
+    a range, ``{"start": 32, "stop": 512, "factor": 2}``. The axis ``machine`` has packaged machines and files; the
+    argument ``machine`` is then None. ``overrides`` and frontend ``settings``, ``{"torch.cubes": 4}``, are the same
+    at all points. ``columns``: expressions of derived columns, ``{"tokens_s": "bench.batch / sim_ns * 1e9"}``.
+    ``work``: axes whose values are different work. Only points of equal work are compared. ``workers``: number of
+    processes, by default one per core; 1: this process. ``folder``: the folder of results and of a journal. A
+    second call continues an interrupted sweep from there, also if ``kernbench sweep`` began it. ``observe``: record
+    the causes of the time of each point.
 
     A bench name, a file and ``module:function`` run on workers. A function object runs in this process, without a
     folder. An error that concerns only some points is in their results, see ``failed``. Raises ConfigError with every
@@ -256,15 +305,18 @@ def sweep(
         raise InputError(f"workers: found {workers}, and a function runs in this process: name it as module:function")
     jobs = _workers_of(workers) if named else 1
     fixed = _fixed(overrides or {}, settings or {})
-    document = _document_of(program if named else "", grid, fixed, verify=verify, observe=observe)
-    asked = SweepChoices(
+    content = {"verify": verify, "explain": observe, "set": dict(fixed), "columns": columns or {}, "work": work}
+    document = _document_of(program if named else "", grid, content)
+    if MACHINE in grid and machine is not None:
+        raise InputError(f"machine: the grid varies {MACHINE}; give the machine in one place")
+    choices = SweepChoices(
         jobs=jobs,
         values=DataOptions(),
         bench=None if named else find_program(program),
-        base=load_machine(machine).document,
+        base=None if MACHINE in grid else load_machine(machine).document,
     )
     name = _name_of(program)
-    plan = plan_document(document, Path(name), asked)
+    plan = plan_document(document, Path(name), choices)
     make: MakeWorkers = InlineWorker if jobs == 1 else partial(LocalWorkers, jobs)
     place = None if folder is None else Path(folder)
     resume = place is not None and is_unfinished(place, plan)
@@ -280,12 +332,12 @@ def _fixed(overrides: Overrides, settings: Mapping[str, object]) -> Overrides:
     return {**overrides, **settings}
 
 
-def _workers_of(given: int | None) -> int:
-    if given is None:
+def _workers_of(workers: int | None) -> int:
+    if workers is None:
         return os.cpu_count() or 1
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise InputError(f"workers: found {show(given)}, must be a number from 1")
-    return given
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise InputError(f"workers: found {show(workers)}, must be a number from 1")
+    return workers
 
 
 def _name_of(program: Program) -> str:
@@ -294,22 +346,37 @@ def _name_of(program: Program) -> str:
     return find_program(program).name
 
 
-def _document_of(program: Program, grid: object, overrides: Overrides, *, verify: bool, observe: bool) -> Document:
+def _document_of(program: Program, grid: object, content: Mapping[str, object]) -> Document:
+    """Return a sweep as the document of its file. ``content``: all entries but the program and the grid."""
     if not isinstance(grid, Mapping) or not grid:
         raise InputError(f"grid: found {show(grid)}, must be a mapping of paths to lists of values, with one at least")
-    axes = {str(path): dict(given) if isinstance(given, Mapping) else _values_of(given) for path, given in grid.items()}
     bench = os.fspath(program) if isinstance(program, str | os.PathLike) else ""
-    settings = {"verify": verify, "explain": observe, "set": dict(overrides)}
-    return Document("sweep", {"bench": bench, **settings, "grid": axes}, {})
+    axes = {str(path): _values_of(values) for path, values in grid.items()}
+    return Document(
+        "sweep", {"bench": bench, **{key: _plain(entry) for key, entry in content.items()}, "grid": axes}, {}
+    )
 
 
-def _values_of(given: object) -> object:
+def _plain(entry: object) -> object:
+    """Return an entry as a YAML file would have it: a mapping or a list."""
+    if isinstance(entry, Mapping):
+        return dict(entry)
+    return list(entry) if isinstance(entry, Sequence) and not isinstance(entry, str) else entry
+
+
+def _values_of(values: object) -> object:
     """Return the values of an axis as a YAML file would have them: NumPy arrays become lists of Python numbers."""
-    if isinstance(given, np.ndarray):
-        return given.tolist()
-    if isinstance(given, Sequence) and not isinstance(given, str | bytes):
-        return [each.item() if isinstance(each, np.generic) else each for each in given]
-    return given
+    if isinstance(values, np.ndarray):
+        return values.tolist()
+    if isinstance(values, Sequence) and not isinstance(values, str | bytes):
+        return [_scalar_of(content) for content in values]
+    return dict(values) if isinstance(values, Mapping) else values
+
+
+def _scalar_of(content: object) -> object:
+    if isinstance(content, os.PathLike):
+        return os.fspath(content)
+    return content.item() if isinstance(content, np.generic) else content
 
 
 def is_unfinished(folder: Path, plan: SweepPlan) -> bool:
@@ -335,9 +402,9 @@ def run_planned(
         journal = around.enter_context(open_journal(place, plan.identity(), plan.n_points, resume=resume, force=force))
         _run(plan, journal, make_workers, on_progress, write=folder is not None)
         if folder is None:
-            return Sweep(plan.name, plan.machine.source, sweep_table(plan, journal.finished))
-        found, files = late(*WRITER)(place, plan, journal)
-        return Sweep(plan.name, plan.machine.source, found, place, files)
+            return Sweep(plan.name, plan.source, sweep_table(plan, journal.finished))
+        table, files = late(*WRITER)(place, plan, journal)
+        return Sweep(plan.name, plan.source, table, place, files)
 
 
 def _run(
