@@ -159,15 +159,28 @@ def name_cells(panel: Axes, columns: Sequence[str], lines: Sequence[str]) -> Non
 
 def label_axes(panel: Axes, table: SweepTable, x: Quantity, y: Quantity, note: str) -> None:
     panel.set_xlabel(x.label)
-    panel.set_ylabel(y.label)
+    panel.set_ylabel(fit_label(panel, y))
     set_title(panel, table, y, note)
+
+
+def fit_label(panel: Axes, quantity: Quantity) -> str:
+    """Return the label of a vertical axis in lines that fit the height of the figure."""
+    return fill(quantity.label, int(LETTERS_PER_INCH * (_size_in(panel)[1] - 0.8)))
 
 
 def set_title(panel: Axes, table: SweepTable, quantity: Quantity, note: str) -> None:
     """Write the title in lines that fit: the bench and the quantity, then the values of the other axes."""
-    letters = int(LETTERS_PER_INCH * (panel.get_figure(root=True).get_figwidth() - 1.0))  # type: ignore[union-attr]
+    letters = int(LETTERS_PER_INCH * (_size_in(panel)[0] - 1.0))
     lines = [f"{table.bench}: {quantity.name}", *([f"at {note}"] if note else [])]
     panel.set_title("\n".join(fill(line, letters) for line in lines))
+
+
+def _size_in(panel: Axes) -> tuple[float, float]:
+    """Return width and height of the figure of a panel in inches."""
+    figure = panel.get_figure(root=True)
+    assert figure is not None, "a panel belongs to a figure"
+    width_in, height_in = map(float, figure.get_size_inches())
+    return width_in, height_in
 
 
 @value
@@ -183,7 +196,7 @@ def write_labels(panel: Axes, labels: Iterable[PointLabel]) -> None:
     """Write labels beside their points, and omit those for which the others leave no room. The scales must be final."""
     panel.get_xlim(), panel.get_ylim()  # applies pending changes of the scales
     to_share = panel.transData - panel.transAxes
-    width_in, height_in = (0.85 * float(side) for side in panel.get_figure(root=True).get_size_inches())  # type: ignore[union-attr]
+    width_in, height_in = (0.85 * side for side in _size_in(panel))
     boxes: list[tuple[float, float, float, float]] = []
     for label in labels:
         across, up = to_share.transform(label.place)

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import ChainMap
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from kernbench.common.complaints import Complaint, one_of
@@ -28,7 +31,7 @@ from kernbench.evaluation.sweep_expressions import (
     parse_expression,
 )
 from kernbench.evaluation.sweep_machines import BaseMachine, base_name
-from kernbench.evaluation.sweep_measure import COLUMNS, Cell, PointRow, flat_configuration
+from kernbench.evaluation.sweep_measure import COLUMNS, PointRow, flat_configuration
 from kernbench.evaluation.sweep_spec import DIGEST, MACHINE, POINT, AxisValue, SweepDraft
 from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.frontends import FrontendSettings
@@ -170,7 +173,7 @@ def _refuse_unknown(name: Name, scope: NameScope, above: list[str], below: tuple
     return ExpressionError(name.at, f"{name.name!r} is no column and no path; {hint}{scope.list_names(above)}")
 
 
-@value
+@dataclass(frozen=True)
 class DerivedColumns:
     """The derived columns of a sweep, and the cells that all its rows share.
 
@@ -179,14 +182,20 @@ class DerivedColumns:
 
     expressions: Mapping[str, Expression]
     fixed: Mapping[str, AxisValue]
-    configurations: Mapping[str, Mapping[str, Any]]
+    configurations: Mapping[str, dict[str, Any]]
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names that the expressions use."""
+        return frozenset(name.name for expression in self.expressions.values() for name in expression.names)
 
     def cells_of(self, row: PointRow, choices: Mapping[str, AxisValue]) -> PointRow:
         """Return the derived cells of a row. ``choices``: its values on the axes. An empty cell is None."""
         if not self.expressions:
             return {}
-        cells = _operands_of({**row, **self._paths(row, choices)})
-        derived: dict[str, Cell] = {}
+        sources = ChainMap(*self._sources(row, choices))
+        cells = {name: operand for name in self.names if (operand := _operand_of(sources.get(name))) is not None}
+        derived: PointRow = {}
         for name, expression in self.expressions.items():
             number = expression.evaluate(cells)
             derived[name] = number
@@ -194,23 +203,22 @@ class DerivedColumns:
                 cells[name] = number
         return derived
 
-    def _paths(self, row: PointRow, choices: Mapping[str, AxisValue]) -> dict[str, Any]:
-        """Return the values of all paths. A point without results has those of the sweep file only."""
-        chosen = {**self.fixed, **choices}
+    def _sources(self, row: PointRow, choices: Mapping[str, AxisValue]) -> list[MutableMapping[str, Any]]:
+        """Return the mappings with the values of all names, the first that has a name counts.
+
+        A point without results has the values of the sweep file only.
+        """
+        chosen: list[MutableMapping[str, Any]] = [dict(choices), dict(self.fixed), dict(row)]
         if row.get("changed") is None:
             return chosen
-        machine = self.configurations[base_name(choices)]
         params = flat_configuration(json.loads(str(row["params"])))
-        return {
-            **DEFAULT_SETTINGS,
-            **machine,
-            **chosen,
-            **json.loads(str(row["changed"])),
-            **{f"{BENCH_PREFIX}{path}": content for path, content in params.items()},
-        }
+        of_bench = {f"{BENCH_PREFIX}{path}": content for path, content in params.items()}
+        changed = json.loads(str(row["changed"]))
+        return [of_bench, changed, *chosen, self.configurations[base_name(choices)], dict(DEFAULT_SETTINGS)]
 
 
-def _operands_of(cells: Mapping[str, object]) -> dict[str, Operand]:
-    """Return the cells that an expression can use: numbers as floats, and texts."""
-    numbers = {name: float(cell) for name, cell in cells.items() if isinstance(cell, bool | int | float)}
-    return {**numbers, **{name: cell for name, cell in cells.items() if isinstance(cell, str)}}
+def _operand_of(cell: object) -> Operand | None:
+    """Return a cell as an expression uses it: a number as float, or a text."""
+    if isinstance(cell, bool | int | float):
+        return float(cell)
+    return cell if isinstance(cell, str) else None

@@ -30,6 +30,7 @@ from kernbench.evaluation.sweep_axes import (
     PointLabel,
     axis_text,
     decades,
+    fit_label,
     has_values,
     label_axes,
     labels_of,
@@ -153,9 +154,9 @@ def _draw_heat_map(table: SweepTable, plot: Plot) -> Figure:
             image = panel.imshow(grid, origin="lower", aspect="auto", cmap="cividis", norm=norm)
             write_numbers(panel, grid, norm)
             marks = decades() if isinstance(norm, LogNorm) else None
-            figure.colorbar(image, label=quantity.label, ticks=marks, format=PLAIN).ax.minorticks_off()
+            figure.colorbar(image, label=fit_label(panel, quantity), ticks=marks, format=PLAIN).ax.minorticks_off()
         name_cells(panel, columns, lines)
-        panel.set_ylabel(name_axis(y).label)
+        panel.set_ylabel(fit_label(panel, name_axis(y)))
         panel.set_xlabel(name_axis(x).label)
         set_title(panel, table, quantity, chosen.note)
     return figure

@@ -82,11 +82,10 @@ def sweep_table(plan: SweepPlan, outcomes: Mapping[int, PointOutcome]) -> SweepT
     rows = []
     for point in plan.points():
         axes: PointRow = {path: _cell(value, kinds[path]) for path, value in point.values}
-        measured = dict(outcomes[point.index].row)
-        cells = derived.cells_of(measured, dict(point.values))
+        measured = {POINT: point.index, **outcomes[point.index].row}
         if MACHINE in axes and MACHINE in measured:
             measured[DIGEST] = measured.pop(MACHINE)
-        rows.append({POINT: point.index, **axes, **measured, **cells})
+        rows.append({POINT: point.index, **axes, **measured, **derived.cells_of(measured, dict(point.values))})
     return SweepTable(tuple(plan.axes), tuple(rows), plan.about())
 
 
