@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from pathlib import Path
 from textwrap import fill
 from typing import Any, Literal, TypeAlias
 
@@ -28,6 +29,7 @@ PLAIN = FuncFormatter(lambda value, _: f"{value:,.6g}")
 """Format of unabridged numbers, with commas"""
 MOST_TICKS = 12
 MOST_NAMES = 24
+LONGEST_TEXT = 26
 LETTERS_PER_INCH = 10.5
 """Characters of a title or legend, per inch of a figure"""
 LABEL_SIZE_IN = (0.075, 0.17)
@@ -50,7 +52,7 @@ def slice_of(table: SweepTable, drawn: Sequence[str | None], value: str) -> Tabl
     undrawn = [name for name, values in table.grid.items() if name not in drawn and len(values) > 1]
     first = {name: filled[0][name] for name in undrawn}
     rows = (row for row in filled if all(row[name] == first[name] for name in undrawn))
-    note = ", ".join(f"{name_axis(name).name} = {axis_text(cell)}" for name, cell in first.items())
+    note = ", ".join(f"{name_axis(name).name} = {short_text(cell)}" for name, cell in first.items())
     return TableSlice(tuple(rows), note)
 
 
@@ -91,7 +93,8 @@ def places_along(table: SweepTable, x: str, rows: Sequence[PointRow]) -> list[fl
 def mark_x(panel: Axes, values: Sequence[AxisValue]) -> None:
     """Mark an axis with its values: at their numbers, or at consecutive positions."""
     if not is_numeric(values):
-        panel.set_xticks(range(len(values)), [axis_text(value) for value in values])
+        panel.set_xticks(range(len(values)), [short_text(value) for value in values])
+        tilt_crowded(panel, values)
         return
     numbers = {float(value): axis_text(value) for value in values if isinstance(value, int | float)}
     geometric = _is_geometric(list(numbers))
@@ -152,7 +155,8 @@ def write_numbers(panel: Axes, grid: ValueGrid, norm: Normalize) -> None:
 def name_cells(panel: Axes, columns: Sequence[str], lines: Sequence[str]) -> None:
     for axis, labels in ((panel.xaxis, columns), (panel.yaxis, lines)):
         every = -(-len(labels) // MOST_NAMES)
-        axis.set_ticks(range(0, len(labels), every), list(labels)[::every])
+        axis.set_ticks(range(0, len(labels), every), [short_text(label) for label in labels[::every]])
+    tilt_crowded(panel, columns)
     panel.tick_params(length=0)
     panel.spines[:].set_visible(False)
 
@@ -220,6 +224,21 @@ def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, 
 
 def labels_of(table: SweepTable, axis: str) -> list[str]:
     return list(dict.fromkeys(axis_text(row[axis]) for row in table.rows))
+
+
+def tilt_crowded(panel: Axes, values: Sequence[object]) -> None:
+    """Tilt the labels along x if they would overlap."""
+    letters = max(len(short_text(value)) for value in values) + 2
+    if letters * min(len(values), MOST_NAMES) > LETTERS_PER_INCH * (_size_in(panel)[0] - 1.0):
+        for label in panel.get_xticklabels():
+            label.set(rotation=30, ha="right", rotation_mode="anchor")
+
+
+def short_text(value: object) -> str:
+    """Return a value as a label: the file of a machine without folder and suffix, a long text without its start."""
+    text = axis_text(value)
+    text = Path(text).stem if text.endswith((".yaml", ".yml")) else text
+    return text if len(text) <= LONGEST_TEXT else f"…{text[1 - LONGEST_TEXT :]}"
 
 
 def axis_text(value: object) -> str:

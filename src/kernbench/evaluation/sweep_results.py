@@ -43,6 +43,7 @@ from kernbench.evaluation.sweep_axes import (
     quantity_of,
     scale_y,
     set_title,
+    short_text,
     slice_of,
     write_labels,
     write_numbers,
@@ -59,6 +60,8 @@ from kernbench.evaluation.sweep_work import WorkValues, group_by_work
 MOST_CURVES = len(PALETTE)
 MOST_NAMED = 12
 LEGEND_LETTERS = 36
+LETTER_IN = 0.05
+"""Additional width of a heat map for a character of the labels of its lines"""
 
 
 def draw_plots(folder: Path, plan: SweepPlan, table: SweepTable) -> tuple[Path, ...]:
@@ -122,7 +125,7 @@ def _curves(rows: Sequence[PointRow], by: str | None) -> Iterator[tuple[str, lis
         yield "", list(rows)
         return
     for value in dict.fromkeys(row[by] for row in rows):
-        yield axis_text(value), [row for row in rows if row[by] == value]
+        yield short_text(value), [row for row in rows if row[by] == value]
 
 
 def _draw_heat_map(table: SweepTable, plot: Plot) -> Figure:
@@ -139,7 +142,7 @@ def _draw_heat_map(table: SweepTable, plot: Plot) -> Figure:
     for row in chosen.rows:
         at = lines.index(axis_text(row[y])), columns.index(axis_text(row[x]))
         grid[at] = words.index(row[plot.value]) if words else number_of(row, plot.value) * quantity.factor
-    width = min(max(4.4, 2.4 + 0.72 * len(columns)), 12)
+    width = min(max(4.4, 2.4 + 0.72 * len(columns)) + LETTER_IN * max(len(short_text(line)) for line in lines), 12)
     with make_figure(width, min(max(2.6, 1.6 + 0.42 * len(lines)), 9) + 0.25 * len(words)) as figure:
         panel = figure.add_subplot()
         if words:
@@ -154,7 +157,9 @@ def _draw_heat_map(table: SweepTable, plot: Plot) -> Figure:
             image = panel.imshow(grid, origin="lower", aspect="auto", cmap="cividis", norm=norm)
             write_numbers(panel, grid, norm)
             marks = decades() if isinstance(norm, LogNorm) else None
-            figure.colorbar(image, label=fit_label(panel, quantity), ticks=marks, format=PLAIN).ax.minorticks_off()
+            label = fit_label(panel, quantity)
+            label = quantity.unit if "\n" in label else label  # the title has the name
+            figure.colorbar(image, label=label, ticks=marks, format=PLAIN).ax.minorticks_off()
         name_cells(panel, columns, lines)
         panel.set_ylabel(fit_label(panel, name_axis(y)))
         panel.set_xlabel(name_axis(x).label)
@@ -182,7 +187,7 @@ def _draw_pareto(table: SweepTable, plot: Plot) -> Figure:
             marker, label = MARKERS[at % MOST_CURVES], _label_front(table, work if len(groups) > 1 else ())
             panel.step(*best, where="post", color=line, marker=marker, label=label)
             for number in front if len(front) <= MOST_NAMED else ():
-                text = ", ".join(axis_text(members[number][axis]) for axis in varied)
+                text = ", ".join(short_text(members[number][axis]) for axis in varied)
                 labels.append(PointLabel((costs[number], values[number]), text, name))
         if plot.cost in table.grid:
             mark_x(panel, table.grid[plot.cost])
@@ -197,7 +202,7 @@ def _draw_pareto(table: SweepTable, plot: Plot) -> Figure:
 
 def _label_front(table: SweepTable, work: WorkValues) -> str:
     """Return the label of a front, with its work if there are several works."""
-    values = (f"{name_axis(axis).name} {axis_text(cell)}" for axis, cell in zip(table.work, work, strict=bool(work)))
+    values = (f"{name_axis(axis).name} {short_text(cell)}" for axis, cell in zip(table.work, work, strict=bool(work)))
     return f"not beaten at {', '.join(values)}" if work else "not beaten by any"
 
 
