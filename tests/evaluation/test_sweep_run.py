@@ -16,9 +16,8 @@ from kernbench.evaluation import sweep_driver, sweep_point
 from kernbench.evaluation.sweep_driver import Chunked, InlineWorker, SweepProgress, run_sweep
 from kernbench.evaluation.sweep_journal import JOURNAL_FILE, Journal, begin_journal, resume_journal
 from kernbench.evaluation.sweep_loading import plan_sweep
-from kernbench.evaluation.sweep_machines import BASE
 from kernbench.evaluation.sweep_measure import CAUSES, COLUMNS, time_column
-from kernbench.evaluation.sweep_plan import SweepPlan
+from kernbench.evaluation.sweep_plan import BASE, SweepPlan
 from kernbench.evaluation.sweep_point import PointChunk, PointOutcome, run_chunk
 from kernbench.evaluation.sweep_results import TABLE_FILE, pareto_front, write_results
 from kernbench.evaluation.sweep_table import read_sweep_table

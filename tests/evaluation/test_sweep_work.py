@@ -13,8 +13,7 @@ from kernbench.evaluation.sweep_loading import plan_sweep
 from kernbench.evaluation.sweep_measure import PointRow
 from kernbench.evaluation.sweep_results import draw_plot, pareto_front
 from kernbench.evaluation.sweep_spec import Plot
-from kernbench.evaluation.sweep_table import SweepTable
-from kernbench.evaluation.sweep_work import best_rows, group_by_work
+from kernbench.evaluation.sweep_table import SweepTable, best_rows, group_by_work
 
 TIMES = {(1, 2): 10.0, (1, 4): 8.0, (16, 2): 100.0, (16, 4): 120.0}
 ROWS: tuple[PointRow, ...] = tuple(

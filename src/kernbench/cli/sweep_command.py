@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 LIBRARY = "kernbench.library.sweeps"
 LOADING = "kernbench.evaluation.sweep_loading"
 JOURNAL = "kernbench.evaluation.sweep_journal"
-WORK = "kernbench.evaluation.sweep_work"
+TABLE = "kernbench.evaluation.sweep_table"
 LOCAL = "local"
 RESULTS = Path("results") / "sweep"
 MOST_ROWS = 10
@@ -208,7 +208,7 @@ def _rows(found: Sweep) -> Table:
 def _fastest(found: Sweep) -> tuple[list[PointRow], str]:
     """Return the fastest rows of each work, and which rows they are if others are left out."""
     good = [row for row in found.table if row["status"] == "ok"]
-    groups: dict[tuple[object, ...], list[PointRow]] = late(WORK, "group_by_work")(good, found.found.work)
+    groups: dict[tuple[object, ...], list[PointRow]] = late(TABLE, "group_by_work")(good, found.found.work)
     most = max(1, MOST_ROWS // max(1, len(groups)))
     rows = [row for group in groups.values() for row in sorted(group, key=_time)[:most]][:MOST_ROWS]
     if len(rows) == len(good):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -30,7 +30,6 @@ from kernbench.evaluation.sweep_expressions import (
     find_kind_errors,
     parse_expression,
 )
-from kernbench.evaluation.sweep_machines import BaseMachine, base_name
 from kernbench.evaluation.sweep_measure import COLUMNS, PointRow, flat_configuration
 from kernbench.evaluation.sweep_spec import DIGEST, MACHINE, POINT, AxisValue, SweepDraft
 from kernbench.runtime_api.bench_registry import Bench
@@ -71,12 +70,15 @@ class NameScope:
         return f"there are {'; '.join(parts)}; and the keys of the machine"
 
 
-def make_scope(draft: SweepDraft, bench: Bench | None, machines: Mapping[str, BaseMachine] | None) -> NameScope:
-    """Return the names of a sweep. ``bench`` and ``machines`` are None if they could not be loaded."""
+def make_scope(draft: SweepDraft, bench: Bench | None, machines: Sequence[Mapping[str, Any]] | None) -> NameScope:
+    """Return the names of a sweep. ``machines``: its base machines by path.
+
+    ``bench`` and ``machines`` are None if they could not be loaded.
+    """
     parameters = {} if bench is None else _parameters_of(bench, draft)
     kinds = {name: NameKind.TEXT if kind is str else NameKind.NUMBER for name, kind in {**COLUMNS, POINT: int}.items()}
     sections = [DEFAULT_SETTINGS, parameters]
-    sections += [] if machines is None else [machine.configuration for machine in machines.values()]
+    sections += machines or ()
     paths: dict[str, NameKind] = {}
     for section in sections:
         for path, content in section.items():
@@ -175,25 +177,24 @@ def _refuse_unknown(name: Name, scope: NameScope, above: list[str], below: tuple
 
 @dataclass(frozen=True)
 class DerivedColumns:
-    """The derived columns of a sweep, and the cells that all its rows share.
-
-    ``configurations``: the base machines by ``base_name``.
-    """
+    """The derived columns of a sweep, and the settings of all its points."""
 
     expressions: Mapping[str, Expression]
     fixed: Mapping[str, AxisValue]
-    configurations: Mapping[str, dict[str, Any]]
 
     @cached_property
     def names(self) -> frozenset[str]:
         """The names that the expressions use."""
         return frozenset(name.name for expression in self.expressions.values() for name in expression.names)
 
-    def cells_of(self, row: PointRow, choices: Mapping[str, AxisValue]) -> PointRow:
-        """Return the derived cells of a row. ``choices``: its values on the axes. An empty cell is None."""
+    def cells_of(self, row: PointRow, choices: Mapping[str, AxisValue], machine: MutableMapping[str, Any]) -> PointRow:
+        """Return the derived cells of a row. An empty cell is None.
+
+        ``choices``: the values of the row on the axes. ``machine``: its base machine by path.
+        """
         if not self.expressions:
             return {}
-        sources = ChainMap(*self._sources(row, choices))
+        sources = ChainMap(*self._sources(row, choices, machine))
         cells = {name: operand for name in self.names if (operand := _operand_of(sources.get(name))) is not None}
         derived: PointRow = {}
         for name, expression in self.expressions.items():
@@ -203,7 +204,9 @@ class DerivedColumns:
                 cells[name] = number
         return derived
 
-    def _sources(self, row: PointRow, choices: Mapping[str, AxisValue]) -> list[MutableMapping[str, Any]]:
+    def _sources(
+        self, row: PointRow, choices: Mapping[str, AxisValue], machine: MutableMapping[str, Any]
+    ) -> list[MutableMapping[str, Any]]:
         """Return the mappings with the values of all names, the first that has a name counts.
 
         A point without results has the values of the sweep file only.
@@ -214,7 +217,7 @@ class DerivedColumns:
         params = flat_configuration(json.loads(str(row["params"])))
         of_bench = {f"{BENCH_PREFIX}{path}": content for path, content in params.items()}
         changed = json.loads(str(row["changed"]))
-        return [of_bench, changed, *chosen, self.configurations[base_name(choices)], dict(DEFAULT_SETTINGS)]
+        return [of_bench, changed, *chosen, machine, dict(DEFAULT_SETTINGS)]
 
 
 def _operand_of(cell: object) -> Operand | None:

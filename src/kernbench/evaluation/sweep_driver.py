@@ -25,9 +25,8 @@ from typing import Protocol, Self, TypeAlias
 from kernbench.common.errors import KernbenchError, RunError
 from kernbench.common.values import state, value
 from kernbench.evaluation.sweep_journal import Journal
-from kernbench.evaluation.sweep_machines import BaseMachine
 from kernbench.evaluation.sweep_measure import LOST, OK
-from kernbench.evaluation.sweep_plan import SweepPlan
+from kernbench.evaluation.sweep_plan import BaseMachine, SweepPlan
 from kernbench.evaluation.sweep_point import PointChunk, PointJob, PointOutcome, SweepJob, run_chunk
 from kernbench.evaluation.sweep_processes import hidden_main, worker_context
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 from kernbench.ccl.config import CclConfig
 from kernbench.ccl.loading import LOCAL_FILE as LOCAL_CCL
 from kernbench.ccl.loading import load_ccl_config
-from kernbench.common.complaints import Complaint, one_of
+from kernbench.common.complaints import Complaint, one_of, show
 from kernbench.common.config import Document, apply_overrides, check, load_document, path_of, problems_of, report
 from kernbench.common.data_policy import UNSAID, DataOptions
 from kernbench.common.errors import (
@@ -32,9 +32,8 @@ from kernbench.common.values import state, value
 from kernbench.common.yaml_document import YamlPlace
 from kernbench.di.registry import REGISTRY
 from kernbench.evaluation.sweep_columns import families_of, find_column_errors, make_scope
-from kernbench.evaluation.sweep_machines import BASE, BaseMachine, locate_machine
 from kernbench.evaluation.sweep_measure import BOUNDS, COLUMNS
-from kernbench.evaluation.sweep_plan import SweepPlan, as_override
+from kernbench.evaluation.sweep_plan import BASE, BaseMachine, SweepPlan, as_override
 from kernbench.evaluation.sweep_spec import (
     MACHINE,
     AxisValue,
@@ -67,7 +66,8 @@ def plan_complaints(
         if plot is not None:
             yield from _column_complaints(at, plot, draft)
     yield from _Checker(draft, bench, bases).complaints()
-    yield from find_column_errors(draft, make_scope(draft, bench, machines))
+    configurations = None if machines is None else [machine.configuration for machine in machines.values()]
+    yield from find_column_errors(draft, make_scope(draft, bench, configurations))
 
 
 def _device_complaints(draft: SweepDraft) -> Iterator[Complaint]:
@@ -289,7 +289,7 @@ class _Loading:
         documents = {}
         for at, content in enumerate(draft.grid[MACHINE]):
             try:
-                file = locate_machine(content, self.beside)
+                file = _locate_machine(content, self.beside)
             except InputError as error:
                 self.complain(Complaint(("grid", MACHINE, at), str(error)))
                 continue
@@ -325,6 +325,21 @@ class _Loading:
                 self.complain(Complaint((key,), f"{chosen}: no such file"))
                 return None
         return self.attempt(chosen or key, partial(load, chosen))
+
+
+def _locate_machine(content: AxisValue, folder: Path) -> str:
+    """Return the file of a value of the axis ``machine``. ``folder``: the folder of the sweep file.
+
+    Raises InputError for a value that is no text, for an unknown name, and for a missing file.
+    """
+    if not isinstance(content, str):
+        raise InputError(f"found {show(content)}, must be the name of a packaged machine or a file")
+    if is_machine_name(content, folder):
+        return machine_file(content, folder)
+    file = folder / content
+    if not file.is_file():
+        raise InputError(f"{file}: no such file")
+    return str(file)
 
 
 def _choice(text: str) -> tuple[str, AxisValue]:

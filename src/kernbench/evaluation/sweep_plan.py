@@ -15,11 +15,12 @@ from pydantic_core import to_jsonable_python
 
 from kernbench.ccl.config import CclConfig
 from kernbench.common import __version__
+from kernbench.common.config import Document
 from kernbench.common.data_policy import DataPolicy
 from kernbench.common.values import value
 from kernbench.evaluation.sweep_columns import SECTION, DerivedColumns
 from kernbench.evaluation.sweep_expressions import parse_expression
-from kernbench.evaluation.sweep_machines import BaseMachine, base_name
+from kernbench.evaluation.sweep_measure import flat_configuration
 from kernbench.evaluation.sweep_spec import MACHINE, AxisValue, SweepSpec
 from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.overrides import OverrideTexts, split_overrides
@@ -32,6 +33,21 @@ MACHINES = "machines"
 WORK = "work"
 """The section of a table's metadata with the axes of work"""
 Choice = tuple[str, AxisValue]
+BASE = ""
+"""The name of the base machine of a sweep without the axis ``machine``"""
+
+
+@value
+class BaseMachine:
+    """A base machine: its file as read, and the compiled machine."""
+
+    document: Document
+    topology: Topology
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """The resolved machine by path."""
+        return flat_configuration(self.topology.configuration)
 
 
 @value
@@ -46,8 +62,8 @@ class Point:
 class SweepPlan:
     """A sweep that is ready to run, with all its inputs. Later changes of files have no effect.
 
-    ``machines``: the base machines by ``base_name``. ``bench_name``: the name for workers, empty for a function, which
-    runs in this process only. ``data``: the recorded values of each run.
+    ``machines``: the base machines by name: ``BASE``, or the values of the axis ``machine``. ``bench_name``: the name
+    for workers, empty for a function, which runs in this process only. ``data``: the recorded values of each run.
     """
 
     name: str
@@ -97,14 +113,13 @@ class SweepPlan:
         return split_overrides(map(as_override, (*self.spec.fixed.items(), *changes)))
 
     def base_name(self, point: Point) -> str:
-        """Return the name of the base machine of a point."""
-        return base_name(dict(point.values))
+        """Return the name of the base machine of a point. Fixed values and the other axes change this machine."""
+        return str(dict(point.values).get(MACHINE, BASE))
 
     def derived_columns(self) -> DerivedColumns:
         """Return the derived columns, ready to be computed."""
         expressions = {name: parse_expression(text) for name, text in self.spec.columns.items()}
-        configurations = {name: machine.configuration for name, machine in self.machines.items()}
-        return DerivedColumns(expressions, self.spec.fixed, configurations)
+        return DerivedColumns(expressions, self.spec.fixed)
 
     def about(self) -> dict[str, Any]:
         """Return the identity of the sweep, with the derived columns and the axes of work if there are any.

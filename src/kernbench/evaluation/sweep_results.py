@@ -54,8 +54,15 @@ from kernbench.evaluation.sweep_measure import BOUNDS, PointRow
 from kernbench.evaluation.sweep_names import name_axis
 from kernbench.evaluation.sweep_plan import MACHINES, SweepPlan
 from kernbench.evaluation.sweep_spec import MACHINE, Plot, PlotKind, is_numeric
-from kernbench.evaluation.sweep_table import TABLE_FILE, SweepTable, sweep_table, walls, write_sweep_table
-from kernbench.evaluation.sweep_work import WorkValues, group_by_work
+from kernbench.evaluation.sweep_table import (
+    TABLE_FILE,
+    SweepTable,
+    WorkValues,
+    group_by_work,
+    sweep_table,
+    walls,
+    write_sweep_table,
+)
 
 MOST_CURVES = len(PALETTE)
 MOST_NAMED = 12

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,7 +20,7 @@ from kernbench.common.errors import InputError, UnreadableFileError
 from kernbench.common.files import check_input, parse_json, replacing
 from kernbench.common.values import value
 from kernbench.evaluation.sweep_columns import SECTION
-from kernbench.evaluation.sweep_measure import COLUMNS, OK, STATUSES, PointRow
+from kernbench.evaluation.sweep_measure import COLUMNS, OK, STATUSES, Cell, PointRow
 from kernbench.evaluation.sweep_plan import MACHINES, WORK, SweepPlan
 from kernbench.evaluation.sweep_point import PointOutcome
 from kernbench.evaluation.sweep_spec import DIGEST, MACHINE, POINT, AxisValue
@@ -79,13 +79,15 @@ def sweep_table(plan: SweepPlan, outcomes: Mapping[int, PointOutcome]) -> SweepT
     """Return the table of a sweep whose points are all finished."""
     kinds = {path: kind_of(values) for path, values in plan.axes.items()}
     derived = plan.derived_columns()
+    machines = {name: machine.configuration for name, machine in plan.machines.items()}
     rows = []
     for point in plan.points():
         axes: PointRow = {path: _cell(value, kinds[path]) for path, value in point.values}
         measured = {POINT: point.index, **outcomes[point.index].row}
         if MACHINE in axes and MACHINE in measured:
             measured[DIGEST] = measured.pop(MACHINE)
-        rows.append({POINT: point.index, **axes, **measured, **derived.cells_of(measured, dict(point.values))})
+        cells = derived.cells_of(measured, dict(point.values), machines[plan.base_name(point)])
+        rows.append({POINT: point.index, **axes, **measured, **cells})
     return SweepTable(tuple(plan.axes), tuple(rows), plan.about())
 
 
@@ -134,6 +136,32 @@ def failure_groups(rows: Iterable[PointRow]) -> tuple[FailureGroup, ...]:
             failures.setdefault((str(row["status"]), str(row.get("error") or "")), []).append(row)
     groups = (FailureGroup(status, error, tuple(members)) for (status, error), members in failures.items())
     return tuple(sorted(groups, key=lambda group: -len(group.rows)))
+
+
+WorkValues: TypeAlias = tuple[Cell, ...]
+"""The values of a point on the axes of work, which name different work, such as the batch"""
+
+
+def group_by_work(rows: Iterable[PointRow], work: Sequence[str]) -> dict[WorkValues, list[PointRow]]:
+    """Group rows by their values on the axes ``work``, in the order of the rows."""
+    groups: dict[WorkValues, list[PointRow]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[axis] for axis in work), []).append(row)
+    return groups
+
+
+def number_in(row: PointRow, column: str) -> float | None:
+    """Return the number in a column of a successful row; None without a number."""
+    cell = row.get(column)
+    is_number = isinstance(cell, int | float) and not isinstance(cell, bool)
+    return float(cell) if row["status"] == OK and is_number and cell is not None else None
+
+
+def best_rows(rows: Iterable[PointRow], work: Sequence[str], column: str, *, largest: bool = False) -> list[PointRow]:
+    """Return the row with the smallest, or ``largest``, number in a column, for each work that has such a row."""
+    choose = max if largest else min
+    groups = group_by_work((row for row in rows if number_in(row, column) is not None), work)
+    return [choose(group, key=lambda row: number_in(row, column) or 0.0) for group in groups.values()]
 
 
 _METADATA = b"kernbench.sweep"

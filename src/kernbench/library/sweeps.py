@@ -36,12 +36,13 @@ from kernbench.evaluation.sweep_table import (
     TABLE_FILE,
     FailureGroup,
     SweepTable,
+    best_rows,
     column_types,
     failure_groups,
+    number_in,
     read_sweep_table,
     sweep_table,
 )
-from kernbench.evaluation.sweep_work import best_rows, number_in
 from kernbench.library.machines import MachineLike, Overrides, load_machine
 from kernbench.library.progress import ProgressDisplay
 from kernbench.library.running import Program, find_program, setting_texts
