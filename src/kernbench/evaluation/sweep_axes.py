@@ -123,13 +123,26 @@ def _is_geometric(numbers: Sequence[float]) -> bool:
 
 
 def scale_y(panel: Axes, values: Sequence[float]) -> None:
-    if min(values) > 0 and max(values) / min(values) > WIDE:
+    if _is_wide(values):
         panel.set_yscale("log")
         panel.yaxis.set_major_locator(decades())
         panel.yaxis.set_minor_locator(NullLocator())
     else:
         panel.set_ylim(min(0.0, *values), 1.06 * max(0.0, *values) or 1.0)
     panel.yaxis.set_major_formatter(PLAIN)
+
+
+def scale_x(panel: Axes, values: Sequence[float]) -> None:
+    """Scale the axis of a column's numbers; an axis of the grid has ``mark_x``."""
+    if _is_wide(values):
+        panel.set_xscale("log")
+        panel.xaxis.set_major_locator(decades())
+        panel.xaxis.set_minor_locator(NullLocator())
+    panel.xaxis.set_major_formatter(PLAIN)
+
+
+def _is_wide(values: Sequence[float]) -> bool:
+    return min(values) > 0 and max(values) / min(values) > WIDE
 
 
 def decades() -> LogLocator:

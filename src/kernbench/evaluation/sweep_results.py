@@ -41,6 +41,7 @@ from kernbench.evaluation.sweep_axes import (
     numbers_in,
     places_along,
     quantity_of,
+    scale_x,
     scale_y,
     set_title,
     short_text,
@@ -198,6 +199,8 @@ def _draw_pareto(table: SweepTable, plot: Plot) -> Figure:
                 labels.append(PointLabel((costs[number], values[number]), text, name))
         if plot.cost in table.grid:
             mark_x(panel, table.grid[plot.cost])
+        else:
+            scale_x(panel, numbers_in(rows, plot.cost, cost))
         label_axes(panel, table, cost, result, "")
         scale_y(panel, numbers_in(rows, plot.value, result))
         write_labels(panel, labels)
