@@ -122,19 +122,19 @@ def run_sweep_command(options: SweepOptions) -> int:
     )
     folder = RESULTS / plan.name if options.out is None else Path(options.out)
     try:
-        found: Sweep = late(LIBRARY, "run_planned")(
+        sweep: Sweep = late(LIBRARY, "run_planned")(
             plan, folder, make_workers, resume=options.resume, force=options.force, on_progress=show_progress()
         )
     except KeyboardInterrupt:
         _tell_interrupted(plan, folder, as_json=options.as_json)
         return INTERRUPTED
     if options.as_json:
-        print_json(found.to_dict())
+        print_json(sweep.to_dict())
     else:
-        for path in found.files:
+        for path in sweep.files:
             say(f"wrote {path}")
-        show_report(stdout(), _head(found), _tables(found))
-    return 0 if options.allow_failures or not len(found.failed) else FAILED
+        show_report(stdout(), _head(sweep), _tables(sweep))
+    return 0 if options.allow_failures or not len(sweep.failed) else FAILED
 
 
 def _tell_interrupted(plan: SweepPlan, folder: Path, *, as_json: bool) -> None:
@@ -160,55 +160,55 @@ def _tell_interrupted(plan: SweepPlan, folder: Path, *, as_json: bool) -> None:
         )
 
 
-def _head(found: Sweep) -> Iterator[ReportLine]:
+def _head(sweep: Sweep) -> Iterator[ReportLine]:
     """Yield the first lines: failures, the best point, and the swept axes."""
-    failed = len(found.failed)
+    failed = len(sweep.failed)
     if failed:
-        groups = found.groups
+        groups = sweep.groups
         more = f" (and {len(groups) - 1} other errors)" if len(groups) > 1 else ""
         yield f"{failed} points failed: {_shorten(groups[0].error)}{more}", "bold red"
-    yield found.verdict, "bold"
-    yield found.status_line, "bold yellow" if failed else "bold green"
-    yield f"bench: {found.found.bench}, machine: {found.source}", "default"
-    for path, fixed in found.found.fixed.items():
+    yield sweep.verdict, "bold"
+    yield sweep.status_line, "bold yellow" if failed else "bold green"
+    yield f"bench: {sweep.results.bench}, machine: {sweep.source}", "default"
+    for path, fixed in sweep.results.fixed.items():
         yield f"set {path}: {_cell(fixed)}", "default"
-    if LOAD in found.shown and FROM_LOAD not in found.axes:
-        counts = found.found.fixed.get(FROM_LOAD)
+    if LOAD in sweep.shown and FROM_LOAD not in sweep.axes:
+        counts = sweep.results.fixed.get(FROM_LOAD)
         yield f"loading: {'counted' if counts else 'not counted; --from-load counts it'}", "default"
-    for path, values in found.found.grid.items():
-        work = " (work)" if path in found.found.work else ""
+    for path, values in sweep.results.grid.items():
+        work = " (work)" if path in sweep.results.work else ""
         yield f"axis {path}{work}: {len(values)}: {_ends(values)}", "default"
-    for name, expression in found.found.derived.items():
+    for name, expression in sweep.results.derived.items():
         yield f"column {name}: {expression}", "default"
 
 
 def _ends(values: Sequence[object]) -> str:
-    shown = [_cell(each) for each in values]
+    shown = [_cell(content) for content in values]
     return ", ".join(shown if len(shown) <= 8 else [*shown[:3], "…", shown[-1]])
 
 
-def _tables(found: Sweep) -> Iterator[Table]:
-    yield _failures(found)
-    yield _rows(found)
+def _tables(sweep: Sweep) -> Iterator[Table]:
+    yield _failures(sweep)
+    yield _rows(sweep)
 
 
-def _rows(found: Sweep) -> Table:
-    rows, which = _fastest(found)
-    axes = [number(name) for name in ("point", *map(_short, found.axes))]
-    measured = [name for name in HEADS if name in found.shown]
+def _rows(sweep: Sweep) -> Table:
+    rows, which = _fastest(sweep)
+    axes = [number(name) for name in ("point", *map(_short, sweep.axes))]
+    measured = [name for name in HEADS if name in sweep.shown]
     heads = [(text if name == BOUND else number)(HEADS[name]) for name in measured]
-    heads += [number(name) for name in found.found.derived]
+    heads += [number(name) for name in sweep.results.derived]
     points = table(f"Points{which}", *axes, *heads)
     for row in rows:
-        cells = (_cell(row.get(name)) for name in ("point", *found.axes, *measured))
-        points.add_row(*cells, *(_derived_cell(row.get(name)) for name in found.found.derived))
+        cells = (_cell(row.get(name)) for name in ("point", *sweep.axes, *measured))
+        points.add_row(*cells, *(_derived_cell(row.get(name)) for name in sweep.results.derived))
     return points
 
 
-def _fastest(found: Sweep) -> tuple[list[PointRow], str]:
+def _fastest(sweep: Sweep) -> tuple[list[PointRow], str]:
     """Return the fastest rows of each work, and which rows they are if others are left out."""
-    good = [row for row in found.table if row["status"] == "ok"]
-    groups: dict[tuple[object, ...], list[PointRow]] = late(TABLE, "group_by_work")(good, found.found.work)
+    good = [row for row in sweep.table if row["status"] == "ok"]
+    groups: dict[tuple[object, ...], list[PointRow]] = late(TABLE, "group_by_work")(good, sweep.results.work)
     most = max(1, MOST_ROWS // max(1, len(groups)))
     rows = [row for group in groups.values() for row in sorted(group, key=_time)[:most]][:MOST_ROWS]
     if len(rows) == len(good):
@@ -218,13 +218,13 @@ def _fastest(found: Sweep) -> tuple[list[PointRow], str]:
     return rows, f", the {f'{most} fastest' if most > 1 else 'fastest'} of each work, of {len(good)}"
 
 
-def _failures(found: Sweep) -> Table:
-    groups = found.groups
+def _failures(sweep: Sweep) -> Table:
+    groups = sweep.groups
     which = f", the {MOST_ROWS} most frequent errors of {len(groups)}" if len(groups) > MOST_ROWS else ""
-    made = table(f"Failed{which}", number("points"), text("status"), text("why"), text("where"))
+    failures = table(f"Failed{which}", number("points"), text("status"), text("why"), text("where"))
     for group in groups[:MOST_ROWS]:
-        made.add_row(str(len(group.rows)), group.status, _shorten(group.error), _places(found, group.rows))
-    return made
+        failures.add_row(str(len(group.rows)), group.status, _shorten(group.error), _places(sweep, group.rows))
+    return failures
 
 
 def _shorten(error: str) -> str:
@@ -233,9 +233,9 @@ def _shorten(error: str) -> str:
     return line if line == error else f"{line} …"
 
 
-def _places(found: Sweep, rows: Sequence[PointRow]) -> str:
+def _places(sweep: Sweep, rows: Sequence[PointRow]) -> str:
     """Return the axis values of rows as ``m=32 n=64; m=64 n=64; and 3 more``."""
-    named = [" ".join(f"{_short(path)}={_cell(row[path])}" for path in found.axes) for row in rows[:MOST_NAMED]]
+    named = [" ".join(f"{_short(path)}={_cell(row[path])}" for path in sweep.axes) for row in rows[:MOST_NAMED]]
     return "; ".join([*named, f"and {len(rows) - MOST_NAMED} more"] if len(rows) > MOST_NAMED else named)
 
 
@@ -245,8 +245,8 @@ def _short(path: str) -> str:
 
 
 def _time(row: PointRow) -> float:
-    found = row["sim_ns"]
-    return float(found) if isinstance(found, int | float) else 0.0
+    cell = row["sim_ns"]
+    return float(cell) if isinstance(cell, int | float) else 0.0
 
 
 def _derived_cell(value: object) -> str:

@@ -1,7 +1,7 @@
 """Derived columns of a sweep: ``columns: {tokens_s: bench.batch / sim_ns * 1e9}``.
 
-An expression may use columns, axes, settings of ``set``, parameters of the bench, settings of front ends, keys of the
-machine, and the derived columns above it. Derived cells are computed from finished rows when a table is made. Other
+An expression may use columns, axes and settings of ``set``, and the derived columns above it. It may also use
+parameters of the bench, settings of front ends, and keys of the machine. Derived cells are computed from finished rows when a table is made. Other
 columns therefore need no new runs.
 """
 
@@ -85,7 +85,8 @@ def make_scope(draft: SweepDraft, bench: Bench | None, machines: Sequence[Mappin
             kind = _kind_of(content)
             paths[path] = kind if paths.get(path, kind) is kind else NameKind.EITHER
     varied = {path: _common_kind(path, values) for path, values in draft.axes.items()}
-    fixed = {path: _common_kind(path, (content,)) for path, content in draft.fixed.items()}
+    settings = {**draft.fixed, **flat_configuration(draft.fixed)}
+    fixed = {path: _common_kind(path, (content,)) for path, content in settings.items()}
     if MACHINE in draft.grid:
         kinds[DIGEST] = NameKind.TEXT
     unread = {*(() if bench else ("bench",)), *(TopologySpec.model_fields if machines is None else ())}

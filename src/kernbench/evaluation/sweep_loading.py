@@ -126,7 +126,7 @@ class _Checker:
     def _trouble_on(self, path: str, values: Iterable[AxisValue], base: Document | None) -> str:
         """Describe the error of ``path`` if all values are invalid. Return an empty text if a value is valid."""
         axes = self.draft.changing_axes
-        ends = [{other: others[at] for other, others in axes.items()} for at in (0, -1)]
+        ends = [{axis: contents[at] for axis, contents in axes.items()} for at in (0, -1)]
         first = ""
         for content in values:
             for end in ends:
@@ -219,20 +219,20 @@ def plan_document(document: Document, path: Path, choices: SweepChoices, wrong: 
 class _Loading:
     """A sweep file while it is loaded, and all its errors so far.
 
-    ``others``: errors on the command line and in the named files.
+    ``elsewhere``: errors on the command line and in the named files.
     """
 
     document: Document
     beside: Path
     complaints: list[Complaint]
-    others: list[Problem] = field(default_factory=list)
+    elsewhere: list[Problem] = field(default_factory=list)
 
     def complain(self, *complaints: Complaint) -> None:
         self.complaints += complaints
 
     def report(self) -> None:
         """Raise ConfigError if there is any error."""
-        problems = (*problems_of(self.document, self.complaints), *dict.fromkeys(self.others))
+        problems = (*problems_of(self.document, self.complaints), *dict.fromkeys(self.elsewhere))
         if problems:
             raise ConfigError(problems)
 
@@ -241,9 +241,9 @@ class _Loading:
         try:
             return action()
         except ConfigError as error:
-            self.others += error.problems
+            self.elsewhere += error.problems
         except InputError as error:
-            self.others.append(Problem(source=source, line=0, column=0, path="", message=str(error)))
+            self.elsewhere.append(Problem(source=source, line=0, column=0, path="", message=str(error)))
         return None
 
     def with_overrides(self, draft: SweepDraft, overrides: Sequence[str]) -> SweepDraft:
@@ -256,7 +256,7 @@ class _Loading:
                 if name in draft.grid:
                     raise ValueError(f"the grid varies {name}")
             except ValueError as error:
-                self.others.append(Problem(source=source, line=0, column=0, path="", message=str(error)))
+                self.elsewhere.append(Problem(source=source, line=0, column=0, path="", message=str(error)))
                 continue
             fixed[name] = value
             marks = {**self.document.marks, ("set", name): YamlPlace(source, (0, 0), (0, 0))}
@@ -285,7 +285,7 @@ class _Loading:
         if draft.topology is not None:
             self.complain(Complaint(("topology",), why, at_key=True))
         if choices.topology is not None:
-            self.others.append(Problem(source="--topology", line=0, column=0, path="", message=why))
+            self.elsewhere.append(Problem(source="--topology", line=0, column=0, path="", message=why))
         documents = {}
         for at, content in enumerate(draft.grid[MACHINE]):
             try:

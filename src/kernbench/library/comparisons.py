@@ -106,7 +106,7 @@ def _file_of(given: Comparable, name: str) -> ResultFile:
     if isinstance(given, Run):
         return take_run(given.bench, given.to_dict())
     if isinstance(given, Sweep):
-        return take_table(given.name, given.found)
+        return take_table(given.name, given.results)
     if isinstance(given, str | os.PathLike):
         return read_compared(os.fspath(given))
     raise InputError(f"{name}: found {show(given)}, must be a run, a sweep, or the file of one")

@@ -66,42 +66,42 @@ _ADDRESS = re.compile(r"dask://(?P<address>[^\s/]+:\d+)")
 class Sweep:
     """The results of a sweep.
 
-    ``found``: the results table, one row per point. ``folder``: the folder of its files, or None. ``source``: the file
-    of the base machine, or the names of the machines of the axis ``machine``. ``files``: the written files.
+    ``results``: the table, one row per point. ``folder``: the folder of its files, or None. ``source``: the file of the
+    base machine, or the names of the machines of the axis ``machine``. ``files``: the written files.
     """
 
     name: str
     source: str
-    found: SweepTable
+    results: SweepTable
     folder: Path | None = None
     files: tuple[Path, ...] = ()
 
     @property
     def axes(self) -> tuple[str, ...]:
         """The paths that the grid varies."""
-        return self.found.axes
+        return self.results.axes
 
     @property
     def shown(self) -> tuple[str, ...]:
         """The columns that a report shows: initialisation time if a point reports it, and all derived columns."""
-        return (TIME, *([LOAD] if LOAD in self.found.columns else []), *SHOWN, *self.found.derived)
+        return (TIME, *([LOAD] if LOAD in self.results.columns else []), *SHOWN, *self.results.derived)
 
     @property
     def table(self) -> Table[PointRow]:
         """One row per point: its number, its axis values, and its results."""
-        return self._tabulate("points", self.found.rows)
+        return self._tabulate("points", self.results.rows)
 
     @property
     def failed(self) -> Table[PointRow]:
         """The failed points and their errors."""
-        return self._tabulate("failed points", [row for row in self.found.rows if row["status"] != OK])
+        return self._tabulate("failed points", [row for row in self.results.rows if row["status"] != OK])
 
     def _tabulate(self, kind: str, rows: Sequence[PointRow]) -> Table[PointRow]:
         about = {POINT: "the number of the point; the last axis varies fastest"}
         about |= dict.fromkeys(self.axes, "an axis of the grid")
         names = column_types(dict.fromkeys(self.axes, str), ())
-        about |= {name: _say_column(name) for name in names if name in self.found.columns and name not in about}
-        return make_table(kind, rows, {**about, **self.found.derived})
+        about |= {name: _say_column(name) for name in names if name in self.results.columns and name not in about}
+        return make_table(kind, rows, {**about, **self.results.derived})
 
     def best(self, value: str = TIME, *, largest: bool = False, work: Mapping[str, object] | None = None) -> PointRow:
         """Return the row with the smallest, or ``largest``, number in column ``value``.
@@ -122,7 +122,7 @@ class Sweep:
 
         Raises InputError if the column does not exist, or if no point has a number there.
         """
-        rows = best_rows(self.found.rows, self.found.work, value, largest=largest)
+        rows = best_rows(self.results.rows, self.results.work, value, largest=largest)
         if not rows:
             raise InputError(f"no point has a number in {value!r}; {self._hint(value)}")
         return tuple(rows)
@@ -130,8 +130,8 @@ class Sweep:
     def _at_work(self, rows: Sequence[PointRow], work: Mapping[str, object]) -> tuple[PointRow, ...]:
         """Return the rows with the values ``work``. Raises InputError if there are none."""
         for name in work:
-            if name not in self.found.work:
-                raise InputError(f"{name!r} is no axis of work; there are: {', '.join(self.found.work) or 'none'}")
+            if name not in self.results.work:
+                raise InputError(f"{name!r} is no axis of work; there are: {', '.join(self.results.work) or 'none'}")
         chosen = tuple(row for row in rows if all(row[name] == content for name, content in work.items()))
         if not chosen:
             works = "; ".join(self._say_work(row) for row in rows[:MOST_NAMED])
@@ -139,7 +139,7 @@ class Sweep:
         return chosen
 
     def _say_work(self, row: PointRow) -> str:
-        return ", ".join(f"{short_name(axis)} {row[axis]}" for axis in self.found.work)
+        return ", ".join(f"{short_name(axis)} {row[axis]}" for axis in self.results.work)
 
     def plot(
         self,
@@ -172,42 +172,42 @@ class Sweep:
             plot = Plot.model_validate({"kind": kind, **{key: name for key, name in keys.items() if name is not None}})
         except ValidationError as error:
             raise InputError(error.errors()[0]["msg"]) from error
-        if not late(FIGURES, "can_draw")(self.found, plot):
+        if not late(FIGURES, "can_draw")(self.results, plot):
             wanted = [name for name in (plot.value, plot.cost) if name is not None]
             raise InputError(f"no point has numbers in {' and '.join(wanted)}; {self._hint(wanted[0])}")
-        figure: Figure = late(FIGURES, "draw_plot")(self.found, plot)
+        figure: Figure = late(FIGURES, "draw_plot")(self.results, plot)
         return figure
 
     def _hint(self, name: str) -> str:
-        measured = [column for column, kind in COLUMNS.items() if kind is not str and column in self.found.columns]
-        names = [*self.axes, *self.found.derived]
+        measured = [column for column, kind in COLUMNS.items() if kind is not str and column in self.results.columns]
+        names = [*self.axes, *self.results.derived]
         return f"{close_to(name, [*names, *measured])}there are: {', '.join([*names, *families_of(measured)])}"
 
     @property
     def groups(self) -> tuple[FailureGroup, ...]:
         """The failures, grouped by error, the most frequent first."""
-        return failure_groups(self.found.rows)
+        return failure_groups(self.results.rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the sweep as the document that ``kernbench sweep --json`` prints."""
-        found, names = self.found, (POINT, *self.axes, "status", "error", *self.shown)
+        results, names = self.results, (POINT, *self.axes, "status", "error", *self.shown)
         n_bad = len(self.failed)
         return plain_document(
             {
                 "status": "FAILED" if n_bad else "OK",
-                "error": f"{n_bad} of {len(found.rows)} points failed" if n_bad else None,
+                "error": f"{n_bad} of {len(results.rows)} points failed" if n_bad else None,
                 "sweep": self.name,
-                "bench": found.bench,
-                "set": dict(found.fixed),
-                "columns": dict(found.derived),
-                "work": list(found.work),
-                "points": len(found.rows),
+                "bench": results.bench,
+                "set": dict(results.fixed),
+                "columns": dict(results.derived),
+                "work": list(results.work),
+                "points": len(results.rows),
                 "failed": n_bad,
-                "failures": [_failure(found, group) for group in self.groups],
-                "rows": [{name: row.get(name) for name in names} for row in found.rows],
+                "failures": [_failure(results, group) for group in self.groups],
+                "rows": [{name: row.get(name) for name in names} for row in results.rows],
                 "files": [str(path) for path in self.files],
                 "topology": self.source,
-                "digest": found.about.get("machine", ""),
+                "digest": results.about.get("machine", ""),
             }
         )
 
@@ -216,26 +216,28 @@ class Sweep:
         """The status of the sweep, as a line of text."""
         n_bad = len(self.failed)
         failed = f", {n_bad} failed" if n_bad else ""
-        return f"{self.name}: {len(self.found.rows) - n_bad} of {len(self.found.rows)} points ok{failed}"
+        return f"{self.name}: {len(self.results.rows) - n_bad} of {len(self.results.rows)} points ok{failed}"
 
     @property
     def verdict(self) -> str:
         """A sentence that names the fastest point and its bottleneck, for each work if there are several."""
-        rows = best_rows(self.found.rows, self.found.work, TIME)
+        rows = best_rows(self.results.rows, self.results.work, TIME)
         if not rows:
             return "no point succeeded"
         if len(rows) == 1:
             return f"fastest at {_say_point(rows[0], self.axes)}"
-        axes = [axis for axis in self.axes if axis not in self.found.work]
+        axes = [axis for axis in self.axes if axis not in self.results.work]
         parts = [f"{self._say_work(row)} at {_say_point(row, axes)}" for row in rows[:MOST_WORKS]]
         more = [f"{len(rows) - MOST_WORKS} more works"] if len(rows) > MOST_WORKS else []
         return f"fastest of equal work: {'; '.join([*parts, *more])}"
 
     def __repr__(self) -> str:
-        axes = [f"  axis    {path}: {', '.join(map(str, values[:8]))}" for path, values in self.found.grid.items()][:4]
+        axes = [f"  axis    {path}: {', '.join(map(str, values[:8]))}" for path, values in self.results.grid.items()][
+            :4
+        ]
         failed = [f"  failed  {len(group.rows)} × {group.error}" for group in self.groups[:2]]
         where = [] if self.folder is None else [f"  folder  {self.folder}"]
-        lines = [self.verdict, self.status_line, f"  bench   {self.found.bench}", *axes, *failed, *where]
+        lines = [self.verdict, self.status_line, f"  bench   {self.results.bench}", *axes, *failed, *where]
         return "\n".join(line.partition("\n")[0][:LINE] for line in lines)
 
     def _repr_html_(self) -> str:
@@ -257,12 +259,12 @@ def _say_point(row: PointRow, axes: Iterable[str]) -> str:
     return f"{where}: {time}" if where else time
 
 
-def _failure(found: SweepTable, group: FailureGroup) -> dict[str, Any]:
+def _failure(results: SweepTable, group: FailureGroup) -> dict[str, Any]:
     return {
         "status": group.status,
         "error": group.error,
         "count": len(group.rows),
-        "points": [{name: row[name] for name in (POINT, *found.axes)} for row in group.rows[:MOST_NAMED]],
+        "points": [{name: row[name] for name in (POINT, *results.axes)} for row in group.rows[:MOST_NAMED]],
         "more": max(0, len(group.rows) - MOST_NAMED),
     }
 
@@ -448,5 +450,5 @@ def load_sweep(path: Path) -> Sweep:
             else f"the sweep has no results yet, {state}: continue with --resume"
         )
         raise InputError(f"{path}: {why}; write results with: kernbench sweep SPEC.yaml --out {path}")
-    found = read_sweep_table(file)
-    return Sweep(file.parent.name, "", found, file.parent)
+    results = read_sweep_table(file)
+    return Sweep(file.parent.name, "", results, file.parent)
