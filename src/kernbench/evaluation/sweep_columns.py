@@ -1,8 +1,8 @@
 """Derived columns of a sweep: ``columns: {tokens_s: bench.batch / sim_ns * 1e9}``.
 
 An expression may use columns, axes and settings of ``set``, and the derived columns above it. It may also use
-parameters of the bench, settings of front ends, and keys of the machine. Derived cells are computed from finished rows when a table is made. Other
-columns therefore need no new runs.
+parameters of the bench, settings of front ends, and keys of the machine. Derived cells are computed from finished rows
+when a table is made. Other columns therefore need no new runs.
 """
 
 from __future__ import annotations
