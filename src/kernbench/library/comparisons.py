@@ -67,6 +67,7 @@ class SideBySide:
             TableColumn[Pair]("b_ns", "time of B", lambda pair: pair.time.b_ns).number("B ns", fixed_text),
             TableColumn("share", "the change, as a share of A", lambda pair: pair.time.share),
             number("change", lambda pair: pair.time.share_text),
+            TableColumn("columns", "the derived columns, from A to B", _say_columns),
             *(() if axes else launch),
             number("launch", lambda pair: pair.launch.share_text if pair.same_launch else "another"),
             TableColumn[Pair]("bound", "the bottleneck of the launch, on both sides", _say_bounds).words("bound by"),
@@ -192,6 +193,10 @@ def _say_where(pair: Pair) -> str:
     return ", ".join(f"{path}={content}" for path, content in pair.where)
 
 
+def _say_columns(pair: Pair) -> str:
+    return "; ".join(map(str, pair.columns))
+
+
 def _say_bounds(pair: Pair) -> str:
     return " → ".join(dict.fromkeys(pair.bounds))
 
@@ -209,7 +214,7 @@ def _file_of(given: Comparable, name: str) -> ResultFile:
     if isinstance(given, Run):
         return take_run(given.bench, given.outcome)
     if isinstance(given, Sweep):
-        return take_table(given.name, given.found)
+        return take_table(given.name, given.results)
     if isinstance(given, str | os.PathLike):
         return read_compared(os.fspath(given))
     raise InputError(f"{name}: found {show(given)}, must be a run, a sweep, or the file of one")
