@@ -523,3 +523,43 @@ def test_settings_that_front_ends_do_not_take(kernbench: Run, tmp_path: Path, se
     ran = kernbench("sweep", "mine.yaml", "--set", setting)
     assert (ran.code, ran.out) == (2, "")
     assert told in ran.err
+
+
+STUDY = """\
+bench: gemm-single-pe
+set: { bench.k: 32, bench.n: 32 }
+grid: { machine: [one-cube, edge], bench.m: [32, 64] }
+columns: { rows_s: bench.m / sim_ns * 1e9 }
+work: [bench.m]
+plots: [{ kind: pareto, cost: rows_s }]
+"""
+
+
+def test_machines_and_derived_columns_at_equal_work(kernbench: Run, tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(STUDY)
+    ran = kernbench("sweep", "study.yaml", "--out", "a")
+    assert ran.code == 0
+    assert ran.out.startswith("fastest of equal work: bench.m 32 at machine ")
+    assert "axis bench.m (work): 2: 32, 64" in ran.out
+    assert "column rows_s: bench.m / sim_ns * 1e9" in ran.out
+    assert "machine: one-cube, edge" in ran.out
+    assert kernbench("sweep", "study.yaml", "--topology", "edge").code == 2
+    (tmp_path / "study.yaml").write_text(
+        STUDY.replace("rows_s: bench.m / ", "m_s: bench.m / ").replace("rows_s", "m_s")
+    )
+    again = kernbench("sweep", "study.yaml", "--out", "a", "--resume", "--json")
+    assert "[4/4] 0 s, 4 were finished before" in again.err
+    rows = json.loads(again.out)["rows"]
+    assert [row["machine"] for row in rows] == ["one-cube", "one-cube", "edge", "edge"]
+    assert rows[0]["m_s"] == 32 / rows[0]["sim_ns"] * 1e9
+    compared = kernbench("compare", "a/sweep.parquet:0", "a/sweep.parquet:2")
+    assert "columns: m_s " in compared.out
+
+
+def test_an_expression_that_is_wrong(kernbench: Run, tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(STUDY.replace("sim_ns", "sim_n").replace("cost: rows_s", "cost: bench.m"))
+    ran = kernbench("sweep", "study.yaml")
+    assert ran.code == 2
+    assert "study.yaml:4:20: columns.rows_s: character 11 of 'bench.m / sim_n * 1e9': 'sim_n' is no column" in ran.err
+    assert "did you mean 'sim_ns'?" in ran.err
+    assert not Path("results").exists()

@@ -17,7 +17,7 @@ from kernbench.evaluation.sweep_driver import Chunked, InlineWorker, SweepProgre
 from kernbench.evaluation.sweep_journal import JOURNAL_FILE, Journal, begin_journal, resume_journal
 from kernbench.evaluation.sweep_loading import plan_sweep
 from kernbench.evaluation.sweep_measure import list_columns
-from kernbench.evaluation.sweep_plan import SweepPlan
+from kernbench.evaluation.sweep_plan import BASE, SweepPlan
 from kernbench.evaluation.sweep_point import PointChunk, PointOutcome, run_chunk
 from kernbench.evaluation.sweep_results import TABLE_FILE, pareto_front, write_results
 from kernbench.evaluation.sweep_table import read_sweep_table
@@ -183,7 +183,7 @@ def test_an_interrupted_sweep_ends_the_same(plan: SweepPlan, tmp_path: Path, lef
     with resume_journal(parts / JOURNAL_FILE, plan.identity(), plan.n_points) as journal:
         run_sweep(plan, journal, InlineWorker(), seen.append)
         write_results(parts, plan, journal)
-    assert (seen[0].found, seen[-1].finished) == (left, 6)
+    assert (seen[0].resumed, seen[-1].finished) == (left, 6)
     points = [json.loads(line)["point"] for line in (parts / JOURNAL_FILE).read_text().splitlines()[1:]]
     assert sorted(points) == list(range(6))
     assert (parts / TABLE_FILE).read_bytes() == (whole / TABLE_FILE).read_bytes()
@@ -321,7 +321,7 @@ def test_axes_in_another_order_are_another_sweep(plan: SweepPlan, half: Path) ->
 
 
 def test_another_machine_is_named_by_what_differs(plan: SweepPlan, half: Path) -> None:
-    machine = plan.configuration() | {"cube.hbm.slices": 16}
+    machine = plan.machines[BASE].configuration | {"cube.hbm.slices": 16}
     changed = plan.identity() | {"machine": "another digest", "configuration": machine}
     with pytest.raises(InputError, match=r"with these: cube\.hbm\.slices was 8, is 16; choose another"):
         resume_journal(half, changed, plan.n_points)

@@ -36,7 +36,7 @@ def test_two_runs_and_their_files(runs: tuple[kb.Run, kb.Run], capsys: pytest.Ca
     assert found.verdict.startswith("B takes ")
     assert " less (-" in found.verdict
     assert found.differing.column("path") == ["cube.hbm.num_pcs"]
-    assert sum(found.stages.column("ns")) == pytest.approx(found.found.time.ns)  # type: ignore[arg-type]
+    assert sum(found.stages.column("ns")) == pytest.approx(found.comparison.time.ns)  # type: ignore[arg-type]
     assert found.pairs.column("b_ns") == [runs[1].latency_ns]
     assert len(repr(found).splitlines()) <= 10
 

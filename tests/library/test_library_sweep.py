@@ -89,6 +89,52 @@ def test_a_sweep_of_the_command_is_the_same(found: kb.Sweep, capsys: pytest.Capt
     assert loaded.plot("bench.m", "sim_ns").axes
 
 
+COLUMNS = {"rows_s": "bench.m / sim_ns * 1e9", "channels": "cube.hbm.slices * cube.hbm.num_pcs"}
+"""Derived columns"""
+
+
+@pytest.fixture(scope="module")
+def studied() -> kb.Sweep:
+    grid = {"machine": ["one-cube", Path("edge")], "bench.m": [32, 64]}
+    return kb.sweep("matmul-composite", grid=grid, overrides=FIXED, columns=COLUMNS, work=["bench.m"], workers=1)
+
+
+def test_derived_columns_and_machines(studied: kb.Sweep) -> None:
+    assert studied.axes == ("machine", "bench.m")
+    assert studied.table.column("machine") == ["one-cube", "one-cube", "edge", "edge"]
+    times = [float(str(ns)) for ns in studied.table.column("sim_ns")]
+    assert studied.table.column("rows_s") == [m / ns * 1e9 for m, ns in zip((32, 64, 32, 64), times, strict=True)]
+    assert studied.table.columns["rows_s"] == COLUMNS["rows_s"]
+    assert studied.table.column("channels") == [64, 64, 16, 16]
+    document = studied.to_dict()
+    assert (document["columns"], document["work"]) == (COLUMNS, ["bench.m"])
+    assert document["topology"] == "one-cube, edge"
+    assert document["rows"][3]["channels"] == 16
+    alone = kb.sweep("matmul-composite", "edge", grid={"bench.m": [32, 64]}, overrides=FIXED, workers=1)
+    assert alone.table.column("sim_ns") == times[2:]
+    assert alone.table.column("machine") == studied.table.column("machine_digest")[2:]
+
+
+def test_the_best_of_equal_work(studied: kb.Sweep) -> None:
+    best = studied.best_per_work("rows_s", largest=True)
+    assert [row["bench.m"] for row in best] == [32, 64]
+    assert studied.best("rows_s", largest=True, work={"bench.m": 64}) == best[1]
+    assert studied.verdict.startswith("fastest of equal work: bench.m 32 at machine ")
+    assert "; bench.m 64 at machine " in studied.verdict
+    with pytest.raises(
+        kb.InputError,
+        match=r"points of different work have no common best; choose one with work=: bench.m 32; bench.m 64",
+    ):
+        studied.best()
+    with pytest.raises(kb.InputError, match="no successful point has the work"):
+        studied.best(work={"bench.m": 48})
+    with pytest.raises(kb.InputError, match=r"'bench.k' is no axis of work; there are: bench.m"):
+        studied.best(work={"bench.k": 48})
+    with pytest.raises(kb.InputError, match=r"did you mean 'rows_s'.*there are: machine, bench.m, rows_s, channels,"):
+        studied.best("row_s")
+    assert len(studied.plot("channels", "rows_s", kind="pareto", largest=True).axes[0].get_lines()) == 2
+
+
 class StopError(Exception):
     """Stops a sweep."""
 
@@ -112,7 +158,7 @@ def test_a_sweep_begun_by_one_is_resumed_by_the_other(capsys: pytest.CaptureFixt
     assert len(journal) == 1 + 4
     seen: list[SweepProgress] = []
     again = kb.sweep("matmul-composite", "one-cube", **asked, on_progress=seen.append)
-    assert (seen[0].found, len(again.table)) == (4, 4)
+    assert (seen[0].resumed, len(again.table)) == (4, 4)
 
 
 def test_a_function_runs_here_and_what_fails_is_a_row() -> None:
@@ -165,6 +211,13 @@ def test_settings_of_front_ends_are_the_same_at_all_points(capsys: pytest.Captur
             "torch.cubes: in overrides and in settings",
         ),
         ("matmul-composite", {"grid": {"torch.cubes": [1, 4]}, "settings": {"torch.cubes": 4}}, "torch.cubes"),
+        ("matmul-composite", {"grid": {"machine": ["edge"]}}, "machine: the grid varies machine"),
+        ("matmul-composite", {"grid": {"machine": ["edg"]}, "machine": None}, "unknown machine 'edg'"),
+        ("matmul-composite", {"grid": GRID, "columns": {"a": "sim_n"}}, "did you mean 'sim_ns'"),
+        ("matmul-composite", {"grid": GRID, "columns": {"a": 3}}, "columns.a: found 3, must be text"),
+        ("matmul-composite", {"grid": GRID, "columns": ["a"]}, "columns: .*must be a mapping"),
+        ("matmul-composite", {"grid": GRID, "work": "bench.m"}, "work: found 'bench.m', must be a list"),
+        ("matmul-composite", {"grid": GRID, "work": ["bench.mm"]}, "did you mean 'bench.m'"),
         (print, {"grid": GRID, "folder": "out"}, "a function object exists in this process only"),
         (print, {"grid": GRID, "workers": 2}, "a function runs in this process"),
     ],

@@ -18,6 +18,7 @@ LAUNCH = LaunchSplit(
     launches=3,
     pe_count=2,
     late_pes=1,
+    total_ns=100.0,
     before_ns=10.0,
     kernel_ns=80.0,
     after_ns=10.0,
@@ -72,7 +73,9 @@ def test_launches() -> None:
 
 
 def test_engines() -> None:
-    table = tables.engines_table([EngineUsage("GEMM", 2, 1000, 300.0, 400.0, 0.375)])
+    table = tables.engines_table(
+        [EngineUsage(engine="GEMM", pes=2, records=1000, busy_ns=300.0, window_ns=400.0, occupancy=0.375)]
+    )
     assert table.to_dicts() == [{"engine": "GEMM", "pes": 2, "operations": 1000, "busy_ns": 300.0, "occupancy": 0.375}]
     assert cells(table) == [("GEMM", "2", "1,000", "150.000", "37.5%", "█" * 9)]
 

@@ -83,7 +83,7 @@ def test_a_new_section_is_in_sweeps_and_comparisons(
     first, second = table.column("toggles.link_bytes").to_pylist()
     assert (sweep.best("toggles.link_bytes")["toggles.link_bytes"], first < second) == (first, True)
     points = [f"{tmp_path}/out/sweep.parquet:{at}" for at in range(2)]
-    figures = {change.name: change for change in kb.compare(*points).found.figures}
+    figures = {change.name: change for change in kb.compare(*points).comparison.figures}
     assert (figures["toggles.link_bytes"].a_ns, figures["toggles.link_bytes"].b_ns) == (first, second)
     assert main(["compare", *points, "-v"]) == 0
     assert "toggles.link_bytes" in capsys.readouterr().out

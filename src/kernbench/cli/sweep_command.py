@@ -117,8 +117,8 @@ def _tell_interrupted(plan: SweepPlan, folder: Path, *, as_json: bool) -> None:
                 "points": plan.n_points,
                 "finished": finished,
                 "journal": str(path),
-                "topology": plan.machine.source,
-                "digest": plan.machine.digest,
+                "topology": plan.source,
+                "digest": plan.digest,
             }
         )
 
@@ -132,14 +132,17 @@ def _head(sweep: Sweep) -> Iterator[ReportLine]:
         yield f"{failed} points failed: {groups[0].short_error}{more}", "bold red"
     yield sweep.verdict, "bold"
     yield sweep.status_line, "bold yellow" if failed else "bold green"
-    yield f"bench: {sweep.found.bench}, machine: {sweep.source}", "default"
-    for path, fixed in sweep.found.fixed.items():
+    yield f"bench: {sweep.results.bench}, machine: {sweep.source}", "default"
+    for path, fixed in sweep.results.fixed.items():
         yield f"set {path}: {trimmed_text(fixed)}", "default"
     if LOAD in sweep.shown and FROM_LOAD not in sweep.axes:
-        counts = sweep.found.fixed.get(FROM_LOAD)
+        counts = sweep.results.fixed.get(FROM_LOAD)
         yield f"loading: {'counted' if counts else 'not counted; --from-load counts it'}", "default"
-    for path, values in sweep.found.grid.items():
-        yield f"axis {path}: {len(values)}: {_ends(values)}", "default"
+    for path, values in sweep.results.grid.items():
+        work = " (work)" if path in sweep.results.work else ""
+        yield f"axis {path}{work}: {len(values)}: {_ends(values)}", "default"
+    for name, expression in sweep.results.derived.items():
+        yield f"column {name}: {expression}", "default"
 
 
 def _ends(values: Sequence[object]) -> str:

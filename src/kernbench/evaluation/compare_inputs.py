@@ -9,22 +9,24 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import field
 from pathlib import Path, PurePath
 from typing import Any, TypeAlias
 
 from kernbench.common.complaints import show
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
+from kernbench.evaluation.sweep_columns import DEFAULT_SETTINGS
 from kernbench.evaluation.sweep_measure import (
     OK,
     PointRow,
     flat_configuration,
 )
-from kernbench.evaluation.sweep_plan import CCL
+from kernbench.evaluation.sweep_plan import CCL, MACHINES
+from kernbench.evaluation.sweep_spec import MACHINE
 from kernbench.evaluation.sweep_table import JSON_COLUMNS, TABLE_FILE, SweepTable, read_sweep_table
 from kernbench.result import run_sections
 from kernbench.result.sections import Outcome, read_outcome
-from kernbench.runtime_api.frontends import FrontendSettings
 from kernbench.runtime_api.overrides import BENCH_PREFIX, part_of
 
 RUN_COMMAND = "kernbench run --json"
@@ -47,8 +49,6 @@ def _refuse_failed(name: str, status: object, error: object, text: Callable[[obj
 
 CCL_PREFIX = f"{CCL}."
 """Prefix of collective parameters, which documents of runs lack"""
-DEFAULT_SETTINGS: Mapping[str, Any] = flat_configuration(FrontendSettings().model_dump(mode="json"))
-"""Default settings of front ends by path, since results contain only changed settings"""
 _ONE_POINT = re.compile(r"(?P<path>.+):(?P<point>\d{1,18})")
 
 
@@ -83,11 +83,15 @@ ResultPair: TypeAlias = tuple[ResultFigures, ResultFigures]
 
 @value
 class ResultFile:
-    """The results of a file. ``axes``: axes of the sweep; empty for a single result."""
+    """The results of a file. ``axes``: axes of the sweep; empty for a single result.
+
+    ``columns``: the expressions of derived columns by name.
+    """
 
     name: str
     axes: tuple[str, ...]
     results: tuple[ResultFigures, ...]
+    columns: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_compared(text: str) -> ResultFile:
@@ -103,22 +107,22 @@ def read_compared(text: str) -> ResultFile:
     if path.suffix == ".json":
         return ResultFile(text, (), (_figures(read_run(path)),))
     try:
-        found = take_table(text, read_sweep_table(path))
+        file = take_table(text, read_sweep_table(path))
     except InputError as error:
         if path.suffix == PurePath(TABLE_FILE).suffix:
             raise
         raise InputError(f"{error}; {TAKEN}") from error
     if match is None:
-        return found
+        return file
     point = int(match["point"])
-    if point >= len(found.results):
-        raise InputError(f"{path}: no point {point}; the file has 0 to {len(found.results) - 1}")
-    return ResultFile(text, (), (found.results[point],))
+    if point >= len(file.results):
+        raise InputError(f"{path}: no point {point}; the file has 0 to {len(file.results) - 1}")
+    return ResultFile(text, (), (file.results[point],), file.columns)
 
 
 def take_table(name: str, table: SweepTable) -> ResultFile:
     """Return the results of a sweep for a comparison."""
-    return ResultFile(name, table.axes, tuple(_points(table)))
+    return ResultFile(name, table.axes, tuple(_points(table)), table.derived)
 
 
 def take_run(name: str, outcome: Outcome) -> ResultFile:
@@ -130,10 +134,11 @@ def take_run(name: str, outcome: Outcome) -> ResultFile:
 
 def _points(table: SweepTable) -> Iterator[ResultFigures]:
     about = table.about
-    settings = {path: each for path, each in table.fixed.items() if part_of(path) == "frontends"}
-    base = {"bench": about["bench"], **about["configuration"], **flat_configuration({CCL: about.get(CCL, {})})}
-    base |= {**DEFAULT_SETTINGS, **settings}
+    settings = {path: content for path, content in table.fixed.items() if part_of(path) == "frontends"}
+    common = {**flat_configuration({CCL: about.get(CCL, {})}), **DEFAULT_SETTINGS, **settings}
     for row in table.rows:
+        machine = about[MACHINES][row[MACHINE]] if MACHINE in table.axes else about["configuration"]
+        base = {"bench": about["bench"], **machine, **common}
         params, changed = (json.loads(str(row.get(name) or "{}")) for name in JSON_COLUMNS)
         axes = {axis: row[axis] for axis in table.axes}
         yield ResultFigures(_plain({**base, **axes, **changed, **_of_bench(params)}), row)

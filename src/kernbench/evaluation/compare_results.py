@@ -108,11 +108,28 @@ class Move:
 
 
 @value
+class ColumnPair:
+    """The numbers of a derived column on both sides of a pair; None if a side has no number."""
+
+    name: str
+    a: float | None
+    b: float | None
+
+    @property
+    def share(self) -> float | None:
+        """The increase from A to B, as a share of A; None without two numbers, or if A is 0."""
+        return None if self.a is None or self.b is None or not self.a else (self.b - self.a) / abs(self.a)
+
+    def __str__(self) -> str:
+        return f"{self.name} {_say_number(self.a)} → {_say_number(self.b)}"
+
+
+@value
 class Pair:
     """The results of both sides at a point: times, main launches, bottlenecks and verdicts.
 
     ``of``: the subject of the bounds, which is the main launch, or the run if the main launches differ. ``moves``:
-    changed stages of the critical path; empty without critical paths.
+    changed stages of the critical path; empty without critical paths. ``columns``: derived columns of both sides.
     """
 
     where: tuple[tuple[str, Any], ...]
@@ -125,6 +142,7 @@ class Pair:
     verdicts: tuple[str, str]
     run_verdicts: tuple[str, str]
     moves: tuple[Move, ...]
+    columns: tuple[ColumnPair, ...]
 
     @property
     def same_launch(self) -> bool:
@@ -183,7 +201,8 @@ def compare_results(a: ResultFile, b: ResultFile) -> ResultComparison:
     good = [(one, other) for one, other in matched if one.ok and other.ok]
     if not good:
         raise InputError(f"{a.name} and {b.name}: every point that both have failed on one side")
-    pairs = tuple(_pair(axes, one, other) for one, other in good)
+    columns = _common_columns(a.columns, b.columns)
+    pairs = tuple(_pair(axes, columns, one, other) for one, other in good)
     differing = find_differing(good)
     stages = _stages(good)
     return ResultComparison(
@@ -199,7 +218,7 @@ def compare_results(a: ResultFile, b: ResultFile) -> ResultComparison:
         moves=_find_moves(stages),
         busy=_busy(good),
         figures=_compare_figures(good),
-        unsaid=tuple(_unsaid(good)),
+        unsaid=(*_unsaid(good), *_say_other_columns(a.columns, b.columns)),
         machines=say_machines(*zip(*good, strict=True)) if sum(d.of_machine for d in differing) > MOST_NAMED else "",
     )
 
@@ -255,7 +274,7 @@ def _by_key(file: ResultFile, axes: Sequence[str]) -> dict[str, ResultFigures]:
     return {json.dumps([each.configuration.get(axis) for axis in axes]): each for each in file.results}
 
 
-def _pair(axes: Sequence[str], a: ResultFigures, b: ResultFigures) -> Pair:
+def _pair(axes: Sequence[str], columns: Sequence[str], a: ResultFigures, b: ResultFigures) -> Pair:
     def texts(column: str, missing: str = "") -> tuple[str, str]:
         return a.text(column) or missing, b.text(column) or missing
 
@@ -272,7 +291,33 @@ def _pair(axes: Sequence[str], a: ResultFigures, b: ResultFigures) -> Pair:
         verdicts=texts("launch.verdict"),
         run_verdicts=texts("run.verdict"),
         moves=_find_moves(_stages([(a, b)])),
+        columns=_pair_columns(columns, a, b),
     )
+
+
+def _common_columns(a: Mapping[str, str], b: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the derived columns with the same expression on both sides. ``a``, ``b``: the expressions by name."""
+    return tuple(name for name, expression in a.items() if b.get(name) == expression)
+
+
+def _say_other_columns(a: Mapping[str, str], b: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence for each derived column that only one side has, or that has two expressions."""
+    for name in dict.fromkeys([*a, *b]):
+        if name not in a or name not in b:
+            lacking, having = ("B", "A") if name in a else ("A", "B")
+            yield f"{lacking} lacks column {name}, which {having} has: not compared"
+        elif a[name] != b[name]:
+            yield f"column {name} is {a[name]} in A and {b[name]} in B: not compared"
+
+
+def _pair_columns(names: Iterable[str], a: ResultFigures, b: ResultFigures) -> tuple[ColumnPair, ...]:
+    """Return the numbers of the columns ``names`` on both sides."""
+    return tuple(ColumnPair(name, _number_in(a, name), _number_in(b, name)) for name in names)
+
+
+def _number_in(figures: ResultFigures, name: str) -> float | None:
+    cell = figures.row.get(name)
+    return float(cell) if isinstance(cell, int | float) else None
 
 
 def _change(name: str, a: ResultFigures, b: ResultFigures, column: str) -> Change:
@@ -404,6 +449,9 @@ def _say_parts(found: ResultComparison) -> Iterator[str]:
     if found.unused:
         yield f"not used by this bench: {', '.join(found.unused)}"
     yield "; ".join([f"latency: {RUN} {_say_change(found.time)}", *_say_launch(found)])
+    columns = _say_columns([pair.columns for pair in found.pairs])
+    if columns:
+        yield f"columns: {columns}"
     for group in found.groups:
         if NOTHING not in group.bounds:
             points = f" at {group.pairs} point{'s' * (group.pairs > 1)}" if len(found.pairs) > 1 else ""
@@ -429,3 +477,24 @@ def _say_launch(found: ResultComparison) -> Iterator[str]:
 
 def _say_change(change: Change) -> str:
     return f"{ns_text(change.a_ns)} → {ns_text(change.b_ns)} ns ({change.share_text})"
+
+
+def _say_columns(pairs: Sequence[Sequence[ColumnPair]]) -> str:
+    """Return a sentence about the changes of all columns over all pairs; empty without columns."""
+    return "; ".join(_say_column(column) for column in zip(*pairs, strict=True))
+
+
+def _say_column(numbers: Sequence[ColumnPair]) -> str:
+    """Return the change of a column: its numbers for one pair, else the range of its changes."""
+    shares = [pair.share for pair in numbers if pair.share is not None]
+    change = "no change to compare"
+    if shares:
+        least, most = (f"{share:+.1%}" for share in (min(shares), max(shares)))
+        change = "as before" if not any(shares) else least if least == most else f"{least} to {most}"
+    return f"{numbers[0]} ({change})" if len(numbers) == 1 else f"{numbers[0].name} {change}"
+
+
+def _say_number(number: float | None) -> str:
+    if number is None:
+        return "nothing"
+    return f"{number:,.0f}" if abs(number) >= 1e5 else f"{number:,.5g}"

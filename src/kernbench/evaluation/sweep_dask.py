@@ -28,7 +28,7 @@ class DaskWorkers:
     @property
     def slots(self) -> int:
         """The number of chunks that keeps all workers busy. Workers may join and leave."""
-        threads = sum(int(each) for each in self._client.nthreads().values())
+        threads = sum(int(count) for count in self._client.nthreads().values())
         return CHUNKS_PER_THREAD * max(1, threads)
 
     def submit(self, chunk: PointChunk) -> Chunked:

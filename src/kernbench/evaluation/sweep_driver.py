@@ -26,7 +26,7 @@ from kernbench.common.errors import KernbenchError, RunError
 from kernbench.common.values import state, value
 from kernbench.evaluation.sweep_journal import Journal
 from kernbench.evaluation.sweep_measure import LOST, OK
-from kernbench.evaluation.sweep_plan import SweepPlan
+from kernbench.evaluation.sweep_plan import BaseMachine, SweepPlan
 from kernbench.evaluation.sweep_point import PointChunk, PointJob, PointOutcome, SweepJob, run_chunk
 from kernbench.evaluation.sweep_processes import hidden_main, worker_context
 
@@ -52,12 +52,12 @@ class ChunkWorkers(Protocol):
 
 @value
 class SweepProgress:
-    """The progress of a sweep. ``found``: number of points that earlier runs of a resumed sweep finished."""
+    """The progress of a sweep. ``resumed``: number of points that earlier runs of a resumed sweep finished."""
 
     points: int
     finished: int
     failed: int
-    found: int
+    resumed: int
     elapsed_s: float = 0.0
 
     @property
@@ -66,13 +66,13 @@ class SweepProgress:
         return self.finished / self.points
 
     def __str__(self) -> str:
-        width, done = len(str(self.points)), self.finished - self.found
+        width, done = len(str(self.points)), self.finished - self.resumed
         parts = [f"{self.failed} failed"] if self.failed else []
         parts.append(f"{self.elapsed_s:.0f} s")
         if done and self.finished < self.points:
             parts.append(f"about {self.elapsed_s / done * (self.points - self.finished):.0f} s left")
-        elif self.found and not done:
-            parts.append(f"{self.found} were finished before")
+        elif self.resumed and not done:
+            parts.append(f"{self.resumed} were finished before")
         return f"[{self.finished:>{width}}/{self.points}] {', '.join(parts)}"
 
 
@@ -85,60 +85,75 @@ def run_sweep(
 
 @state
 class _SweepRun:
-    """A running sweep. ``waiting``: points to run, by machine. ``suspects``: points of dead workers, run alone."""
+    """A running sweep. ``waiting``: points to run, by machine. ``suspects``: points of dead workers, run alone.
+
+    ``resumed``: the number of points that earlier runs finished.
+    """
 
     plan: SweepPlan
     journal: Journal
     workers: ChunkWorkers
     on_progress: Callable[[SweepProgress], None]
-    waiting: deque[PointJob] = field(default_factory=deque)
+    waiting: deque[tuple[SweepJob, PointJob]] = field(default_factory=deque)
     suspects: deque[PointChunk] = field(default_factory=deque)
     under_way: dict[Chunked, PointChunk] = field(default_factory=dict)
-    found: int = 0
+    resumed: int = 0
     failed: int = 0
     began: float = field(default_factory=time.monotonic)
     cpu_s_per_point: float = math.inf
 
     def run(self) -> None:
-        self.found = len(self.journal.finished)
+        self.resumed = len(self.journal.finished)
         self.failed = _failures(self.journal.finished.values())
-        job = self._job()
         self._gather()
-        self._tell()
+        self._report()
         while self.waiting or self.suspects or self.under_way:
-            self._hand_out(job)
+            self._hand_out()
             done, _ = wait(self.under_way, return_when=FIRST_COMPLETED)
             self._take(done)
-            self._tell()
+            self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         elapsed_s = time.monotonic() - self.began
         finished = len(self.journal.finished)
-        self.on_progress(SweepProgress(self.plan.n_points, finished, self.failed, self.found, elapsed_s))
+        self.on_progress(SweepProgress(self.plan.n_points, finished, self.failed, self.resumed, elapsed_s))
 
-    def _job(self) -> SweepJob:
+    def _job(self, machine: BaseMachine) -> SweepJob:
         plan = self.plan
-        program, configuration = plan.request.program, plan.configuration()
-        function = plan.bench if program.bench is None and program.script is None else None
-        return SweepJob(request=plan.request, base=plan.base, configuration=configuration, bench=function)
+        program = plan.request.program
+        return SweepJob(
+            request=plan.request,
+            base=machine.document,
+            configuration=machine.configuration,
+            bench=plan.bench if program.bench is None and program.script is None else None,
+        )
 
     def _gather(self) -> None:
         plan = self.plan
-        missing = [point for point in plan.points() if point.index not in self.journal.finished]
-        jobs = [PointJob(point.index, plan.changes(point)) for point in missing]
-        self.waiting.extend(sorted(jobs, key=attrgetter("changes.machine")))
+        by_base: dict[str, list[PointJob]] = {name: [] for name in plan.machines}
+        for point in plan.points():
+            if point.index not in self.journal.finished:
+                by_base[plan.base_name(point)].append(PointJob(point.index, plan.changes(point)))
+        for name, points in by_base.items():
+            job = self._job(plan.machines[name])
+            self.waiting.extend((job, point) for point in sorted(points, key=attrgetter("changes.machine")))
 
-    def _hand_out(self, job: SweepJob) -> None:
+    def _hand_out(self) -> None:
         """Submit work to idle workers. A suspect runs alone, to identify the point that kills its worker."""
         if self.suspects:
             if not self.under_way:
                 self._submit(self.suspects.popleft())
             return
         while self.waiting and len(self.under_way) < self.workers.slots:
-            self._submit(self._next_chunk(job))
+            self._submit(self._next_chunk())
 
-    def _next_chunk(self, job: SweepJob) -> PointChunk:
-        return PointChunk(job, tuple(self.waiting.popleft() for _ in range(self._size())))
+    def _next_chunk(self) -> PointChunk:
+        """Return the next points of one base machine."""
+        size, (job, first) = self._size(), self.waiting.popleft()
+        points = [first]
+        while len(points) < size and self.waiting[0][0] is job:
+            points.append(self.waiting.popleft()[1])
+        return PointChunk(job, tuple(points))
 
     def _size(self) -> int:
         """Return the number of points of the next chunk: one before the first timing, few near the end of the sweep."""

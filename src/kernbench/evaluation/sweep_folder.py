@@ -33,6 +33,16 @@ def pictures_in(folder: Path) -> set[Path]:
     return {path for kind in get_args(PlotKind) for path in folder.glob(f"[0-9]*_{kind.replace('-', '_')}.png")}
 
 
+def machine_file(number: int) -> str:
+    """Return the name of the file of a machine of the axis ``machine``; ``number`` counts from 1."""
+    return f"topology.{number}.resolved.yaml"
+
+
+def machine_files_in(folder: Path) -> set[Path]:
+    """Return the files of machines of the axis ``machine`` in ``folder``."""
+    return set(folder.glob("topology.[0-9]*.resolved.yaml"))
+
+
 def open_journal(
     folder: Path, identity: Mapping[str, Any], n_points: int, *, resume: bool = False, force: bool = False
 ) -> Journal:
@@ -66,7 +76,7 @@ def _results_in(folder: Path) -> Iterator[str]:
     """Yield the names of files that a finished sweep would overwrite or remove."""
     files = (TABLE_FILE, WALL_FILE, PROVENANCE_FILE, CONFIGURATION_FILE)
     yield from (name for name in files if (folder / name).exists())
-    yield from sorted(path.name for path in pictures_in(folder))
+    yield from sorted(path.name for path in pictures_in(folder) | machine_files_in(folder))
 
 
 def _content(state: JournalState | None) -> str:

@@ -34,7 +34,7 @@ GRID = "grid"
 # The digest of the complete "configuration".
 MACHINE = "machine"
 # Sections that are compared by parameter, with the prefix of their paths.
-_SECTIONS: Mapping[str, str] = {"configuration": "", "set": "set ", "ccl": "ccl."}
+_SECTIONS: Mapping[str, str] = {"configuration": "", "set": "set ", "ccl": "ccl.", "machines": "machine "}
 LONGEST_VALUE = 80
 MOST_VALUES = 8
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from kernbench.ccl.config import CclConfig
 from kernbench.ccl.loading import LOCAL_FILE as LOCAL_CCL
 from kernbench.ccl.loading import load_ccl_config
-from kernbench.common.complaints import Complaint, one_of
+from kernbench.common.complaints import Complaint, one_of, show
 from kernbench.common.config import Document, apply_overrides, check, load_document, path_of, problems_of, report
 from kernbench.common.errors import (
     BenchError,
@@ -30,9 +30,11 @@ from kernbench.common.errors import (
 from kernbench.common.values import state, value
 from kernbench.common.yaml_document import YamlPlace
 from kernbench.di.registry import REGISTRY
+from kernbench.evaluation.sweep_columns import families_of, find_column_errors, make_scope
 from kernbench.evaluation.sweep_measure import list_columns
-from kernbench.evaluation.sweep_plan import SweepPlan, as_override
+from kernbench.evaluation.sweep_plan import BASE, BaseMachine, SweepPlan, as_override
 from kernbench.evaluation.sweep_spec import (
+    MACHINE,
     AxisValue,
     Plot,
     SweepDraft,
@@ -59,13 +61,21 @@ from kernbench.topology.builder import compile_topology, is_machine_name, machin
 from kernbench.topology.spec import TopologySpec
 
 
-def plan_complaints(draft: SweepDraft, bench: Bench | None, base: Document | None) -> Iterator[Complaint]:
-    """Yield all errors of the readable entries. ``bench``, ``base``: None if they could not be loaded."""
+def plan_complaints(
+    draft: SweepDraft, bench: Bench | None, bases: Mapping[str, Document], machines: Mapping[str, BaseMachine] | None
+) -> Iterator[Complaint]:
+    """Yield all errors of the readable entries.
+
+    ``bases``: the machine files that could be read, by name. ``bench`` and ``machines`` are None if they could not be
+    loaded.
+    """
     yield from _device_complaints(draft)
     for at, plot in enumerate(draft.plots):
         if plot is not None:
             yield from _column_complaints(at, plot, draft)
-    yield from _Checker(draft, bench, base).complaints()
+    yield from _Checker(draft, bench, bases).complaints()
+    configurations = None if machines is None else [machine.configuration for machine in machines.values()]
+    yield from find_column_errors(draft, make_scope(draft, bench, configurations))
 
 
 def _device_complaints(draft: SweepDraft) -> Iterator[Complaint]:
@@ -76,30 +86,28 @@ def _device_complaints(draft: SweepDraft) -> Iterator[Complaint]:
 
 
 def _column_complaints(at: int, plot: Plot, draft: SweepDraft) -> Iterator[Complaint]:
-    numeric = [name for name, kind in list_columns().items() if kind is not str]
+    numeric = [*(name for name, kind in list_columns().items() if kind is not str), *draft.columns]
     for key, name in (("value", plot.value), ("cost", plot.cost)):
         if name is None or (plot.kind == "heat-map" and name in BOUNDS):
             continue
         if name not in numeric and name not in draft.grid:
             hint = close_to(name, [*numeric, *draft.grid])
-            there = f"there are the axes, and {one_of(families_of(numeric))}"
-            yield Complaint(("plots", at, key), f"{name!r} is no numeric column; {hint}{there}")
+            names = f"there are the axes, and {one_of(families_of(numeric))}"
+            yield Complaint(("plots", at, key), f"{name!r} is no numeric column; {hint}{names}")
         elif not is_numeric(draft.grid.get(name, ())):
             yield Complaint(("plots", at, key), f"the values of {name} are no numbers")
 
 
-def families_of(columns: Iterable[str]) -> list[str]:
-    """Return column names in a short form: ``phase.*`` for all columns with this prefix."""
-    return list(dict.fromkeys(f"{name.partition('.')[0]}.*" if "." in name else name for name in columns))
-
-
 @value
 class _Checker:
-    """Finds values that no point can use. Each axis is checked with the other axes at either end."""
+    """Finds values that no point of a machine can use. Each axis is checked with the other axes at either end.
+
+    ``bases``: the base machines by name.
+    """
 
     draft: SweepDraft
     bench: Bench | None
-    base: Document | None
+    bases: Mapping[str, Document]
 
     def complaints(self) -> Iterator[Complaint]:
         """Yield a complaint per invalid fixed value and per invalid axis."""
@@ -107,41 +115,53 @@ class _Checker:
             message = self._trouble(path, (fixed,))
             if message:
                 yield Complaint(("set", path), message)
-        for path, values in self.draft.axes.items():
+        for path, values in self.draft.changing_axes.items():
             message = self._trouble(path, values)
             if message:
                 yield Complaint(("grid", path), message)
 
     def _trouble(self, path: str, values: Iterable[AxisValue]) -> str:
+        """Describe the error of ``path`` if a machine allows no value. Return an empty text if each allows one."""
+        if part_of(path) != "machine":
+            return self._trouble_on(path, values, None)
+        messages = {name: self._trouble_on(path, values, base) for name, base in self.bases.items()}
+        refusing = [name for name, message in messages.items() if message]
+        if not refusing:
+            return ""
+        where = f" (machine {one_of(refusing)})" if len(refusing) < len(messages) else ""
+        return f"{messages[refusing[0]]}{where}"
+
+    def _trouble_on(self, path: str, values: Iterable[AxisValue], base: Document | None) -> str:
         """Describe the error of ``path`` if all values are invalid. Return an empty text if a value is valid."""
-        ends = [{other: values[at] for other, values in self.draft.axes.items()} for at in (0, -1)]
+        axes = self.draft.changing_axes
+        ends = [{axis: contents[at] for axis, contents in axes.items()} for at in (0, -1)]
         first = ""
-        for each in values:
+        for content in values:
             for end in ends:
-                found = self._problem_at(path, {**self.draft.fixed, **end, path: each})
-                if not found:
+                message = self._problem_at(path, {**self.draft.fixed, **end, path: content}, base)
+                if not message:
                     return ""
-                first = first or found
+                first = first or message
         return first
 
-    def _problem_at(self, path: str, choices: Mapping[str, AxisValue]) -> str:
+    def _problem_at(self, path: str, choices: Mapping[str, AxisValue], base: Document | None) -> str:
         part = part_of(path)
-        texts = [as_override(each) for each in choices.items() if part_of(each[0]) == part]
+        texts = [as_override(choice) for choice in choices.items() if part_of(choice[0]) == part]
         try:
-            self._apply(part, texts)
+            self._apply(part, texts, base)
         except ConfigError as error:
             source = f"--set {as_override((path, choices[path]))}"
-            return next((each.message for each in error.problems if each.source == source), "")
+            return next((problem.message for problem in error.problems if problem.source == source), "")
         return ""
 
-    def _apply(self, part: OverrideTarget, texts: Sequence[str]) -> None:
+    def _apply(self, part: OverrideTarget, texts: Sequence[str], base: Document | None) -> None:
         """Raise ConfigError for values that the bench, a front end or the machine rejects."""
         if part == "frontends":
             frontend_settings(texts)
         elif part == "bench" and self.bench is not None:
             self.bench.make_params(texts)
-        elif part == "machine" and self.base is not None:
-            document = apply_overrides(self.base, texts)
+        elif part == "machine" and base is not None:
+            document = apply_overrides(base, texts)
             report(document, check(document, TopologySpec, context=REGISTRY).complaints)
 
 
@@ -181,15 +201,14 @@ def plan_document(
     draft = draft.without({complaint.path[:2] for complaint in loading.complaints})
     program = ProgramOptions() if bench is not None else _read_program(draft.program, path.parent)
     bench = loading.bench(program) if bench is None else bench
-    base = loading.machine(draft.topology, choices.machine.topology) if base is None else base
-    machine = None if base is None else loading.attempt(base.source, partial(compile_topology, base))
+    bases = loading.bases(draft, choices.machine.topology) if base is None else {BASE: base}
+    machines = loading.compile(bases) if bases else None
     collectives = loading.file("ccl", draft.ccl, _file_of(choices.machine.ccl), _load_ccl)
-    loading.complain(*plan_complaints(draft, bench, base))
+    loading.complain(*plan_complaints(draft, bench, bases, machines))
     loading.report()
     assert checked.value is not None, "a file without complaints has a value"
     assert bench is not None, "a sweep without complaints has a bench"
-    assert base is not None, "a sweep without complaints has a machine's file"
-    assert machine is not None, "a sweep without complaints has a machine"
+    assert machines is not None, "a sweep without complaints has its machines"
     assert collectives is not None, "a sweep without complaints has its collectives"
     spec = checked.value.model_copy(update={"fixed": dict(draft.fixed)})
     request = RunRequest(
@@ -199,7 +218,7 @@ def plan_document(
         observation=ObservationOptions(observe=spec.explain),
     )
     data = request.data.policy(bench=bench.data)
-    return SweepPlan(path.stem, spec, bench, request, base, machine, collectives, data)
+    return SweepPlan(path.stem, spec, bench, request, machines, collectives, data)
 
 
 def _read_program(entries: Mapping[str, Any], beside: Path) -> ProgramOptions:
@@ -223,31 +242,31 @@ def _file_of(path: CclSource) -> str | None:
 class _Loading:
     """A sweep file while it is loaded, and all its errors so far.
 
-    ``others``: errors on the command line and in the named files.
+    ``elsewhere``: errors on the command line and in the named files.
     """
 
     document: Document
     beside: Path
     complaints: list[Complaint]
-    others: list[Problem] = field(default_factory=list)
+    elsewhere: list[Problem] = field(default_factory=list)
 
-    def complain(self, *found: Complaint) -> None:
-        self.complaints += found
+    def complain(self, *complaints: Complaint) -> None:
+        self.complaints += complaints
 
     def report(self) -> None:
         """Raise ConfigError if there is any error."""
-        found = (*problems_of(self.document, self.complaints), *dict.fromkeys(self.others))
-        if found:
-            raise ConfigError(found)
+        problems = (*problems_of(self.document, self.complaints), *dict.fromkeys(self.elsewhere))
+        if problems:
+            raise ConfigError(problems)
 
     def attempt(self, source: str, action: Callable[[], T]) -> T | None:
         """Return the result of ``action`` on the file ``source``. If it fails, store its errors and return None."""
         try:
             return action()
         except ConfigError as error:
-            self.others += error.problems
+            self.elsewhere += error.problems
         except InputError as error:
-            self.others.append(Problem(source=source, line=0, column=0, path="", message=str(error)))
+            self.elsewhere.append(Problem(source=source, line=0, column=0, path="", message=str(error)))
         return None
 
     def with_overrides(self, draft: SweepDraft, overrides: Sequence[str]) -> SweepDraft:
@@ -260,7 +279,7 @@ class _Loading:
                 if name in draft.grid:
                     raise ValueError(f"the grid varies {name}")
             except ValueError as error:
-                self.others.append(Problem(source=source, line=0, column=0, path="", message=str(error)))
+                self.elsewhere.append(Problem(source=source, line=0, column=0, path="", message=str(error)))
                 continue
             fixed[name] = value
             marks = {**self.document.marks, ("set", name): YamlPlace(source, (0, 0), (0, 0))}
@@ -278,6 +297,40 @@ class _Loading:
             self.complain(Complaint(("bench" if program.script is None else "script",), str(error)))
             return None
         return bench
+
+    def bases(self, draft: SweepDraft, chosen: str | None) -> dict[str, Document]:
+        """Return the files of the base machines by name, without those that cannot be read.
+
+        ``chosen``: the machine of the command line.
+        """
+        if MACHINE not in draft.grid:
+            document = self.machine(draft.topology, chosen)
+            return {} if document is None else {BASE: document}
+        why = f"the grid varies {MACHINE}; give the machine in one place"
+        if draft.topology is not None:
+            self.complain(Complaint(("topology",), why, at_key=True))
+        if chosen is not None:
+            self.elsewhere.append(Problem(source="--topology", line=0, column=0, path="", message=why))
+        documents = {}
+        for at, content in enumerate(draft.grid[MACHINE]):
+            try:
+                file = _locate_machine(content, self.beside)
+            except InputError as error:
+                self.complain(Complaint(("grid", MACHINE, at), str(error)))
+                continue
+            document = self.attempt(file, partial(load_document, file))
+            if document is not None:
+                documents[str(content)] = document
+        return documents
+
+    def compile(self, bases: Mapping[str, Document]) -> dict[str, BaseMachine] | None:
+        """Compile the base machines; None if one is invalid."""
+        machines = {}
+        for name, document in bases.items():
+            topology = self.attempt(document.source, partial(compile_topology, document))
+            if topology is not None:
+                machines[name] = BaseMachine(document, topology)
+        return machines if len(machines) == len(bases) else None
 
     def machine(self, named: str | None, chosen: str | None) -> Document | None:
         """Load the machine of the command line, else of the sweep file: a packaged machine, or a file beside it."""
@@ -299,16 +352,31 @@ class _Loading:
         return self.attempt(chosen or key, partial(load, chosen))
 
 
+def _locate_machine(content: AxisValue, folder: Path) -> str:
+    """Return the file of a value of the axis ``machine``. ``folder``: the folder of the sweep file.
+
+    Raises InputError for a value that is no text, for an unknown name, and for a missing file.
+    """
+    if not isinstance(content, str):
+        raise InputError(f"found {show(content)}, must be the name of a packaged machine or a file")
+    if is_machine_name(content, folder):
+        return machine_file(content, folder)
+    file = folder / content
+    if not file.is_file():
+        raise InputError(f"{file}: no such file")
+    return str(file)
+
+
 def _choice(text: str) -> tuple[str, AxisValue]:
     """Split ``path=value`` and read the value as YAML. Raises ValueError, with the reason, for other texts."""
-    name, equals, given = (part.strip() for part in text.partition("="))
+    name, equals, content = (part.strip() for part in text.partition("="))
     path_of(name)
     if not equals:
         raise ValueError("no '='; write path=value, for example cube.hbm.slices=16")
     try:
-        value: AxisValue = apply_overrides(Document("--set", {}, {}), [f"value={given}"]).get(("value",))
+        value: AxisValue = apply_overrides(Document("--set", {}, {}), [f"value={content}"]).get(("value",))
     except ConfigError as error:
-        raise ValueError("; ".join(each.message for each in error.problems)) from error
+        raise ValueError("; ".join(problem.message for problem in error.problems)) from error
     why = why_not_stored(value)
     if why:
         raise ValueError(why)

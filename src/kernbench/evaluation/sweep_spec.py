@@ -6,6 +6,8 @@ grid:
   cube.components.hbm_ctrl.attrs.efficiency: [0.6, 0.7, 0.8, 0.9]
   bench.m: { start: 32, stop: 512, factor: 2 }
 
+columns: { macs_per_ns: bench.m * bench.k * bench.n / sim_ns }
+
 A draft contains the readable entries of a file, so that all errors of the file are reported at once.
 """
 
@@ -35,11 +37,17 @@ AxisValue: TypeAlias = (
 )
 GRID: Path = ("grid",)
 PROGRAM_KEYS = ("bench", "script", "args", "as_cuda")
+POINT = "point"
+"""The column with the number of a point"""
+MACHINE = "machine"
+"""The axis that chooses the base machine. Without it, the column with the digest of a point's machine"""
+DIGEST = "machine_digest"
+"""The column with the digest of a point's machine, if ``MACHINE`` is an axis"""
 PlotKind: TypeAlias = Literal["lines", "heat-map", "pareto"]
 _PLOT_KEYS: dict[PlotKind, tuple[str, ...]] = {
     "lines": ("x", "by", "value"),
     "heat-map": ("x", "y", "value"),
-    "pareto": ("cost", "value"),
+    "pareto": ("cost", "value", "largest"),
 }
 
 
@@ -53,22 +61,22 @@ class ValueRange(ConfigModel):
 
     @model_validator(mode="after")
     def _goes_up(self) -> ValueRange:
-        found = list(self._wrong())
-        if found:
-            raise Rejected(Complaint((key,) if key else (), message) for key, message in found)
+        errors = list(self._errors())
+        if errors:
+            raise Rejected(Complaint((key,) if key else (), message) for key, message in errors)
         return self
 
-    def _wrong(self) -> list[tuple[str, str]]:
+    def _errors(self) -> list[tuple[str, str]]:
         if (self.step is None) == (self.factor is None):
             return [("", "a range has either a step or a factor")]
-        found = [("stop", f"found {self.stop:g}, must be at least start, {self.start:g}")] * (self.stop < self.start)
+        errors = [("stop", f"found {self.stop:g}, must be at least start, {self.start:g}")] * (self.stop < self.start)
         if self.step is not None and self.step <= 0:
-            found.append(("step", f"found {self.step:g}, must be greater than 0"))
+            errors.append(("step", f"found {self.step:g}, must be greater than 0"))
         if self.factor is not None and self.factor <= 1:
-            found.append(("factor", f"found {self.factor:g}, must be greater than 1"))
+            errors.append(("factor", f"found {self.factor:g}, must be greater than 1"))
         if self.factor is not None and self.start <= 0:
-            found.append(("start", f"found {self.start:g}, must be greater than 0 where each is a multiple"))
-        return found
+            errors.append(("start", f"found {self.start:g}, must be greater than 0 where each is a multiple"))
+        return errors
 
     @property
     def count(self) -> int:
@@ -85,9 +93,10 @@ class ValueRange(ConfigModel):
         """
         if self.count > MOST_POINTS:
             return ()
-        whole = all(each is None or isinstance(each, int) for each in (self.start, self.stop, self.step, self.factor))
+        bounds = (self.start, self.stop, self.step, self.factor)
+        are_integers = all(bound is None or isinstance(bound, int) for bound in bounds)
         values = self._by_step(self.step) if self.step is not None else self._by_factor(self.factor or 2)
-        return tuple(int(value) if whole else float(value) for value in values)
+        return tuple(int(value) if are_integers else float(value) for value in values)
 
     def _by_step(self, step: float) -> Iterator[Fraction]:
         start = Fraction(_decimal(self.start))
@@ -119,20 +128,20 @@ def as_values(content: Any) -> Any:
         raise ValueError(f"found {show(content)}, must be a list of values or a range: {{start, stop, step or factor}}")
     if not content:
         raise ValueError("found an empty list, must have at least one value")
-    texts = [json.dumps(each, sort_keys=True, default=str) for each in content]
+    texts = [json.dumps(entry, sort_keys=True, default=str) for entry in content]
     first = {text: at for at, text in reversed(list(enumerate(texts)))}
     twice = [at for at, text in enumerate(texts) if first[text] < at]
     if twice:
         raise Rejected(Complaint((at,), f"{show(content[at])} is in the list twice") for at in twice)
-    wrong = [Complaint((at,), why) for at, value in enumerate(content) if (why := why_not_stored(value))]
-    if wrong:
-        raise Rejected(wrong)
+    complaints = [Complaint((at,), why) for at, value in enumerate(content) if (why := why_not_stored(value))]
+    if complaints:
+        raise Rejected(complaints)
     return tuple(content)
 
 
-def _length(given: Any, values: tuple[AxisValue, ...]) -> int:
+def _length(content: Any, values: tuple[AxisValue, ...]) -> int:
     """Return the number of values of an axis. ``values`` is empty if there are too many."""
-    return len(values) or (read_model(ValueRange, given).count if isinstance(given, dict) else 0)
+    return len(values) or (read_model(ValueRange, content).count if isinstance(content, dict) else 0)
 
 
 def why_not_stored(value: AxisValue) -> str:
@@ -141,8 +150,8 @@ def why_not_stored(value: AxisValue) -> str:
         return f"found {show(value)}, must be a finite number"
     if isinstance(value, int) and abs(value) > LARGEST:
         return f"found {show(value)}, must fit into 64 bits"
-    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return next(filter(None, map(why_not_stored, inside)), "")
+    entries = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return next(filter(None, map(why_not_stored, entries)), "")
 
 
 AxisValues = Annotated[tuple[Any, ...], BeforeValidator(as_values)]
@@ -152,8 +161,8 @@ class Plot(ConfigModel):
     """A picture of the results.
 
     ``lines``: column ``value`` over axis ``x``, with one curve per value of axis ``by``. ``heat-map``: ``value`` over
-    axes ``x`` and ``y``. ``pareto``: the points that no other point beats in both ``cost`` and ``value``; less is
-    better.
+    axes ``x`` and ``y``. ``pareto``: the points that no other point of equal work beats in both ``cost`` and ``value``.
+    Less is better; with ``largest``, more of ``value`` is better.
     """
 
     kind: PlotKind
@@ -162,6 +171,7 @@ class Plot(ConfigModel):
     by: str | None = None
     cost: str | None = None
     value: str = DEFAULT_VALUE
+    largest: bool = False
 
     @model_validator(mode="after")
     def _keys_of_kind(self) -> Plot:
@@ -182,9 +192,9 @@ class SweepSpec(ConfigModel):
     """A sweep. Paths of files are relative to the sweep file. ``topology`` and ``ccl`` default to the command line's.
 
     ``bench`` or ``script`` is the program: ``script`` is a whole file, run with ``args``, with PyTorch's device "cuda"
-    as the machine if ``as_cuda``.
-    ``sweep_draft`` has the rules between entries. ``explain``: record the critical path and the roofline of every
-    point, which adds about a third to the run time.
+    as the machine if ``as_cuda``. ``explain``: record the critical path and the roofline of every point, which adds
+    about a third to the run time. ``columns``: expressions of derived columns. ``work``: axes whose values are
+    different work; only points of equal work are compared. ``draft_complaints`` has the rules between entries.
     """
 
     bench: str | None = None
@@ -198,12 +208,14 @@ class SweepSpec(ConfigModel):
     explain: bool = True
     fixed: dict[str, Any] = Field(default_factory=dict, alias="set")
     grid: dict[str, AxisValues] = Field(min_length=1)
+    columns: dict[str, str] = Field(default_factory=dict)
+    work: tuple[str, ...] = ()
     plots: tuple[Plot, ...] | None = None
 
 
 def is_numeric(values: Iterable[AxisValue]) -> bool:
     """Return True if all values of an axis are numbers."""
-    return all(isinstance(each, int | float) and not isinstance(each, bool) for each in values)
+    return all(isinstance(number, int | float) and not isinstance(number, bool) for number in values)
 
 
 def short_name(path: str) -> str:
@@ -230,6 +242,8 @@ class SweepDraft:
     device: str
     fixed: Mapping[str, AxisValue]
     grid: Axes
+    columns: Mapping[str, str]
+    work: tuple[str, ...]
     plots: tuple[Plot | None, ...]
     n_points: int
 
@@ -238,20 +252,25 @@ class SweepDraft:
         """The readable axes."""
         return {path: values for path, values in self.grid.items() if values}
 
-    def without(self, wrong: Set[Path]) -> SweepDraft:
+    @property
+    def changing_axes(self) -> Axes:
+        """The readable axes except ``machine``: those that change a base machine, a bench or a front end."""
+        return {path: values for path, values in self.axes.items() if path != MACHINE}
+
+    def without(self, entries: Set[Path]) -> SweepDraft:
         """Return the draft without some entries of ``set``, and with some axes, or the complete grid, as unreadable."""
         return replace(
             self,
-            fixed={path: value for path, value in self.fixed.items() if ("set", path) not in wrong},
-            grid={path: () if {("grid", path), GRID} & wrong else values for path, values in self.grid.items()},
+            fixed={path: value for path, value in self.fixed.items() if ("set", path) not in entries},
+            grid={path: () if {("grid", path), GRID} & entries else values for path, values in self.grid.items()},
         )
 
 
 def read_draft(document: Document, complaints: Iterable[Complaint]) -> SweepDraft:
     """Return the draft of a file. ``complaints``: errors of its check against ``SweepSpec``."""
-    wrong = {complaint.path[:2] for complaint in complaints}
-    grid, fixed, plots = document.get(("grid",)), document.get(("set",)), document.get(("plots",))
-    axes = {path: as_values(given) for path, given in _items(grid) if ("grid", path) not in wrong}
+    unreadable = {complaint.path[:2] for complaint in complaints}
+    grid, fixed, plots, work = (document.get((key,)) for key in ("grid", "set", "plots", "work"))
+    axes = {path: as_values(content) for path, content in _items(grid) if ("grid", path) not in unreadable}
     return SweepDraft(
         program={key: content for key in PROGRAM_KEYS if (content := document.get((key,))) is not None},
         topology=_text(document, "topology"),
@@ -259,21 +278,23 @@ def read_draft(document: Document, complaints: Iterable[Complaint]) -> SweepDraf
         device=_text(document, "device") or DEFAULT_DEVICE,
         fixed=fixed if isinstance(fixed, dict) else {},
         grid={path: axes.get(path, ()) for path, _ in _items(grid)},
+        columns={name: text for name, text in _items(document.get(("columns",))) if isinstance(text, str)},
+        work=tuple(work) if isinstance(work, list) and all(isinstance(name, str) for name in work) else (),
         plots=tuple(
-            None if ("plots", at) in wrong else read_model(Plot, given)
-            for at, given in enumerate(plots if isinstance(plots, list) else ())
+            None if ("plots", at) in unreadable else read_model(Plot, content)
+            for at, content in enumerate(plots if isinstance(plots, list) else ())
         ),
         n_points=prod(_length(document.get((*GRID, path)), values) for path, values in axes.items()),
     )
 
 
 def _text(document: Document, key: str) -> str | None:
-    found = document.get((key,))
-    return found if isinstance(found, str) else None
+    content = document.get((key,))
+    return content if isinstance(content, str) else None
 
 
-def _items(found: Any) -> Iterable[tuple[str, Any]]:
-    return found.items() if isinstance(found, dict) else ()
+def _items(content: Any) -> Iterable[tuple[str, Any]]:
+    return content.items() if isinstance(content, dict) else ()
 
 
 def draft_complaints(draft: SweepDraft) -> Iterator[Complaint]:
@@ -293,6 +314,13 @@ def draft_complaints(draft: SweepDraft) -> Iterator[Complaint]:
         points = f"{draft.n_points:,}" if draft.n_points < 10**15 else f"about {Decimal(draft.n_points):.1e}"
         advice = "give fewer values, or make several sweeps of it"
         yield Complaint(GRID, f"the grid has {points} points, must be at most {MOST_POINTS:,}: {advice}", at_key=True)
+    if MACHINE in draft.fixed:
+        yield Complaint(("set", MACHINE), "topology chooses the machine of all points", at_key=True)
+    for at, name in enumerate(draft.work):
+        if draft.grid and name not in draft.grid:
+            yield Complaint(("work", at), _say_no_axis(name, tuple(draft.grid)))
+        elif name in draft.work[:at]:
+            yield Complaint(("work", at), f"{name!r} is in the list twice")
     for at, plot in enumerate(draft.plots):
         if plot is not None:
             yield from _plot_complaints(at, plot, tuple(draft.grid))
@@ -308,11 +336,14 @@ def _program_complaints(program: Mapping[str, Any]) -> Iterator[Complaint]:
             yield Complaint((key,), "only a script takes it", at_key=True)
 
 
+def _say_no_axis(name: str, axes: tuple[str, ...]) -> str:
+    return f"{name!r} is no axis; {close_to(name, axes)}the grid has {one_of(axes)}"
+
+
 def _plot_complaints(at: int, plot: Plot, axes: tuple[str, ...]) -> Iterator[Complaint]:
     for key, name in (("x", plot.x), ("y", plot.y), ("by", plot.by)):
         if name is not None and name not in axes:
-            message = f"{name!r} is no axis; {close_to(name, axes)}the grid has {one_of(axes)}"
-            yield Complaint(("plots", at, key), message)
+            yield Complaint(("plots", at, key), _say_no_axis(name, axes))
     if plot.kind == "heat-map" and len(axes) < 2:
         yield Complaint(("plots", at), "a heat-map needs two axes, the grid has one")
 

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,13 +19,14 @@ from kernbench.common.complaints import one_line, one_of, show
 from kernbench.common.errors import InputError, UnreadableFileError
 from kernbench.common.files import check_input, parse_json, replacing
 from kernbench.common.values import value
+from kernbench.evaluation.sweep_columns import SECTION
 from kernbench.evaluation.sweep_measure import OK, STATUSES, PointRow, list_columns
-from kernbench.evaluation.sweep_plan import SweepPlan
+from kernbench.evaluation.sweep_plan import MACHINES, WORK, SweepPlan
 from kernbench.evaluation.sweep_point import PointOutcome
-from kernbench.evaluation.sweep_spec import AxisValue
+from kernbench.evaluation.sweep_spec import DIGEST, MACHINE, POINT, AxisValue
+from kernbench.result.columns import Cell
 
 TABLE_FILE = "sweep.parquet"
-POINT = "point"
 CELL_TYPES = (str, int, float, bool)
 
 
@@ -50,9 +51,19 @@ class SweepTable:
     @property
     def grid(self) -> Mapping[str, tuple[AxisValue, ...]]:
         """The values of each axis. If the table stores no grid, they are collected from the rows."""
-        given = self.about.get("grid", {})
-        seen = ((axis, dict.fromkeys(row[axis] for row in self.rows)) for axis in self.axes)
-        return {axis: tuple(given.get(axis, values)) for axis, values in seen}
+        stored = self.about.get("grid", {})
+        cells = ((axis, dict.fromkeys(row[axis] for row in self.rows)) for axis in self.axes)
+        return {axis: tuple(stored.get(axis, values)) for axis, values in cells}
+
+    @property
+    def derived(self) -> Mapping[str, str]:
+        """The expressions of the derived columns by name."""
+        return dict(self.about.get(SECTION, {}))
+
+    @property
+    def work(self) -> tuple[str, ...]:
+        """The axes whose values are different work."""
+        return tuple(self.about.get(WORK, ()))
 
     @property
     def fixed(self) -> Mapping[str, AxisValue]:
@@ -68,11 +79,26 @@ class SweepTable:
 def sweep_table(plan: SweepPlan, outcomes: Mapping[int, PointOutcome]) -> SweepTable:
     """Return the table of a sweep whose points are all finished."""
     kinds = {path: kind_of(values) for path, values in plan.axes.items()}
+    derived = plan.derived_columns()
+    machines = {name: machine.configuration for name, machine in plan.machines.items()}
     rows = []
     for point in plan.points():
         axes: PointRow = {path: _cell(value, kinds[path]) for path, value in point.values}
-        rows.append({POINT: point.index, **axes, **outcomes[point.index].row})
-    return SweepTable(tuple(plan.axes), tuple(rows), plan.identity())
+        measured = {POINT: point.index, **outcomes[point.index].row}
+        if MACHINE in axes and MACHINE in measured:
+            measured[DIGEST] = measured.pop(MACHINE)
+        cells = derived.cells_of(measured, dict(point.values), machines[plan.base_name(point)])
+        rows.append({POINT: point.index, **axes, **measured, **cells})
+    return SweepTable(tuple(plan.axes), tuple(rows), plan.about())
+
+
+def column_types(axes: Mapping[str, type], derived: Iterable[str]) -> dict[str, type]:
+    """Return all columns that a table can have, in order, with their types. ``axes``: the types of the axes.
+
+    If the machine is an axis, the column with the digest has the name ``DIGEST``.
+    """
+    measured = {DIGEST if name == MACHINE and MACHINE in axes else name: kind for name, kind in list_columns().items()}
+    return {POINT: int, **axes, **measured, **dict.fromkeys(derived, float)}
 
 
 def kind_of(values: Iterable[object]) -> type:
@@ -114,12 +140,38 @@ class FailureGroup:
 
 def failure_groups(rows: Iterable[PointRow]) -> tuple[FailureGroup, ...]:
     """Group the failures in ``rows``, the largest group first."""
-    found: dict[tuple[str, str], list[PointRow]] = {}
+    failures: dict[tuple[str, str], list[PointRow]] = {}
     for row in rows:
         if row["status"] != OK:
-            found.setdefault((str(row["status"]), str(row.get("error") or "")), []).append(row)
-    groups = (FailureGroup(status, error, tuple(own)) for (status, error), own in found.items())
+            failures.setdefault((str(row["status"]), str(row.get("error") or "")), []).append(row)
+    groups = (FailureGroup(status, error, tuple(members)) for (status, error), members in failures.items())
     return tuple(sorted(groups, key=lambda group: -len(group.rows)))
+
+
+WorkValues: TypeAlias = tuple[Cell, ...]
+"""The values of a point on the axes of work, which name different work, such as the batch"""
+
+
+def group_by_work(rows: Iterable[PointRow], work: Sequence[str]) -> dict[WorkValues, list[PointRow]]:
+    """Group rows by their values on the axes ``work``, in the order of the rows."""
+    groups: dict[WorkValues, list[PointRow]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[axis] for axis in work), []).append(row)
+    return groups
+
+
+def number_in(row: PointRow, column: str) -> float | None:
+    """Return the number in a column of a successful row; None without a number."""
+    cell = row.get(column)
+    is_number = isinstance(cell, int | float) and not isinstance(cell, bool)
+    return float(cell) if row["status"] == OK and is_number and cell is not None else None
+
+
+def best_rows(rows: Iterable[PointRow], work: Sequence[str], column: str, *, largest: bool = False) -> list[PointRow]:
+    """Return the row with the smallest, or ``largest``, number in a column, for each work that has such a row."""
+    choose = max if largest else min
+    groups = group_by_work((row for row in rows if number_in(row, column) is not None), work)
+    return [choose(group, key=lambda row: number_in(row, column) or 0.0) for group in groups.values()]
 
 
 _METADATA = b"kernbench.sweep"
@@ -134,9 +186,9 @@ JSON_COLUMNS = ("params", "changed")
 
 def write_sweep_table(table: SweepTable, path: Path) -> None:
     """Write the Parquet file, without empty columns. Equal tables give identical files."""
-    kinds = {POINT: int, **{axis: kind_of([row[axis] for row in table.rows]) for axis in table.axes}, **list_columns()}
-    there = set(table.columns)
-    fields = [(name, _TYPES[kind]) for name, kind in kinds.items() if name in there]
+    kinds = column_types({axis: kind_of([row[axis] for row in table.rows]) for axis in table.axes}, table.derived)
+    filled = set(table.columns)
+    fields = [(name, _TYPES[kind]) for name, kind in kinds.items() if name in filled]
     about = json.dumps({"axes": table.axes, **table.about}, sort_keys=True)
     schema = pa.schema(fields, metadata={_METADATA: about.encode()})
     with replacing(path) as temporary:
@@ -149,10 +201,10 @@ def read_sweep_table(path: Path) -> SweepTable:
         check_input(path, most=None)
         # Pass an open file. From a name, Arrow would read all files of a folder, and columns from a '=' in it.
         with path.open("rb") as file:
-            found = pq.ParquetFile(file).read()
-        about = _about(found.schema)
-        _check_columns(found.schema, about)
-        rows = found.to_pylist()
+            content = pq.ParquetFile(file).read()
+        about = _about(content.schema)
+        _check_columns(content.schema, about)
+        rows = content.to_pylist()
         _check_rows(rows, about)
         return SweepTable(tuple(about.pop("axes")), tuple(rows), about)
     except UnreadableFileError as error:
@@ -170,15 +222,23 @@ def _about(schema: pa.Schema) -> dict[str, Any]:
     text = (schema.metadata or {}).get(_METADATA)
     if text is None:
         raise ValueError(f"its schema has no metadata {_METADATA.decode()!r}")
-    found = parse_json(text)
-    if not isinstance(found, dict):
-        raise ValueError(f"its metadata are {show(found)}, must be a mapping")
+    about = parse_json(text)
+    if not isinstance(about, dict):
+        raise ValueError(f"its metadata are {show(about)}, must be a mapping")
     for key, kind in _ABOUT.items():
-        if not isinstance(found.get(key), kind):
-            raise ValueError(f"its metadata have {show(found.get(key))} as {key}, must be a {_KINDS[kind]}")
-    if not all(isinstance(each, str) for each in found["axes"]):
-        raise ValueError(f"its metadata have {show(found['axes'])} as axes, must be names")
-    return found
+        if not isinstance(about.get(key), kind):
+            raise ValueError(f"its metadata have {show(about.get(key))} as {key}, must be a {_KINDS[kind]}")
+    if not all(isinstance(axis, str) for axis in about["axes"]):
+        raise ValueError(f"its metadata have {show(about['axes'])} as axes, must be names")
+    derived, work = about.get(SECTION, {}), about.get(WORK, [])
+    if not isinstance(derived, dict) or not all(isinstance(text, str) for text in derived.values()):
+        raise ValueError(f"its metadata have {show(derived)} as {SECTION}, must be a mapping of names to texts")
+    if not isinstance(work, list) or not all(name in about["axes"] for name in work):
+        raise ValueError(f"its metadata have {show(work)} as {WORK}, must be names of axes")
+    machines = about.get(MACHINES, {})
+    if not isinstance(machines, dict) or not all(isinstance(paths, dict) for paths in machines.values()):
+        raise ValueError(f"its metadata have {show(machines)} as {MACHINES}, must be mappings by name")
+    return about
 
 
 def _check_columns(schema: pa.Schema, about: Mapping[str, Any]) -> None:
@@ -187,7 +247,7 @@ def _check_columns(schema: pa.Schema, about: Mapping[str, Any]) -> None:
     for name in dict.fromkeys([*needed, *schema.names]):
         if schema.names.count(name) != 1:
             raise ValueError(f"column {show(name)} exists {schema.names.count(name)} times, must exist once")
-    for name, kind in {POINT: int, **list_columns()}.items():
+    for name, kind in {**column_types({}, about.get(SECTION, {})), DIGEST: str}.items():
         if name in schema.names and schema.field(name).type != _TYPES[kind]:
             raise ValueError(f"column {name!r} is of type {schema.field(name).type}, must be {_TYPES[kind]}")
     for name in about["axes"]:
@@ -207,6 +267,8 @@ def _check_rows(rows: Sequence[PointRow], about: Mapping[str, Any]) -> None:
 
 def _wrong(row: PointRow, about: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"{axis} is empty" for axis in about["axes"] if row[axis] is None)
+    if MACHINE in about["axes"] and row[MACHINE] not in about.get(MACHINES, {}):
+        yield f"{MACHINE} is {show(row[MACHINE])}, which is not among the machines of its metadata"
     status, sim_ns = row["status"], row.get("sim_ns")
     if status not in STATUSES:
         yield f"status is {show(status)}, must be one of: {one_of(STATUSES)}"

@@ -42,12 +42,12 @@ class SideBySide:
 
     a: ResultFile
     b: ResultFile
-    found: ResultComparison
+    comparison: ResultComparison
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """The changes and their causes, in sentences."""
-        return verdict(self.found)
+        return verdict(self.comparison)
 
     @property
     def verdict(self) -> str:
@@ -57,7 +57,7 @@ class SideBySide:
     @property
     def pairs(self) -> Table[Pair]:
         """The pairs of results at the same points. The terminal shows those that changed most."""
-        rows = self.found.pairs
+        rows = self.comparison.pairs
         axes = [path.rpartition(".")[2] for path, _ in rows[0].where]
         launch = (number("launch A ns", _read_launch("a_ns")), number("launch B ns", _read_launch("b_ns")))
         columns: tuple[TableColumn[Pair], ...] = (
@@ -67,6 +67,7 @@ class SideBySide:
             TableColumn[Pair]("b_ns", "time of B", lambda pair: pair.time.b_ns).number("B ns", fixed_text),
             TableColumn("share", "the change, as a share of A", lambda pair: pair.time.share),
             number("change", lambda pair: pair.time.share_text),
+            TableColumn("columns", "the derived columns, from A to B", _say_columns),
             *(() if axes else launch),
             number("launch", lambda pair: pair.launch.share_text if pair.same_launch else "another"),
             TableColumn[Pair]("bound", "the bottleneck of the launch, on both sides", _say_bounds).words("bound by"),
@@ -83,7 +84,7 @@ class SideBySide:
         On the terminal, the stages of a sum that cancel out, or the parts of a single stage, follow it. Without a
         critical path, the terminal shows the changes of busy times.
         """
-        changes = self.found
+        changes = self.comparison
         title, moves = "Where the time moved  (critical path of the run, all points)", changes.moves
         if not changes.stages:
             title = "Busy time  (overlaps; observed runs have a critical path)"
@@ -105,9 +106,9 @@ class SideBySide:
             TableColumn[Differing]("path", "the parameter").words("parameter"),
             TableColumn[Differing]("a", "its values in A", lambda row: values_text(row.a)).words("A"),
             TableColumn[Differing]("b", "its values in B", lambda row: values_text(row.b)).words("B"),
-            *([words("not used by this bench", lambda row: row.unused)] if self.found.unused else []),
+            *([words("not used by this bench", lambda row: row.unused)] if self.comparison.unused else []),
         )
-        return Table("differing parameters", self.found.differing, columns, "Parameters that differ")
+        return Table("differing parameters", self.comparison.differing, columns, "Parameters that differ")
 
     @property
     def verdicts(self) -> Table[tuple[str, str, str]]:
@@ -116,7 +117,7 @@ class SideBySide:
         return Table("verdicts", tuple(self._list_verdicts()), columns, "Verdicts")
 
     def _list_verdicts(self) -> Iterator[tuple[str, str, str]]:
-        pair, *further = self.found.pairs
+        pair, *further = self.comparison.pairs
         if not further:
             for subject, names, both in (
                 ("run", ("", ""), pair.run_verdicts),
@@ -135,11 +136,11 @@ class SideBySide:
             TableColumn[Change]("b", "its average in B", lambda row: row.b_ns).number("B", "{:,.6g}".format),
             number("change", lambda row: row.share_text),
         )
-        return Table("figures", self.found.figures, columns, "Other figures  (averages over points)")
+        return Table("figures", self.comparison.figures, columns, "Other figures  (averages over points)")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document that ``kernbench compare --json`` prints."""
-        document = asdict(self.found)
+        document = asdict(self.comparison)
         document["pairs"] = [pair | {"where": dict(pair["where"])} for pair in document["pairs"]]
         return plain_document({"verdict": list(self.sentences), "a": self.a.name, "b": self.b.name, **document})
 
@@ -192,6 +193,10 @@ def _say_where(pair: Pair) -> str:
     return ", ".join(f"{path}={content}" for path, content in pair.where)
 
 
+def _say_columns(pair: Pair) -> str:
+    return "; ".join(map(str, pair.columns))
+
+
 def _say_bounds(pair: Pair) -> str:
     return " → ".join(dict.fromkeys(pair.bounds))
 
@@ -209,7 +214,7 @@ def _file_of(given: Comparable, name: str) -> ResultFile:
     if isinstance(given, Run):
         return take_run(given.bench, given.outcome)
     if isinstance(given, Sweep):
-        return take_table(given.name, given.found)
+        return take_table(given.name, given.results)
     if isinstance(given, str | os.PathLike):
         return read_compared(os.fspath(given))
     raise InputError(f"{name}: found {show(given)}, must be a run, a sweep, or the file of one")
