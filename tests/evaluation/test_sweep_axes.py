@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.text import Text
 
-from kernbench.evaluation.figure_style import PALETTE
 from kernbench.evaluation.sweep_axes import axis_text, mark_x, scale_y
 from kernbench.evaluation.sweep_loading import plan_sweep
 from kernbench.evaluation.sweep_results import draw_plots
 from kernbench.evaluation.sweep_table import SweepTable
+from kernbench.result.figure_style import PALETTE
 from kernbench.runtime_api.run_options import RunRequest
 
 

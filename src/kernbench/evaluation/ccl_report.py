@@ -21,8 +21,8 @@ from kernbench.evaluation.ccl_fabrics import INTERCUBE, AlgorithmName, Fabric
 from kernbench.evaluation.ccl_figures import draw_buffers, draw_control, draw_latency, draw_rings
 from kernbench.evaluation.ccl_results import CclSweep, CollectivePoint, SizeComparison
 from kernbench.evaluation.ccl_topology_figure import draw_topologies
-from kernbench.evaluation.figure_style import size_title
 from kernbench.evaluation.study_report import Drawing, StudyReport
+from kernbench.result.figure_style import size_title
 from kernbench.topology.grid import Grid
 
 MOST_DRAWN = 10_000

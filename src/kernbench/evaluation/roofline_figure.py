@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from kernbench.evaluation.figure_style import (
+from kernbench.observe.roofline_chart import ChartPoint, RooflineChart
+from kernbench.result.figure_style import (
     BLACK,
     BLUE,
     GREEN,
@@ -23,7 +24,6 @@ from kernbench.evaluation.figure_style import (
     save_figure,
     value_grid,
 )
-from kernbench.observe.roofline_chart import ChartPoint, RooflineChart
 from kernbench.topology import resources as of
 
 COLOURS = {of.HBM: BLUE, of.SRAM: GREEN, of.FETCH: ORANGE}

@@ -15,11 +15,11 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from kernbench.common.values import value
-from kernbench.evaluation.figure_style import INK
 from kernbench.evaluation.sweep_measure import OK, PointRow
 from kernbench.evaluation.sweep_names import Quantity, name_axis, name_column, name_derived
 from kernbench.evaluation.sweep_spec import AxisValue, is_numeric
 from kernbench.evaluation.sweep_table import SweepTable
+from kernbench.result.figure_style import INK
 from kernbench.result.run_columns import BOUNDS
 
 ValueGrid: TypeAlias = "np.ndarray[tuple[int, int], np.dtype[np.float64]]"

@@ -14,16 +14,6 @@ from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from kernbench.evaluation.figure_style import (
-    BLUE,
-    MARKERS,
-    MUTED,
-    PALETTE,
-    VERMILLION,
-    make_figure,
-    save_figure,
-    value_grid,
-)
 from kernbench.evaluation.outputs import PROVENANCE_FILE, provenance_of, write_csv, write_provenance, write_text
 from kernbench.evaluation.sweep_axes import (
     PLAIN,
@@ -63,6 +53,16 @@ from kernbench.evaluation.sweep_table import (
     sweep_table,
     walls,
     write_sweep_table,
+)
+from kernbench.result.figure_style import (
+    BLUE,
+    MARKERS,
+    MUTED,
+    PALETTE,
+    VERMILLION,
+    make_figure,
+    save_figure,
+    value_grid,
 )
 from kernbench.result.run_columns import BOUNDS
 

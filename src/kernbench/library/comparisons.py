@@ -150,8 +150,8 @@ class SideBySide:
         return "\n".join(line[:LINE] for line in (*sentences[:MOST_LINES], *more))
 
     def _repr_html_(self) -> str:
-        tables = (each for each in (self.pairs, self.stages, self.differing) if len(each))
-        return text_html(repr(self), *(each.to_html() for each in tables))
+        tables = (table for table in (self.pairs, self.stages, self.differing) if len(table))
+        return text_html(repr(self), *(table.to_html() for table in tables))
 
 
 _CHANGES: tuple[TableColumn[Change], ...] = (
@@ -210,11 +210,11 @@ def compare(a: Comparable, b: Comparable) -> SideBySide:
     return SideBySide(one, other, compare_results(one, other))
 
 
-def _file_of(given: Comparable, name: str) -> ResultFile:
-    if isinstance(given, Run):
-        return take_run(given.bench, given.outcome)
-    if isinstance(given, Sweep):
-        return take_table(given.name, given.results)
-    if isinstance(given, str | os.PathLike):
-        return read_compared(os.fspath(given))
-    raise InputError(f"{name}: found {show(given)}, must be a run, a sweep, or the file of one")
+def _file_of(results: Comparable, name: str) -> ResultFile:
+    if isinstance(results, Run):
+        return take_run(results.bench, results.outcome)
+    if isinstance(results, Sweep):
+        return take_table(results.name, results.results)
+    if isinstance(results, str | os.PathLike):
+        return read_compared(os.fspath(results))
+    raise InputError(f"{name}: found {show(results)}, must be a run, a sweep, or the file of one")

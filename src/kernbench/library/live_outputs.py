@@ -8,13 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from matplotlib import rc_context
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from kernbench.common.errors import InputError
 from kernbench.core.observed import Carries
-from kernbench.evaluation.figure_style import BLUE, INK, STYLE, VERMILLION, value_grid
 from kernbench.evaluation.roofline_figure import roofline_figure
 from kernbench.evaluation.timeline_figure import Bar, read_bars, timeline_figure
 from kernbench.observe.op_log_io import op_log_table
@@ -29,10 +26,6 @@ from kernbench.runtime_api.launch_report import LaunchSplit
 if TYPE_CHECKING:
     import pyarrow
 
-    from kernbench.result.explanation import Explanation
-
-MOST_LAUNCHES = 4
-
 
 def write_timeline(live: FinishedRun, path: Path, keep: TraceFilter | None = None) -> None:
     """Write the timeline of a run for Perfetto."""
@@ -44,7 +37,7 @@ def draw_run(live: FinishedRun, launches: Sequence[LaunchSplit]) -> Figure:
     """Draw a timeline of the engines of the PE with the longest kernel. Raises InputError for a run without kernels."""
     if not launches:
         raise InputError("timeline: the run has no kernel")
-    longest = max(launches, key=lambda each: each.total_ns)
+    longest = max(launches, key=lambda launch: launch.total_ns)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
         write_timeline(live, file)
@@ -66,32 +59,12 @@ def draw_roofs(live: FinishedRun, title: str) -> Figure:
     return roofline_figure(roofline_charts(live.engine.machine.graph, live.explanation.rooflines), title)
 
 
-def draw_bounds(explanation: Explanation) -> Figure:
-    """Draw the bounds of a run and of its longest launches as bars, each as a share of the measured time."""
-    parts = [explanation, *sorted(explanation.longest_launches(), key=lambda each: -each.total_ns)[:MOST_LAUNCHES]]
-    with rc_context(STYLE):
-        figure = Figure(figsize=(6.4, 0.9 + sum(0.32 + 0.2 * len(each.bounds) for each in parts)), layout="constrained")
-        FigureCanvasAgg(figure)
-        heights = [max(1, len(each.bounds)) for each in parts]
-        panels = figure.subplots(len(parts), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-        for panel, each in zip(panels, parts, strict=True):
-            rows = each.bounds.rows
-            colours = [VERMILLION if at == 0 else BLUE for at in range(len(rows))]
-            panel.barh([row.resource for row in rows], [100 * row.ns / each.total_ns for row in rows], color=colours)
-            panel.invert_yaxis()
-            panel.axvline(100, color=INK, linewidth=0.8)
-            panel.set_title(f"{each.name}: {each.total_ns:,.3f} ns", fontsize=9)
-            value_grid(panel, "x")
-        panels[-1].set_xlim(0, 105)
-        panels[-1].set_xlabel("least time that a resource needs, % of the measured time")
-    return figure
-
-
 def svg_of(figure: Figure) -> str:
     """Return a figure as SVG, for a notebook."""
-    made = io.StringIO()
-    figure.savefig(made, format="svg")
-    return made.getvalue().partition("<svg")[1] + made.getvalue().partition("<svg")[2]
+    text = io.StringIO()
+    figure.savefig(text, format="svg")
+    _, begin, content = text.getvalue().partition("<svg")
+    return begin + content
 
 
 def op_log_of(live: FinishedRun) -> pyarrow.Table:
@@ -102,17 +75,16 @@ def op_log_of(live: FinishedRun) -> pyarrow.Table:
 def transfers_of(live: FinishedRun) -> pyarrow.Table:
     """Return the transfers as an Arrow table, ordered by start time."""
     assert live.log is not None, "an observed run has a log"
-    seen = live.log.seen
-    found, parts = seen.transfers, live.engine.machine.log.parts
-    names = {each.value: each.name.lower() for each in Carries}
+    transfers, parts = live.log.seen.transfers, live.engine.machine.log.parts
+    names = {role.value: role.name.lower() for role in Carries}
     columns = {
-        "src": [parts[each] for each in found.src.tolist()],
-        "dst": [parts[each] for each in found.dst.tolist()],
-        "carries": [names[each] for each in found.what.tolist()],
-        "nbytes": found.nbytes.tolist(),
-        "start_ns": (found.start / 1000).tolist(),
-        "end_ns": [each / 1000 if each >= 0 else None for each in found.end.tolist()],
-        "zero_load_ns": (found.zero_load / 1000).tolist(),
+        "src": [parts[part] for part in transfers.src.tolist()],
+        "dst": [parts[part] for part in transfers.dst.tolist()],
+        "carries": [names[role] for role in transfers.what.tolist()],
+        "nbytes": transfers.nbytes.tolist(),
+        "start_ns": (transfers.start / 1000).tolist(),
+        "end_ns": [end_ps / 1000 if end_ps >= 0 else None for end_ps in transfers.end.tolist()],
+        "zero_load_ns": (transfers.zero_load / 1000).tolist(),
     }
     return arrow_table(columns, _TRANSFERS)
 

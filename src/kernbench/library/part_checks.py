@@ -21,12 +21,12 @@ class PartReport:
     @property
     def ok(self) -> bool:
         """True if every check passes."""
-        return all(each.ok for each in self.checks)
+        return all(check.ok for check in self.checks)
 
     @property
     def verdict(self) -> str:
         """The number of passed checks, as text."""
-        return f"{self.part}: {sum(each.ok for each in self.checks)} of {len(self.checks)} checks hold"
+        return f"{self.part}: {sum(check.ok for check in self.checks)} of {len(self.checks)} checks hold"
 
     @property
     def table(self) -> Table[PartCheck]:
@@ -38,7 +38,7 @@ class PartReport:
         return {"part": self.part, "checks": self.table.to_dicts()}
 
     def __repr__(self) -> str:
-        wrong = (f"  {each.kind}  {each.name}: {each.problem}" for each in self.checks if not each.ok)
+        wrong = (f"  {check.kind}  {check.name}: {check.problem}" for check in self.checks if not check.ok)
         return "\n".join(line[:LINE] for line in (self.verdict, *wrong))
 
     def _repr_html_(self) -> str:
@@ -60,9 +60,9 @@ def check_part(part: str, kinds: Sequence[str] = (), on_check: Callable[[PartChe
     ``part``: a registered name, ``my_pkg.parts:Part`` or ``file.py:Part``. ``on_check`` is called after each check.
     Raises InputError if ``part`` does not name a part, and for unknown kinds.
     """
-    found = []
+    checks = []
     for checked in make_checks(part, kinds):
-        found.append(checked)
+        checks.append(checked)
         if on_check is not None:
             on_check(checked)
-    return PartReport(part, tuple(found))
+    return PartReport(part, tuple(checks))

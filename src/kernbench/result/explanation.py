@@ -48,7 +48,7 @@ from kernbench.runtime_api.run_explanation import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FIGURES = "kernbench.library.live_outputs"
+FIGURES = "kernbench.result.bounds_figure"
 NOT_SAID = "no verdict: an earlier version wrote this file"
 SMALLEST_SHARE = 0.002
 SMALLEST_SPLIT = 0.02

@@ -1,4 +1,4 @@
-"""Common figure style of evaluations, readable at half a page and in grey. Also: axes of sizes and times."""
+"""Common style of figures, readable at half a page and in grey. Also: axes of sizes and times."""
 
 from __future__ import annotations
 
