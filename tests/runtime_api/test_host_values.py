@@ -106,7 +106,7 @@ def test_a_run_that_reads_nothing_draws_nothing(monkeypatch: pytest.MonkeyPatch)
     def refuse(*_: object) -> None:
         raise AssertionError("drawn")
 
-    monkeypatch.setattr("kernbench.runtime_api.factories.Generator._draw", refuse)
+    monkeypatch.setattr("kernbench.runtime_api.factories.RandomStream._draw", refuse)
     result = run_bench(topology=working_machine(), bench_fn=lambda torch: torch.randn(8), verify=False)
     assert result.error is None, result.error
 
