@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kernbench.evaluation import figure_style
+from kernbench.result import figure_style
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -14,7 +14,7 @@ import kernbench as kb
 from kernbench.cli.commands import EXAMPLES, cli
 from kernbench.cli.options import ProgramCommand, options_of
 from kernbench.common.values import value
-from kernbench.runtime_api.run_options import OutputOptions, RunRequest, group, list_options, option
+from kernbench.runtime_api.run_request import OutputOptions, RunRequest, group, list_options, option
 
 GROUPS = ("Program", "Machine", "Data", "Limits", "Outputs", "Explanation")
 NO_CHOICES = {"keywords", "on_progress"}

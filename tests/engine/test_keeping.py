@@ -16,7 +16,7 @@ from kernbench.engine.keeping import COMMAND_BYTES, Keeping
 from kernbench.engine.recorder import Recorder
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_bench
-from kernbench.runtime_api.run_options import DataOptions
+from kernbench.runtime_api.run_request import DataOptions
 from kernbench.runtime_api.transfers import LaterArray
 from kernbench.topology.builder import Topology
 

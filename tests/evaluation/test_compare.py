@@ -19,7 +19,7 @@ from kernbench.evaluation.sweep_journal import JOURNAL_FILE, begin_journal
 from kernbench.evaluation.sweep_loading import plan_sweep
 from kernbench.evaluation.sweep_measure import PointRow
 from kernbench.evaluation.sweep_results import write_results
-from kernbench.runtime_api.run_options import RunRequest
+from kernbench.runtime_api.run_request import RunRequest
 
 GRID = """\
 bench: matmul-composite

@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from compiled import compiled
-from kernbench.evaluation import figure_style, gemm_figures
+from kernbench.evaluation import gemm_figures
 from kernbench.evaluation.gemm_measure import GemmStudy
 from kernbench.evaluation.gemm_report import GEMM_REPORT
 from kernbench.evaluation.gemm_shapes import SHAPES, VARIANTS
+from kernbench.result import figure_style
 
 FIGURES = Path(__file__).parents[2] / "docs" / "figures"
 COMMAND = "python scripts/evaluate_gemm.py"

@@ -18,7 +18,7 @@ from kernbench.evaluation.sweep_loading import plan_sweep
 from kernbench.evaluation.sweep_results import draw_plots
 from kernbench.evaluation.sweep_table import SweepTable
 from kernbench.result.figure_style import PALETTE
-from kernbench.runtime_api.run_options import RunRequest
+from kernbench.runtime_api.run_request import RunRequest
 
 
 def panel_over(values: list[float]) -> Axes:

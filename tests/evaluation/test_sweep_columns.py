@@ -19,7 +19,7 @@ from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_point import PointOutcome
 from kernbench.evaluation.sweep_results import write_results
 from kernbench.evaluation.sweep_table import read_sweep_table, sweep_table, write_sweep_table
-from kernbench.runtime_api.run_options import RunRequest
+from kernbench.runtime_api.run_request import RunRequest
 
 GRID = """\
 bench: matmul-composite

@@ -7,7 +7,7 @@ from pathlib import Path
 from kernbench.evaluation.sweep_driver import InlineWorker, run_sweep
 from kernbench.evaluation.sweep_journal import begin_journal
 from kernbench.evaluation.sweep_loading import plan_sweep
-from kernbench.runtime_api.run_options import RunRequest
+from kernbench.runtime_api.run_request import RunRequest
 
 BENCH = """\
 import sys

@@ -20,7 +20,7 @@ from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_point import PointChunk, PointOutcome
 from kernbench.evaluation.sweep_results import write_results
 from kernbench.evaluation.sweep_table import SweepTable, read_sweep_table, sweep_table
-from kernbench.runtime_api.run_options import RunRequest
+from kernbench.runtime_api.run_request import RunRequest
 from kernbench.topology.builder import compile_topology, packaged_machines
 
 GRID = """\

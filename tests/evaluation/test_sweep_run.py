@@ -23,7 +23,7 @@ from kernbench.evaluation.sweep_results import TABLE_FILE, pareto_front, write_r
 from kernbench.evaluation.sweep_table import read_sweep_table
 from kernbench.observe.critical_path_model import PathPart
 from kernbench.result.run_columns import CAUSES, time_column
-from kernbench.runtime_api.run_options import RunRequest
+from kernbench.runtime_api.run_request import RunRequest
 from kernbench.topology.builder import Topology, compile_topology
 
 GRID = """\

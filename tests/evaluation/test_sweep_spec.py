@@ -13,7 +13,7 @@ from kernbench.common.errors import ConfigError, InputError
 from kernbench.evaluation.sweep_loading import plan_sweep
 from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_spec import ValueRange, as_values
-from kernbench.runtime_api.run_options import RunRequest
+from kernbench.runtime_api.run_request import RunRequest
 
 GOOD = """\
 bench: matmul_composite

@@ -26,7 +26,7 @@ from kernbench.library.running import simulate  # noqa: E402
 from kernbench.library.runs import Run  # noqa: E402
 from kernbench.runtime_api.bench_runner import as_bench, run_bench  # noqa: E402
 from kernbench.runtime_api.frontends import frontend_settings  # noqa: E402
-from kernbench.runtime_api.run_request import PreparedRun  # noqa: E402
+from kernbench.runtime_api.prepared_run import PreparedRun  # noqa: E402
 
 
 class Scaled(nn.Module):

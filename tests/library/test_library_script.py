@@ -12,8 +12,8 @@ import pytest
 import kernbench as kb
 from kernbench.common.errors import ConfigError, InputError
 from kernbench.evaluation.sweep_loading import plan_sweep
-from kernbench.runtime_api.run_options import RunRequest
-from kernbench.runtime_api.run_request import prepare_run
+from kernbench.runtime_api.prepared_run import prepare_run
+from kernbench.runtime_api.run_request import RunRequest
 
 SCRIPT = """
 import sys

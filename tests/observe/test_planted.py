@@ -18,7 +18,7 @@ from kernbench.evaluation.advice import advise_program
 from kernbench.observe.verdict import VerdictKind
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_registry import Bench, load_bench
-from kernbench.runtime_api.run_request import PreparedRun
+from kernbench.runtime_api.prepared_run import PreparedRun
 from kernbench.sim_engine.component import Machine
 from kernbench.topology.builder import Topology
 from kernbench.topology.graph import Node

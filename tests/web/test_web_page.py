@@ -13,7 +13,7 @@ from kernbench.common.errors import BenchError
 from kernbench.library.pages import PageRequest
 from kernbench.observe.trace import PE_ROWS
 from kernbench.runtime_api.bench_registry import Bench, load_bench
-from kernbench.runtime_api.run_options import RunRequest
+from kernbench.runtime_api.run_request import RunRequest
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology, resolve_topology
 from kernbench.web import run_view

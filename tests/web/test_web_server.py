@@ -14,7 +14,7 @@ import pytest
 
 from kernbench.common.errors import InputError
 from kernbench.library.pages import PageRequest
-from kernbench.runtime_api.run_options import RunRequest
+from kernbench.runtime_api.run_request import RunRequest
 from kernbench.web.page import MARK, FileSource
 from kernbench.web.server import PageServer, Shelf, Watcher
 

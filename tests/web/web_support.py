@@ -14,7 +14,7 @@ from kernbench.library.machines import load_machine
 from kernbench.library.pages import observed_run
 from kernbench.library.running import simulate
 from kernbench.runtime_api.bench_registry import Bench
-from kernbench.runtime_api.run_request import PreparedRun
+from kernbench.runtime_api.prepared_run import PreparedRun
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology
 from kernbench.web.activity import ObservedRun

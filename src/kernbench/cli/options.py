@@ -12,7 +12,7 @@ import rich_click as click
 
 from kernbench.cli.completion import Completer, complete_bench, complete_machine, complete_override
 from kernbench.cli.session import Session
-from kernbench.runtime_api.run_options import SCRIPT_WALL_S, Command, RunOption, RunRequest, list_options
+from kernbench.runtime_api.run_request import SCRIPT_WALL_S, Command, RunOption, RunRequest, list_options
 
 
 def current_session() -> Session | None:

@@ -15,8 +15,8 @@ from kernbench.cli.session import INTERRUPTED, Session
 from kernbench.common.late import late
 from kernbench.library.running import simulate
 from kernbench.library.runs import Run
-from kernbench.runtime_api.run_options import RunRequest
-from kernbench.runtime_api.run_request import PreparedRun, prepare_run
+from kernbench.runtime_api.prepared_run import PreparedRun, prepare_run
+from kernbench.runtime_api.run_request import RunRequest
 
 if TYPE_CHECKING:
     from kernbench.cli.run_outputs import RunFiles

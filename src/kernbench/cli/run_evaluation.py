@@ -13,7 +13,7 @@ from kernbench.common.errors import InputError
 from kernbench.evaluation.study_report import Summary
 from kernbench.library.evaluations import run_evaluation
 from kernbench.library.progress import StepProgress
-from kernbench.runtime_api.run_request import PreparedRun
+from kernbench.runtime_api.prepared_run import PreparedRun
 
 
 def evaluate(prepared: PreparedRun, flags: Sequence[str], session: Session) -> int:

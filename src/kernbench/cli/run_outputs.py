@@ -16,7 +16,7 @@ from kernbench.observe.guard import guarded
 from kernbench.observe.op_log_io import check_path, write_op_log
 from kernbench.observe.roofline_chart import roofline_charts
 from kernbench.observe.trace_filter import EVERYTHING, LINKS, TraceFilter, parse_filter
-from kernbench.runtime_api.run_options import OutputOptions
+from kernbench.runtime_api.run_request import OutputOptions
 from kernbench.topology.builder import Topology
 
 ROOFLINE = "kernbench.evaluation.roofline_figure"

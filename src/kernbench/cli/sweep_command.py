@@ -25,7 +25,7 @@ from kernbench.common.errors import InputError, Problem
 from kernbench.common.late import late
 from kernbench.evaluation.sweep_processes import begin_server
 from kernbench.result.table import trimmed_text
-from kernbench.runtime_api.run_options import RunRequest
+from kernbench.runtime_api.run_request import RunRequest
 
 if TYPE_CHECKING:
     from kernbench.evaluation.sweep_plan import SweepPlan

@@ -15,7 +15,7 @@ from kernbench.common.files import writable
 from kernbench.common.units import format_ns, format_size
 from kernbench.library.pages import MadePage, PageRequest
 from kernbench.library.runs import Run
-from kernbench.runtime_api.run_options import RunRequest
+from kernbench.runtime_api.run_request import RunRequest
 from kernbench.web.page import FileSource
 from kernbench.web.server import PageServer, Shelf, Watcher, serve
 

@@ -33,8 +33,8 @@ from kernbench.result.sections import Absence, Section, register
 from kernbench.result.table import Table, TableColumn, number, percent_text, words
 from kernbench.runtime_api.bench_runner import BenchResult
 from kernbench.runtime_api.launch_report import launches_of
+from kernbench.runtime_api.prepared_run import PreparedRun
 from kernbench.runtime_api.run_explanation import LaunchExplanation, RunExplanation, explain_run
-from kernbench.runtime_api.run_request import PreparedRun
 from kernbench.topology.builder import Topology, compile_variant
 from kernbench.topology.resources import find_resources, settings_of, speed_up
 from kernbench.topology.scaling import replace_entries

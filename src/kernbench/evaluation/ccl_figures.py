@@ -12,10 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from kernbench.evaluation import figure_style as style
 from kernbench.evaluation.ccl_fabrics import INTERCUBE, KIB, TITLES, AlgorithmName
 from kernbench.evaluation.ccl_results import CclSweep, CollectivePoint, CollectiveTime, RingPoint, SizeComparison
 from kernbench.messages.requests import BufferKind
+from kernbench.result import figure_style as style
 from kernbench.result.figure_style import size_axis, size_title, time_axis
 
 

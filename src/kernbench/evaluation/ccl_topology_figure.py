@@ -11,8 +11,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
 from kernbench.common.values import value
-from kernbench.evaluation import figure_style as style
 from kernbench.evaluation.ccl_fabrics import Fabric
+from kernbench.result import figure_style as style
 from kernbench.topology.grid import Grid
 
 SIP_SIZE, PITCH = 1.0, 1.75

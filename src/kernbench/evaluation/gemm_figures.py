@@ -15,9 +15,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from kernbench.common.values import value
-from kernbench.evaluation import figure_style as style
 from kernbench.evaluation.gemm_results import LOAD, STAGES, GemmRun, GemmSweep
 from kernbench.evaluation.gemm_shapes import LARGEST
+from kernbench.result import figure_style as style
 
 STAGE_COLOURS = {
     "DMA in": style.BLUE,

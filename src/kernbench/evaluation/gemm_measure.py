@@ -24,7 +24,7 @@ from kernbench.observe.works import ENGINE_OF
 from kernbench.runtime_api.bench_registry import lookup_bench
 from kernbench.runtime_api.bench_runner import BenchResult
 from kernbench.runtime_api.launch_report import launches_of
-from kernbench.runtime_api.run_request import PreparedRun
+from kernbench.runtime_api.prepared_run import PreparedRun
 from kernbench.topology.builder import Topology
 
 BENCH = "matmul-composite"

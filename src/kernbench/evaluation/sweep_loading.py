@@ -48,14 +48,14 @@ from kernbench.result.run_columns import BOUNDS
 from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.frontends import frontend_settings
 from kernbench.runtime_api.overrides import OverrideTarget, part_of
-from kernbench.runtime_api.run_options import (
+from kernbench.runtime_api.prepared_run import load_program
+from kernbench.runtime_api.run_request import (
     CclSource,
     MachineOptions,
     ObservationOptions,
     ProgramOptions,
     RunRequest,
 )
-from kernbench.runtime_api.run_request import load_program
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import compile_topology, is_machine_name, machine_file, topology_file
 from kernbench.topology.spec import TopologySpec

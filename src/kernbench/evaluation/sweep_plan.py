@@ -24,7 +24,7 @@ from kernbench.evaluation.sweep_measure import flat_configuration
 from kernbench.evaluation.sweep_spec import MACHINE, AxisValue, SweepSpec
 from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.overrides import OverrideTexts, split_overrides
-from kernbench.runtime_api.run_options import RunRequest
+from kernbench.runtime_api.run_request import RunRequest
 from kernbench.topology.builder import Topology
 
 CCL = "ccl"

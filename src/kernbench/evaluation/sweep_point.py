@@ -32,8 +32,8 @@ from kernbench.result.sections import Outcome
 from kernbench.result.simulation import simulate
 from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.overrides import OverrideTexts
-from kernbench.runtime_api.run_options import RunRequest
-from kernbench.runtime_api.run_request import load_program, prepare_run
+from kernbench.runtime_api.prepared_run import load_program, prepare_run
+from kernbench.runtime_api.run_request import RunRequest
 from kernbench.topology.builder import Topology, compile_topology
 
 

@@ -14,8 +14,8 @@ from kernbench.library.machines import MachineLike, load_machine
 from kernbench.library.running import param_texts
 from kernbench.result.table import LINE
 from kernbench.runtime_api.bench_runner import BenchResult
-from kernbench.runtime_api.run_options import RunRequest
-from kernbench.runtime_api.run_request import PreparedRun, load_program, prepare_run
+from kernbench.runtime_api.prepared_run import PreparedRun, load_program, prepare_run
+from kernbench.runtime_api.run_request import RunRequest
 from kernbench.topology.builder import Topology
 
 

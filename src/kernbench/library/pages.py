@@ -22,8 +22,8 @@ from kernbench.observe.guard import guarded
 from kernbench.observe.statistics import link_traffic
 from kernbench.result import run_sections as of
 from kernbench.runtime_api.overrides import split_overrides
-from kernbench.runtime_api.run_options import DataOptions, RunRequest
-from kernbench.runtime_api.run_request import load_program, prepare_run
+from kernbench.runtime_api.prepared_run import load_program, prepare_run
+from kernbench.runtime_api.run_request import DataOptions, RunRequest
 from kernbench.topology.builder import resolve_topology, topology_file
 from kernbench.web.activity import ObservedRun
 from kernbench.web.page import Page, make_page

@@ -22,8 +22,8 @@ from kernbench.result.sections import Outcome
 from kernbench.runtime_api.bench_registry import Bench, load_bench
 from kernbench.runtime_api.bench_runner import as_bench
 from kernbench.runtime_api.overrides import BENCH_PREFIX, FRONTEND_PREFIXES, part_of
-from kernbench.runtime_api.run_options import RunRequest
-from kernbench.runtime_api.run_request import PreparedRun, prepare_run
+from kernbench.runtime_api.prepared_run import PreparedRun, prepare_run
+from kernbench.runtime_api.run_request import RunRequest
 
 if TYPE_CHECKING:
     pass

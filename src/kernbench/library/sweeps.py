@@ -47,7 +47,7 @@ from kernbench.library.machines import MachineLike, Overrides, load_machine
 from kernbench.library.progress import ProgressDisplay
 from kernbench.library.running import Program, find_program, script_choices, setting_texts
 from kernbench.result.table import LINE, Table, TableColumn, number, text_html, trimmed_text, words
-from kernbench.runtime_api.run_options import RunRequest
+from kernbench.runtime_api.run_request import RunRequest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

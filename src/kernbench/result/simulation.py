@@ -23,8 +23,8 @@ from kernbench.result.wall_limit import wall_limit
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.launch_report import RunReport, report_run
+from kernbench.runtime_api.prepared_run import PreparedRun
 from kernbench.runtime_api.requests import RequestRecord
-from kernbench.runtime_api.run_request import PreparedRun
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 
 if TYPE_CHECKING:
