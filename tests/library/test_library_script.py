@@ -95,6 +95,17 @@ def test_a_sweep_of_a_script_on_workers_resumes(script: Path, tmp_path: Path) ->
     assert [row["sim_ns"] for row in alone.table] == [row["sim_ns"] for row in sweep.table]
 
 
+def test_a_script_on_several_machines_has_derived_columns(script: Path) -> None:
+    grid = {"machine": ["one-cube", "edge"], "cube.hbm.slices": [4, 8]}
+    columns = {"rate_s": "1e9 / sim_ns"}
+    sweep = kb.sweep(script=script, args=[64], grid=grid, columns=columns, work=["cube.hbm.slices"], workers=1)
+    assert [row["rate_s"] for row in sweep.table] == [1e9 / float(str(row["sim_ns"])) for row in sweep.table]
+    assert len({row["machine_digest"] for row in sweep.table}) == 4
+    assert sweep.results.about["script"] == {"args": ["64"], "as_cuda": False}
+    assert list(sweep.results.about["machines"]) == grid["machine"]
+    assert [column.heading for column in sweep.table.terminal_columns][-1] == "rate_s"
+
+
 def test_the_identity_of_a_sweep_has_the_script_and_its_arguments(script: Path) -> None:
     (path := Path("grid.yaml")).write_text(FILE.format(as_cuda="false"))
     plan = plan_sweep(path)
