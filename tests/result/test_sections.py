@@ -6,6 +6,8 @@ import base64
 import json
 import pickle
 import re
+import subprocess
+import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -175,3 +177,58 @@ def test_columns_do_not_collide() -> None:
     names = [name for section in sections() for name in section.all_columns]
     assert len(names) == len(set(names))
     assert isinstance(Outcome().document, dict)
+
+
+def test_the_same_section_may_be_registered_again_and_another_may_not(toggles: Section[Toggles]) -> None:
+    again = Section[Toggles](name="toggles", form=Toggles, compute=toggles.compute)
+    assert register(again) is again
+
+    @value
+    class Other:
+        """Another type of the same name."""
+
+        status: str
+
+    for section in (
+        Section[Other](name="toggles", form=Other, compute=lambda _: Absence("")),
+        Section[Other](name="status", form=Other, compute=lambda _: Absence("")),
+        Section[Other](name="others", form=Other, compute=lambda _: Absence(""), inline=True),
+        Section[Other](name="section_versions", form=Other, compute=lambda _: Absence("")),
+    ):
+        with pytest.raises(ValueError, match="exists already, or the document has the key"):
+            register(section)
+
+
+def test_a_section_whose_figures_are_of_another_type_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KERNBENCH_STRICT")
+    section = Section[Toggles](name="odd", form=Toggles, compute=lambda _: Toggles(2.5, 0.5))  # type: ignore[arg-type]
+    with registered(section):
+        document = kb.run("hello-send", "one-cube").to_dict()
+        assert document["odd_failed"].startswith("odd failed: FormError: link_bytes: found 2.5, must be a whole number")
+        assert "odd" not in document
+
+
+def test_workers_import_the_modules_that_add_sections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hops_of_runs.py").write_text(
+        "from kernbench.common.values import value\n"
+        "from kernbench.result.sections import Section, register\n\n\n"
+        "@value\nclass Hops:\n    transfers: int\n\n\n"
+        "register(Section(name='hops', form=Hops, compute=lambda run: Hops(run.report.transfers)))\n"
+    )
+    script = (
+        "import sys; import kernbench as kb; import hops_of_runs\n"
+        "sweep = kb.sweep('hello-send', 'one-cube', grid={'cube.hbm.num_pcs': [4, 8]}, workers=2)\n"
+        "sys.exit(None in sweep.table.column('hops.transfers'))\n"
+    )
+    (tmp_path / "study.py").write_text(script)
+    done = subprocess.run([sys.executable, "study.py"], check=False, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_loaded_run_has_its_advice(tmp_path: Path) -> None:
+    document = kb.run("hello-send", "one-cube", advise=True).to_dict()
+    (tmp_path / "run.json").write_text(json.dumps(document))
+    run = kb.load("run.json")
+    assert isinstance(run, kb.Run)
+    assert run.to_dict()["advice"] == run.advised == document["advice"]
+    assert pickle.loads(pickle.dumps(run)).advised == document["advice"]

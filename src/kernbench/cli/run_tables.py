@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TypeAlias
 
@@ -116,7 +116,7 @@ def _tables(run: Run, explanation: _Explanation, *, explain: bool, verbose: bool
     if not run.report.events:
         return
     advice = run.advice
-    if run.live is not None and advice is not None and not isinstance(advice, Mapping):
+    if advice is not None:
         yield from render_report(advice.report())
     if explain:
         yield from explanation.parts()

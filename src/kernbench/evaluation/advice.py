@@ -20,7 +20,6 @@ from itertools import combinations
 from typing import Any, TypeAlias
 
 from kernbench.common.errors import ConfigError, RunError, text_of
-from kernbench.common.figures import derived_after, figure
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import value
 from kernbench.engine.engine import Observer
@@ -84,17 +83,15 @@ class MachineAdvice:
 
 @value(kw_only=True)
 class Advice:
-    """The gains of machine changes and the upper bounds of program changes, the largest first."""
+    """The gains of machine changes and the upper bounds of program changes, the largest first.
+
+    ``run_ns``: the time of the run with ``refresh: spread``.
+    """
 
     launch: str
-    timing: Timing = figure(stored=False)
+    run_ns: float
     machine: tuple[MachineAdvice, ...]
     program: tuple[ProgramAdvice, ...]
-
-    @derived_after("launch")
-    def run_ns(self) -> float:
-        """The time of the run with ``refresh: spread``, in ns."""
-        return ps_to_ns(self.timing.run_ps)
 
     def report(self) -> Iterator[str | Table[Any]]:
         """Yield the gains of faster resources, then the suggested changes of the program."""
@@ -180,7 +177,7 @@ def advise(
     shown = sorted((change for change in changes if change.share >= SMALLEST_SHARE), key=lambda change: -change.share)
     return Advice(
         launch="" if main is None else main.name,
-        timing=before,
+        run_ns=ps_to_ns(before.run_ps),
         machine=tuple(shown),
         program=() if main is None else review_program(log, main),
     )

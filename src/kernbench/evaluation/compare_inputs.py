@@ -146,7 +146,7 @@ def _points(table: SweepTable) -> Iterator[ResultFigures]:
 
 def _figures(outcome: Outcome) -> ResultFigures:
     program, machine = outcome[run_sections.PROGRAM], outcome[run_sections.MACHINE]
-    settings = outcome.get(run_sections.SETTINGS)
+    settings, _ = outcome.get(run_sections.SETTINGS), outcome[run_sections.TIME]
     made_with = {**flat_configuration(machine.configuration), **DEFAULT_SETTINGS}
     made_with |= {} if settings is None else flat_configuration(settings.frontends)
     row = outcome.to_row() | {"status": OK}

@@ -7,6 +7,7 @@ is a resource on the path, or a part of the path without a resource. For a resul
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -369,7 +370,7 @@ def _compare_figures(pairs: Sequence[ResultPair]) -> tuple[Change, ...]:
         Change(name, *(sum(side.number(name) for side in results) / len(pairs) for results in zip(*pairs, strict=True)))
         for name in columns
     )
-    return tuple(change for change in averages if change.ns)
+    return tuple(change for change in averages if math.isfinite(change.ns) and change.ns)
 
 
 def _sort_changes(changes: Iterable[Change]) -> tuple[Change, ...]:

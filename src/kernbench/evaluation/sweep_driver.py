@@ -29,6 +29,7 @@ from kernbench.evaluation.sweep_measure import LOST, OK
 from kernbench.evaluation.sweep_plan import BaseMachine, SweepPlan
 from kernbench.evaluation.sweep_point import PointChunk, PointJob, PointOutcome, SweepJob, run_chunk
 from kernbench.evaluation.sweep_processes import hidden_main, worker_context
+from kernbench.result.sections import MAIN, list_modules
 
 CHUNK_S = 0.5
 MOST_IN_CHUNK = 64
@@ -126,6 +127,7 @@ class _SweepRun:
             base=machine.document,
             configuration=machine.configuration,
             bench=plan.bench if program.bench is None and program.script is None else None,
+            modules=tuple(module for module in list_modules() if module != MAIN),
         )
 
     def _gather(self) -> None:

@@ -317,7 +317,9 @@ def _outcome(entry: Mapping[str, Any]) -> PointOutcome:
 
 
 def _cell(name: str, found: Any) -> Cell:
-    kind = list_columns()[name]
+    kind = list_columns().get(name)
+    if kind is None:
+        raise InputError(f"the journal has column {name!r} of a section that is not registered: register it, as before")
     cell: Cell = float(found) if isinstance(found, str) and kind is float else found
     if not fits(cell, kind):
         raise ValueError(f"{name} is {type(cell).__name__}")

@@ -5,6 +5,7 @@ Workers import this module, so it imports only the modules of a run.
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import time
@@ -42,13 +43,14 @@ class SweepJob:
     """The common part of all points of a sweep. ``configuration``: the resolved base machine by path.
 
     ``request``: the request of each point, without its changes. ``bench``: a function, which runs in this process only;
-    None: workers load the program of the request.
+    None: workers load the program of the request. ``modules``: modules that add sections to runs.
     """
 
     request: RunRequest
     base: Document
     configuration: Mapping[str, Any]
     bench: Bench | None = None
+    modules: tuple[str, ...] = ()
     version: str = __version__
 
 
@@ -89,6 +91,8 @@ def run_chunk(chunk: PointChunk) -> list[PointOutcome]:
     """
     if chunk.job.version != __version__:
         raise RunError(f"a worker has kernbench {__version__}, the sweep was started by {chunk.job.version}")
+    for module in chunk.job.modules:
+        importlib.import_module(module)
     bench = chunk.job.bench or load_program(chunk.job.request.program)
     # A program may print, but only the document of --json may appear on stdout.
     with redirect_stdout(io.StringIO()):

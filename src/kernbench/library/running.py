@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import kernbench.benches
 from kernbench.common.complaints import one_of, show
@@ -24,9 +24,6 @@ from kernbench.runtime_api.bench_runner import as_bench
 from kernbench.runtime_api.overrides import BENCH_PREFIX, FRONTEND_PREFIXES, part_of
 from kernbench.runtime_api.prepared_run import PreparedRun, prepare_run
 from kernbench.runtime_api.run_request import RunRequest
-
-if TYPE_CHECKING:
-    pass
 
 # Importing the package registers its benches.
 BENCHES = kernbench.benches.__name__
@@ -73,6 +70,8 @@ def run(
     An error of the program is not raised: it is in the result, whose ``raise_for_status`` raises it. Ctrl-C ends the
     run, and the result contains the finished work. Raises InputError for an invalid program, machine or parameter.
     """
+    if not isinstance(device, str):
+        raise InputError(f"device: found {show(device)}, must be all, or one SIP as sip:0")
     if advise and not observe:
         raise InputError("advise needs an observed run: remove observe=False")
     request = RunRequest.of(
@@ -90,6 +89,8 @@ def run(
         advise=advise,
     )
     bench = None if program is None else find_program(program)
+    if bench is not None and points is not None and "points" in bench.params.model_fields:
+        raise InputError("points: the bench has a parameter of this name; give it in params={'points': …}")
     return simulate(prepare_run(request, bench=bench, machine=load_machine(machine).topology), on_progress)
 
 
@@ -101,6 +102,8 @@ def script_choices(
         raise InputError("there is no program: give a bench, a file or a function, or script=FILE")
     if program is not None and script is not None:
         raise InputError("program and script: give one of them")
+    if not isinstance(script, str | os.PathLike | None):
+        raise InputError(f"script: found {show(script)}, must be the file of a script")
     if script is None and (as_cuda or args):
         raise InputError(f"{'as_cuda' if as_cuda else 'args'}: only a script takes it; give script=FILE")
     if isinstance(args, str | bytes) or not isinstance(args, Sequence):

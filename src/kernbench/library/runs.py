@@ -24,7 +24,7 @@ from kernbench.result import run_sections as of
 from kernbench.result import run_tables as tables
 from kernbench.result.explanation import NOT_SAID, Explanation
 from kernbench.result.run_sections import RunStatus, StatedVerdict
-from kernbench.result.sections import Absence, Outcome
+from kernbench.result.sections import Absence, Outcome, Unread
 from kernbench.result.simulation import FinishedRun, RunFailure
 from kernbench.result.table import LINE, Table, text_html
 from kernbench.runtime_api.bench_runner import BenchSummary, PhaseSummary
@@ -48,8 +48,8 @@ PAGES = "kernbench.library.pages"
 HTML_ROWS = 8
 """Number of rows of each table that a notebook shows for a run"""
 RUN_AGAIN = "it needs the engine, which files and pickles do not contain: run again"
-ADVICE = "advice"
-"""The name of the section of advice, which a room above the sections registers"""
+ADVICE, ADVICE_SECTION = "advice", "kernbench.evaluation.advice"
+"""The name of the section of advice, and the module that registers it when it is imported"""
 _UNUSED = MachineUse(sips=0, cubes=0, pes=0, slices=0, within="", parts=())
 
 
@@ -99,6 +99,8 @@ class Run:
         content = self.outcome.find(of.VERDICT)
         if isinstance(content, RunVerdict | StatedVerdict):
             return content
+        if isinstance(content, Unread):
+            return StatedVerdict("a later version of kernbench wrote the verdict")
         return StatedVerdict(content.text if isinstance(content, RunFailure) else NOT_SAID)
 
     @property
@@ -258,9 +260,11 @@ class Run:
         return document
 
     @property
-    def advice(self) -> Advice | Mapping[str, Any] | None:
-        """The predicted gain of each machine change; plain data if it was loaded; None if it was not requested."""
-        advice: Advice | Mapping[str, Any] | None = self.outcome.get_named(ADVICE)
+    def advice(self) -> Advice | None:
+        """The predicted gain of each machine change; None if it was not requested."""
+        if not self.outcome.has(ADVICE):
+            return None
+        advice: Advice | None = self.outcome.get(late(ADVICE_SECTION, "ADVICE"))
         return advice
 
     @property

@@ -46,6 +46,7 @@ from kernbench.evaluation.sweep_table import (
 from kernbench.library.machines import MachineLike, Overrides, load_machine
 from kernbench.library.progress import ProgressDisplay
 from kernbench.library.running import Program, find_program, script_choices, setting_texts
+from kernbench.result.sections import MAIN, list_modules
 from kernbench.result.table import LINE, Table, TableColumn, number, text_html, trimmed_text, words
 from kernbench.runtime_api.run_request import RunRequest
 
@@ -377,6 +378,11 @@ def sweep(
     if not named and workers not in (None, 1):
         raise InputError(f"workers: found {workers}, and a function runs in this process: name it as module:function")
     jobs = _workers_of(workers) if named else 1
+    if jobs > 1 and MAIN in list_modules():
+        raise InputError(
+            "workers: this program registers a section of runs, which its workers lack; put it into a module that "
+            "this program imports, or give workers=1"
+        )
     fixed = _fixed(overrides or {}, settings or {})
     entries = entries if program is None else {"bench": "" if path is None else os.fspath(path)}
     entries |= {"verify": verify, "explain": observe, "set": fixed, "columns": columns or {}, "work": work}

@@ -57,11 +57,11 @@ class LinkTraffic:
 class Traffic:
     """Bytes on links, headers included: into and out of all HBM slices, to and from the host, and the busiest links."""
 
-    hbm_in: int = figure(column="traffic.hbm_in_bytes")
-    hbm_out: int = figure(column="traffic.hbm_out_bytes")
-    to_machine: int = figure(column="traffic.to_machine_bytes")
-    from_machine: int = figure(column="traffic.from_machine_bytes")
-    host_utilisation: float
+    hbm_in: int = figure("bytes into all HBM slices, headers included", column="traffic.hbm_in_bytes")
+    hbm_out: int = figure("bytes out of all HBM slices, headers included", column="traffic.hbm_out_bytes")
+    to_machine: int = figure("bytes from the host to the machine", column="traffic.to_machine_bytes")
+    from_machine: int = figure("bytes from the machine to the host", column="traffic.from_machine_bytes")
+    host_utilisation: float = figure("busy time of the host's link, as a share of the run")
     busiest: tuple[LinkTraffic, ...]
 
 

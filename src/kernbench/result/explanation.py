@@ -302,7 +302,7 @@ class ExplainedLaunch(ExplainedTime):
     roof: Roofline = figure(key="roofline", default=Roofline())
     slice_times: tuple[SliceTime, ...] = figure(key="slices", optional=True, default=())
     ended: bool = True
-    run_ps: int = 0
+    run_ps: int = figure(optional=True, default=0)
 
     @property
     def title(self) -> str:

@@ -45,6 +45,10 @@ def read_plain(kind: Any, document: Any, path: Path = ()) -> Any:
         return tuple(read_plain(arguments[0], entry, (*path, at)) for at, entry in enumerate(document))
     if kind is float and document in _UNBOUNDED:
         return float(document)
+    return _read_leaf(kind, document, path)
+
+
+def _read_leaf(kind: Any, document: Any, path: Path) -> Any:
     try:
         return _adapter(kind).validate_python(document, strict=kind in _SCALARS)
     except ValidationError as error:
@@ -64,15 +68,13 @@ def _read_union(hint: Any, document: Any, path: Path) -> Any:
         return None
     if len(kinds) > 1 and isinstance(document, Mapping):
         kinds = [kind for kind in kinds if is_dataclass(kind) and _needed_keys(kind) <= document.keys()] or kinds
-    return (
-        read_plain(kinds[0], document, path)
-        if len(kinds) == 1 or is_dataclass(kinds[0])
-        else _adapter(hint).validate_python(document)
-    )
+    if len(kinds) == 1 or is_dataclass(kinds[0]):
+        return read_plain(kinds[0], document, path)
+    return _read_leaf(hint, document, path)
 
 
 def _needed_keys(kind: Any) -> set[str]:
-    return {declared.name for declared in fields(kind) if _has_no_default(declared)}
+    return {figure_of(declared).key or declared.name for declared in fields(kind) if _has_no_default(declared)}
 
 
 def _read_mapping(kind: Any, document: Any, path: Path) -> Any:

@@ -84,11 +84,11 @@ class ProgramRun:
 class RunTime:
     """The simulated time of a program in ns, its initialisation, and the sizes of the simulation."""
 
-    sim_ns: float
+    sim_ns: float = figure("simulated time of the program, without its initialisation")
     load: LoadTime | None = figure(optional=True, default=None)
-    events: int = 0
-    transfers: int = 0
-    records: int = 0
+    events: int = figure("events of the simulation", default=0)
+    transfers: int = figure("transfers on the network", default=0)
+    records: int = figure("rows of the op-log", default=0)
 
 
 @value(kw_only=True)

@@ -6,13 +6,14 @@ terminal and pages are derived from the type. A room above registers a section o
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from kernbench.common.complaints import show
-from kernbench.common.errors import ExplanationError, InputError, UnreadableFileError
+from kernbench.common.errors import ExplanationError, InputError, UnreadableFileError, text_of
 from kernbench.common.figures import figure, figures_of, to_plain
 from kernbench.common.files import parse_json, read_input
 from kernbench.common.values import value
@@ -84,19 +85,34 @@ class Section(Generic[T]):
         return tuple(entry.key for entry in figures_of(self.form) if entry.forms.stored)
 
 
+MAIN = "__main__"
 _BUILT_IN: dict[str, Section[Any]] = {}
 _ADDED: dict[str, Section[Any]] = {}
 
 
 def register(section: Section[T], *, built_in: bool = False) -> Section[T]:
-    """Add a section to the outcomes of all runs. Raises ValueError if a section has this name.
+    """Add a section to the outcomes of all runs. A section of the same type replaces the earlier one.
 
-    ``built_in``: the section comes before those that rooms above and users add.
+    ``built_in``: the section comes before those that rooms above and users add. Raises ValueError if another section
+    has this name, or a key of the document that belongs to it.
     """
-    if section.name in (*_BUILT_IN, *_ADDED):
-        raise ValueError(f"a section {section.name!r} exists already")
-    (_BUILT_IN if built_in else _ADDED)[section.name] = section
+    if built_in:
+        _BUILT_IN[section.name] = section
+        return section
+    earlier = _ADDED.get(section.name)
+    if earlier is None or _name_form(earlier) != _name_form(section):
+        taken = {key for other in sections() for key in (other.name, *other.keys, f"{other.name}{FAILED}")}
+        for key in (section.name, *section.keys):
+            if key in {*taken, VERSIONS}:
+                raise ValueError(f"a section {section.name!r} exists already, or the document has the key {key!r}")
+    _ADDED[section.name] = section
     return section
+
+
+def _name_form(section: Section[Any]) -> str:
+    """Return the name of a section's type, which is the same when its file or notebook cell runs again."""
+    form = section.form
+    return f"{form.__module__}.{form.__qualname__}" if isinstance(form, type) else str(form)
 
 
 @contextmanager
@@ -112,6 +128,20 @@ def registered(section: Section[T]) -> Iterator[Section[T]]:
 def sections() -> tuple[Section[Any], ...]:
     """Return all sections: the built-in ones, then the others, each in the order of their registration."""
     return (*_BUILT_IN.values(), *_ADDED.values())
+
+
+def list_modules() -> tuple[str, ...]:
+    """Return the modules of users that added sections. Another process imports them to have these sections.
+
+    ``__main__`` is in the list, although no other process can import it. A bench's file is not: it is loaded anyway.
+    """
+    names = dict.fromkeys(section.form.__module__ for section in _ADDED.values() if isinstance(section.form, type))
+    return tuple(name for name in names if name == MAIN or _is_importable(name))
+
+
+def _is_importable(module: str) -> bool:
+    is_own = module.startswith(f"{__name__.partition('.')[0]}.")
+    return not is_own and module in sys.modules and sys.modules[module].__spec__ is not None
 
 
 def built_in_sections() -> tuple[Section[Any], ...]:
@@ -151,9 +181,17 @@ class Outcome:
             return self._read(section)
         try:
             with guarded(section.name):
-                return section.compute(self.run)
+                content = section.compute(self.run)
+                if section.name in _ADDED and not isinstance(content, Absence | RunFailure):
+                    read_plain(section.form, to_plain(content))
+                return content
         except ExplanationError as error:
             return failure_of(error)
+        except Exception as fault:
+            if section.name not in _ADDED:
+                raise
+            # The error is in a file of the user, which the guard lets pass.
+            return failure_of(ExplanationError(f"{section.name} failed: {type(fault).__name__}: {text_of(fault)}"))
 
     def _read(self, section: Section[T]) -> T | Absence | Unread | RunFailure:
         """Read a section from the document, also one of another version. Raises InputError for another form."""
@@ -190,7 +228,8 @@ class Outcome:
         if isinstance(content, Absence):
             raise InputError(f"this run has no {section.name}, since {content.reason}")
         if isinstance(content, Unread):
-            raise InputError(f"{section.name}: a later version of kernbench wrote it (version {content.version})")
+            why = f"a later version of kernbench wrote it (version {content.version})"
+            raise InputError(": ".join(filter(None, (self.origin, section.name, why))))
         return content
 
     def with_content(self, section: Section[T], content: T | Absence) -> Outcome:
@@ -199,16 +238,15 @@ class Outcome:
         outcome._contents = {**self._contents, section.name: content}
         return outcome
 
-    def get_named(self, name: str) -> Any:
-        """Return the content of a section by its name: plain data if no section has the name, None without content."""
-        section = next((section for section in sections() if section.name == name), None)
-        return self.document.get(name) if section is None else self.get(section)
+    def has(self, name: str) -> bool:
+        """Return True if a section of this name was computed or is in the document."""
+        return name in self._contents or name in self.document
 
     def to_document(self) -> dict[str, Any]:
         """Return all contents as plain data: what was found first, the configuration last."""
         known = {key for section in sections() for key in (*section.keys, f"{section.name}{FAILED}", VERSIONS)}
         document = {key: content for key, content in self.document.items() if key not in known}
-        versions: dict[str, int] = {}
+        versions = self._list_unknown_versions()
         for section in sections():
             content = self.find(section)
             if isinstance(content, Unread):
@@ -224,6 +262,13 @@ class Outcome:
         ordered = [key for key in _FIRST if key in document]
         ordered += [key for key in document if key not in {*_FIRST, *_LAST}]
         return {key: document[key] for key in [*ordered, *(key for key in _LAST if key in document)]}
+
+    def _list_unknown_versions(self) -> dict[str, int]:
+        """Return the versions of sections that no reader here knows, by name."""
+        versions, names = self.document.get(VERSIONS), {section.name for section in sections()}
+        if not isinstance(versions, Mapping):
+            return {}
+        return {name: version for name, version in versions.items() if name not in names}
 
     def to_row(self) -> Row:
         """Return the figures as one row of a sweep, by column."""

@@ -168,7 +168,7 @@ class BenchRegistry:
     def _load_module(self, name: str) -> None:
         """Import the module of a packaged bench; do nothing for another name."""
         module = name.replace("-", "_")
-        if module.isidentifier():
+        if module.isidentifier() and not module.startswith("_"):
             for package in self._packages:
                 if importlib.util.find_spec(f"{package}.{module}") is not None:
                     importlib.import_module(f"{package}.{module}")

@@ -36,7 +36,7 @@ class LoadTime:
     as the user requested.
     """
 
-    ns: float = figure(column="load_ns")
+    ns: float = figure("time of the initialisation", column="load_ns")
     until: str = figure(column=False)
     counted: bool = figure(column=False, default=False)
 
