@@ -85,6 +85,7 @@ class Run:
     events: int
     admitted: int
     revoked: int
+    resumed: int
 
 
 def carried(net: Network, tables: Observed) -> dict[tuple[str, str, int], tuple[int, int, int]]:
@@ -155,7 +156,7 @@ def run(scenario: Scenario, *, express: bool) -> Run:
         carried(net, tables),
     )
     path = net.express
-    return Run(outcome, net.clock.n_events - calls, path.n_admitted, path.n_revoked)
+    return Run(outcome, net.clock.n_events - calls, path.n_admitted, path.n_revoked, path.n_resumed)
 
 
 def random_scenario(rng: Random, *, cyclic: bool = False, fed: float = 0.0) -> Scenario:

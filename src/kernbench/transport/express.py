@@ -19,12 +19,12 @@ added to its route's number of such transfers (``Route.carried``).
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from kernbench.core.clock import NEVER, Clock
-from kernbench.transport.packets import collect, deliver, join_queue, offer, refill, resume
-from kernbench.transport.state import Link, LinkUse, Packet, PacketInput, Port, Route, Transfer
-from kernbench.transport.timing import AT_ONCE, Profile
+from kernbench.transport.packets import arrive, collect, deliver, join_queue, offer, refill, resume
+from kernbench.transport.state import Course, Follower, Link, LinkUse, Packet, PacketInput, Port, Route, Transfer
+from kernbench.transport.timing import AT_ONCE, LinkFigures, Profile
 from kernbench.transport.watch import Watch
 
 
@@ -174,8 +174,11 @@ class Claims:
         self.occupied_bytes = self.streams = 0
 
 
-def report_course(transfer: Transfer, watch: Watch, now: int) -> None:
-    """Report the express ``transfer`` up to ``now`` to observers: its hop times, and a busy interval per link."""
+def report_course(transfer: Transfer, watch: Watch, now: int, reported: Sequence[int] = ()) -> None:
+    """Report the express ``transfer`` up to ``now`` to observers: its hop times, and a busy interval per link.
+
+    ``reported``: by link, the number of packets of its profile that were reported already.
+    """
     profile, times, begin = transfer.profile, transfer.hop_times, transfer.start_ps
     for hop, link in enumerate(transfer.route.links):
         nbytes = profile.started_bytes(hop, now - begin)
@@ -183,12 +186,15 @@ def report_course(transfer: Transfer, watch: Watch, now: int) -> None:
             continue
         last = (nbytes - 1) // profile.packet_bytes
         if times is not None:
-            times.starts[hop] = begin + profile.offsets[hop]
+            if times.starts[hop] < 0:
+                times.starts[hop] = begin + profile.offsets[hop]
             if last == profile.n_full:
                 times.tails[hop] = begin + profile.tail(last, hop)
-        if watch.keeps_links:
-            end = begin + profile.start(last, hop) + link.serialise_ps(transfer.size_of(last))
-            watch.note_traffic(transfer, link, begin + profile.offsets[hop], end, nbytes)
+        first = reported[hop] if reported else 0
+        if watch.keeps_links and first <= last:
+            start, end = begin + profile.start(first, hop), begin + profile.start(last, hop)
+            end += link.serialise_ps(transfer.size_of(transfer.resumed_at + last))
+            watch.note_traffic(transfer, link, start, end, nbytes - first * profile.packet_bytes)
 
 
 class Express:
@@ -199,10 +205,14 @@ class Express:
         self.watch = watch
         self.n_admitted = 0
         self.n_revoked = 0
+        self.n_resumed = 0
         self._arrived = self._arrive
         self._unclaimed: dict[Transfer, Profile] = {}  # in flight, without claims yet, in order of admission
         self._carried: list[Route] = []  # routes with delivered traffic that the links' figures do not include yet
         self._claims: defaultdict[PacketInput, Claims] = defaultdict(Claims)
+        self._reported: dict[Transfer, list[int]] = {}  # by transfer that once was packets: packets granted, by link
+        self._nowhere = Link(clock, -1, ("", ""), LinkFigures(1.0, 0, NEVER, 1), watch, self.measure, arrive)
+        self._nowhere.fifo = deque(maxlen=0)
 
     def admit(self, transfer: Transfer) -> bool:
         """Send ``transfer`` express if it is certainly uncontended; return True if it was sent."""
@@ -244,8 +254,8 @@ class Express:
 
     def _arrive(self, transfer: Transfer) -> None:
         now = self.clock.time
-        if not transfer.express:
-            return  # the transfer uses packets now
+        if not transfer.express or transfer.start_ps + transfer.profile.latency_ps != now:
+            return  # the transfer uses packets now, or did for a time
         profile = self._unclaimed.pop(transfer, None)
         if profile is not None:
             route = transfer.route
@@ -254,7 +264,7 @@ class Express:
                 self._carried.append(route)
             carried[profile] = carried.get(profile, 0) + 1
         if transfer.hop_times is not None or self.watch.keeps_links:
-            report_course(transfer, self.watch, now)
+            report_course(transfer, self.watch, now, self._reported.pop(transfer, ()))
         transfer.express = False
         transfer.deliver(now)
 
@@ -449,13 +459,13 @@ class Express:
         transfer.express = False
         if profile.offsets[final] > after:
             transfer.head_ps = NEVER
-        report_course(transfer, self.watch, now)
+        report_course(transfer, self.watch, now, self._reported.pop(transfer, ()))
         for hop, link in enumerate(links):
             link.users += profile.start(profile.n_full, min(hop + 1, final)) > after
         transfer.next_packet = transfer.packets
         for number in range(profile.gone_packets(final, after), profile.n_full + 1):
             if profile.start(number, 0) > after:
-                transfer.next_packet = number
+                transfer.next_packet = transfer.resumed_at + number
                 join_queue(transfer)
                 return
             self._place(transfer, number, now)
@@ -463,7 +473,7 @@ class Express:
     def _place(self, transfer: Transfer, number: int, now: int) -> None:
         """Account for the links that were granted to packet ``number``, and put the packet at the place of its head."""
         profile, links, begin = transfer.profile, transfer.route.links, transfer.start_ps
-        size = transfer.size_of(number)
+        size = transfer.size_of(transfer.resumed_at + number)
         here: PacketInput = transfer.port
         hop = tail = 0
         start = begin
@@ -492,6 +502,60 @@ class Express:
             self.clock.call_at(start + link.hop_ps, link.arrive, packet, link.arrive_rank)
         else:
             link.fifo.append(packet)
+
+    def resume(self, probe: Follower) -> None:
+        """If their future times are certain, continue as express transfers those that ``probe`` follows."""
+        if probe.port.probe is not probe:
+            return
+        now = self.clock.time
+        courses = probe.find_courses(now)
+        if not courses:
+            probe.end()
+            return
+        links = courses[0].transfer.route.links
+        for hop, link in enumerate(links):
+            self._take_off(link, hop, courses, final=link is links[-1])
+        port = probe.port
+        port.probe = None
+        port.queue.clear()
+        port.fifo.clear()
+        port.ready_at = port.express_free_at = probe.starts[0]
+        for packet in probe.packets:  # its head may still be in flight to a FIFO
+            packet.links, packet.hop = (self._nowhere,), 1
+        for course in courses:
+            self._readmit(course, now)
+        self.n_resumed += len(courses)
+
+    def _take_off(self, link: Link, hop: int, courses: list[Course], *, final: bool) -> None:
+        """Reset a link to its state at the first grant of ``courses``, without their packets."""
+        first = courses[0]
+        at = first.start_ps + first.profile.offsets[hop]
+        link.users = 0
+        link.requests.clear()
+        link.free_at = at
+        if not final:  # the FIFO behind the last link belongs to other transfers
+            link.ready_at = at + link.hop_ps
+            link.used = 0
+            link.credits.clear()
+            link.fifo.clear()
+        for course in courses:
+            link.granted_bytes -= course.granted_bytes(hop)
+            link.busy_ps -= course.granted_ps(hop)
+        resume(link)
+
+    def _readmit(self, course: Course, now: int) -> None:
+        """Admit to the express path a transfer that is in flight as packets."""
+        transfer, profile, start = course.transfer, course.profile, course.start_ps
+        transfer.probe = None
+        transfer.profile, transfer.start_ps, transfer.resumed_at = profile, start, course.first
+        if transfer.head_ps == NEVER:
+            transfer.head_ps = start + profile.offsets[-1] + transfer.route.links[-1].overhead_ps
+        if self.watch.keeps_links:
+            self._reported[transfer] = course.granted
+        transfer.express = True
+        self.n_admitted = transfer.admission = self.n_admitted + 1
+        self._claim(transfer, now)
+        self.clock.call_at(start + profile.latency_ps, self._arrived, transfer, transfer.route.deliver_rank)
 
 
 def _carries_express(place: PacketInput, now: int) -> bool:

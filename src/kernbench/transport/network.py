@@ -204,7 +204,8 @@ class Network:
         """Return the port of ``node`` for ``channel``, such as a DMA queue; the first call makes the port."""
         port = self._ports.get((node, channel))
         if port is None:
-            port = self._ports[node, channel] = Port(PORT_INDEX_BASE + len(self._ports), node)
+            index, resume = PORT_INDEX_BASE + len(self._ports), self.express.resume
+            port = self._ports[node, channel] = Port(index, node, resume, looks=self.express_enabled)
         return port
 
     def route(self, nodes: Sequence[str]) -> Route:

@@ -19,7 +19,8 @@ from __future__ import annotations
 from bisect import insort
 
 from kernbench.core.clock import NEVER, RANK_ARBITRATE
-from kernbench.transport.state import HopTimes, Link, Packet, PacketInput, Port, Transfer
+from kernbench.transport.probe import begin_probe
+from kernbench.transport.state import Link, Packet, PacketInput, Port, Transfer
 from kernbench.transport.timing import Supply
 
 
@@ -34,7 +35,10 @@ def enqueue(transfer: Transfer, now: int) -> None:
 
 def join_queue(transfer: Transfer) -> None:
     """Append ``transfer`` to the queue of its port; the port cuts transfers into packets in order."""
-    transfer.port.queue.append(transfer)
+    port = transfer.port
+    if not port.queue:
+        port.look_after(len(transfer.route.links))
+    port.queue.append(transfer)
 
 
 def supply(transfer: Transfer, more: Supply, now: int) -> None:
@@ -47,6 +51,8 @@ def curtail(transfer: Transfer, count: int) -> None:
     """Withdraw the supply beyond the first ``count`` packets of ``transfer``; no later packet has a grant yet."""
     port = transfer.port
     transfer.curtail_supplies(count)
+    if port.probe is not None:
+        port.probe.end()
     if transfer.next_packet > count:
         link = port.fifo.popleft().links[0]
         link.requests = [entry for entry in link.requests if entry[2] is not port]
@@ -69,6 +75,12 @@ def refill(port: Port, now: int) -> None:
     size = transfer.last_bytes if last else transfer.route.packet_bytes
     packet = Packet(transfer, size, last, 0, tail)
     port.fifo.append(packet)
+    if port.patience:
+        port.patience -= 1
+    elif port.probe is not None:
+        port.probe.follow(packet)
+    else:
+        begin_probe(port, packet, number)
     request(packet.links[0], port, when)
 
 
@@ -136,8 +148,8 @@ def grant(link: Link, source: PacketInput, now: int) -> None:
     link.granted_bytes += size
     link.busy_ps += free - now
     tail = packet.tail if packet.tail > free else free
-    if transfer.hop_times is not None:
-        _note_grant(transfer.hop_times, packet, now, tail)
+    if transfer.hop_times is not None or transfer.probe is not None:
+        _note_grant(packet, now, tail)
     hop = packet.hop = packet.hop + 1
     if hop == len(packet.links):
         if transfer.head_ps == NEVER:
@@ -160,12 +172,16 @@ def grant(link: Link, source: PacketInput, now: int) -> None:
         _leave_port(source, packet, tail, now)
 
 
-def _note_grant(times: HopTimes, packet: Packet, start: int, tail: int) -> None:
-    """Record the first start and the last tail of a traced transfer on the next link of ``packet``."""
-    if times.starts[packet.hop] < 0:
-        times.starts[packet.hop] = start
-    if packet.last:
-        times.tails[packet.hop] = tail
+def _note_grant(packet: Packet, start: int, tail: int) -> None:
+    """Record a grant of a transfer that is traced (its first start and last tail) or followed by a probe."""
+    times, probe = packet.transfer.hop_times, packet.transfer.probe
+    if times is not None:
+        if times.starts[packet.hop] < 0:
+            times.starts[packet.hop] = start
+        if packet.last:
+            times.tails[packet.hop] = tail
+    if probe is not None:
+        probe.note(packet, start)
 
 
 def _leave_port(port: Port, packet: Packet, tail: int, now: int) -> None:

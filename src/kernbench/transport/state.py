@@ -213,16 +213,33 @@ class Link(Waiting):
         return duration_ps
 
 
+_ENDLESS = 1 << 29
+
+
 class Port(Waiting):
-    """A source: one DMA queue, virtual channel or memory output. It cuts its transfers into packets one at a time."""
+    """A source: one DMA queue, virtual channel or memory output.
 
-    __slots__ = ("name", "queue", "undelivered")
+    The port cuts its transfers into packets one at a time. If ``looks`` is set, the port probes for a free way
+    (``probe.py``) every ``interval`` packets; ``patience`` counts the packets left until the next probe. A network
+    without express transfers never probes. The port calls ``resume`` with a successful ``probe``.
+    """
 
-    def __init__(self, index: int, name: str) -> None:
+    __slots__ = ("interval", "looks", "name", "patience", "probe", "queue", "resume", "undelivered")
+
+    def __init__(self, index: int, name: str, resume: Callable[[Follower], None], *, looks: bool) -> None:
         super().__init__(index)
         self.name = name
         self.queue: deque[Transfer] = deque()  # transfers by packets
         self.undelivered = 0  # number of the port's transfers that are not delivered
+        self.resume = resume
+        self.looks = looks
+        self.probe: Follower | None = None
+        self.patience = self.interval = _ENDLESS
+
+    def look_after(self, packets: int) -> None:
+        """Probe for a free way after ``packets`` more packets; drop the current probe."""
+        self.probe = None
+        self.patience = self.interval = packets if self.looks else _ENDLESS
 
 
 PacketInput: TypeAlias = Link | Port
@@ -295,8 +312,10 @@ class Transfer:
 
     - ``injected_ps``, ``head_ps``, ``delivered_ps``: the times in ps of injection, of the first and of the last byte at
       the destination; NEVER until the event.
-    - ``express``: the transfer has no packets; it follows ``profile`` from ``start_ps`` on.
+    - ``express``: the transfer has no packets; it follows ``profile`` from ``start_ps`` on. The profile begins at
+      packet ``resumed_at``.
     - ``admission``: the number of an express transfer in order of admission, which is the order of use of every link.
+    - ``probe``: set while the transfer's packets are followed to detect a free way.
     - ``row``: the transfer's row in the log, if it has one, else -1.
     - ``number``, ``ahead``: if transport is watched, the number of this transfer and of the previous one of its port.
     """
@@ -317,7 +336,9 @@ class Transfer:
         "next_packet",
         "number",
         "port",
+        "probe",
         "profile",
+        "resumed_at",
         "route",
         "row",
         "serial",
@@ -360,6 +381,8 @@ class Transfer:
         self.start_ps = 0
         self.admission = -1
         self.express = False
+        self.resumed_at = 0
+        self.probe: Follower | None = None
         self.hop_times: HopTimes | None = None
         self.row = -1
 
@@ -448,3 +471,58 @@ class Transfer:
                 remaining.append(Supply(supply.first, n, supply.start_ps, supply.pace))
         self.supplies = remaining
         self.supplied = count
+
+
+class Course:
+    """The times of a transfer from packet ``first`` on: those of ``profile``, started at ``start_ps``.
+
+    ``granted[j]``: the number of these packets that were granted link j of the route.
+    """
+
+    __slots__ = ("first", "granted", "profile", "start_ps", "transfer")
+
+    def __init__(self, transfer: Transfer, first: int, start_ps: int, profile: Profile) -> None:
+        self.transfer = transfer
+        self.first = first
+        self.start_ps = start_ps
+        self.profile = profile
+        self.granted = [0] * len(profile.pace)
+
+    def end_ps(self, hop: int) -> int:
+        """Return the time in ps at which the last byte has left onto link number ``hop``."""
+        return self.start_ps + self.profile.offsets[hop] + self.profile.ends[hop]
+
+    def uses(self, hop: int) -> bool:
+        """Return True while a packet of the course uses link number ``hop``, or the FIFO behind it."""
+        return self.granted[min(hop + 1, len(self.granted) - 1)] <= self.profile.n_full
+
+    def granted_bytes(self, hop: int) -> int:
+        """Return the bytes of the packets that were granted link number ``hop``."""
+        n, profile = self.granted[hop], self.profile
+        return profile.nbytes if n > profile.n_full else n * profile.packet_bytes
+
+    def granted_ps(self, hop: int) -> int:
+        """Return the serialisation time in ps of the packets that were granted link number ``hop``."""
+        n, profile, link = self.granted[hop], self.profile, self.transfer.route.links[hop]
+        last_ps = link.serialise_ps(self.transfer.last_bytes) if n > profile.n_full else 0
+        return min(n, profile.n_full) * link.serialise_ps(profile.packet_bytes) + last_ps
+
+
+class Follower(Protocol):
+    """Follows a packet of a port, and all packets behind it, until their future is certain: a ``Probe``."""
+
+    port: Port
+    starts: list[int]
+    packets: list[Packet]
+
+    def follow(self, packet: Packet) -> None:
+        """Follow a packet that the port has just cut."""
+
+    def note(self, packet: Packet, now: int) -> None:
+        """Record that a packet is granted its next link."""
+
+    def end(self) -> None:
+        """Stop following packets."""
+
+    def find_courses(self, now: int) -> list[Course]:
+        """Return the courses of the port's transfers if all are certain; else an empty list."""

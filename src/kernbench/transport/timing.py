@@ -9,7 +9,12 @@ A transfer of n full packets and a last one, which may be smaller, is alone on l
                                                              ends[j] = max(n·pace[j] + its time, ends[j-1])
 
 The closed forms follow by induction from the rules of a hop (``packets.py``) if no packet waits for a credit. They are
-exact in integer picoseconds.
+exact in integer picoseconds. They can also describe a transfer behind a backlog, where packet 0 is granted link j
+``slack[j]`` after its head has arrived. If link j is at least as slow as every link before it, all other packets are
+granted link j with the same slack:
+
+    offset[j] = offset[j-1] + overhead of link j-1 + slack[j]
+    ends[j]   = max(n·pace[j] + its time, ends[j-1] - slack[j])
 """
 
 from __future__ import annotations
@@ -139,26 +144,29 @@ class RouteTiming:
         """Return the cached course of ``nbytes`` supplied at ``pace``."""
         profile = self.profiles.get((nbytes, pace))
         if profile is None:
-            profile = self.profiles[nbytes, pace] = self._make_profile(nbytes, pace)
+            profile = self.profiles[nbytes, pace] = self.make_profile(nbytes, pace, self.offsets)
         return profile
 
-    def _make_profile(self, nbytes: int, pace: Pace) -> Profile:
+    def make_profile(self, nbytes: int, pace: Pace, offsets: tuple[int, ...]) -> Profile:
+        """Return a course of ``nbytes`` supplied at ``pace`` whose first packet is granted links at ``offsets``."""
         n_full = (nbytes - 1) // self._packet_bytes
         last_bytes = nbytes - n_full * self._packet_bytes
         step = pace.packet_ps
         end = n_full * step + pace.last_ps
+        late = 0
         steps: list[int] = []
         ends: list[int] = []
         busy: list[int] = []
-        for link in self._links:
+        for link, offset, zero_load_offset in zip(self._links, offsets, self.offsets, strict=True):
             packet_ps, last_ps = link.serialise_ps(self._packet_bytes), link.serialise_ps(last_bytes)
             step = max(step, packet_ps)
-            end = max(end, n_full * step + last_ps)
+            late, before = offset - zero_load_offset, late
+            end = max(end + before - late, n_full * step + last_ps)
             steps.append(step)
             ends.append(end)
             busy.append(n_full * packet_ps + last_ps)
-        peaks = self._own_peaks(nbytes, steps, ends) if n_full else [nbytes] * (len(self._links) - 1)
-        over = [offset + end for offset, end in zip(self.offsets, ends, strict=True)]
+        peaks = self._own_peaks(nbytes, steps, ends, offsets) if n_full else [nbytes] * (len(self._links) - 1)
+        over = [offset + end for offset, end in zip(offsets, ends, strict=True)]
         return Profile(
             nbytes=nbytes,
             packet_bytes=self._packet_bytes,
@@ -167,14 +175,14 @@ class RouteTiming:
             ends=tuple(ends),
             peaks=tuple(peaks),
             busy=tuple(busy),
-            offsets=self.offsets,
+            offsets=offsets,
             gone=(*over[1:], over[-1]),
             latency_ps=over[-1] + self._links[-1].overhead_ps,
             leaves_port_ps=ends[0],
             fits=all(peak <= link.capacity for link, peak in zip(self._links, peaks, strict=False)),
         )
 
-    def _own_peaks(self, nbytes: int, pace: list[int], ends: list[int]) -> list[int]:
+    def _own_peaks(self, nbytes: int, pace: list[int], ends: list[int], offsets: tuple[int, ...]) -> list[int]:
         """Return the largest number of the transfer's bytes in the FIFO behind each link, except the last link.
 
         The occupancy grows from grant to grant, so its values at the last two grants are enough.
@@ -183,7 +191,7 @@ class RouteTiming:
         size = self._packet_bytes
         n_full = (nbytes - 1) // size
         for hop in range(len(pace) - 1):
-            head_start = self.offsets[hop] - self.offsets[hop + 1]
+            head_start = offsets[hop] - offsets[hop + 1]
             peak = 0
             for k, granted in ((n_full - 1, n_full * size), (n_full, nbytes)):
                 since = head_start + k * pace[hop]
