@@ -84,7 +84,7 @@ class ProgramRun:
 class RunTime:
     """The simulated time of a program in ns, its initialisation, and the sizes of the simulation."""
 
-    sim_ns: float = figure("simulated time of the program, without its initialisation")
+    sim_ns: float = figure("simulated time, without the initialisation")
     load: LoadTime | None = figure(optional=True, default=None)
     events: int = figure("events of the simulation", default=0)
     transfers: int = figure("transfers on the network", default=0)
