@@ -52,9 +52,9 @@ def find_differing(pairs: Sequence[ResultPair]) -> tuple[Differing, ...]:
 
     Parameters of collectives are included only if all results have them.
     """
-    results = [each for pair in pairs for each in pair]
-    paths = dict.fromkeys(path for each in results for path in each.configuration)
-    if not all(any(path.startswith(CCL_PREFIX) for path in each.configuration) for each in results):
+    results = [result for pair in pairs for result in pair]
+    paths = dict.fromkeys(path for result in results for path in result.configuration)
+    if not all(any(path.startswith(CCL_PREFIX) for path in result.configuration) for result in results):
         paths = dict.fromkeys(path for path in paths if not path.startswith(CCL_PREFIX))
     differing = (path for path in paths if not all(_has_same(path, one, other) for one, other in pairs))
     (ours, theirs), use = zip(*pairs, strict=True), _sum_use(pairs)
@@ -71,9 +71,9 @@ def _has_same(path: str, one: ResultFigures, other: ResultFigures) -> bool:
 
 def _values(results: Sequence[ResultFigures], path: str) -> tuple[Any, ...]:
     """Return the distinct values of a parameter; empty if no result has the parameter, as in another version."""
-    if not any(path in each.configuration for each in results):
+    if not any(path in result.configuration for result in results):
         return ()
-    texts = dict.fromkeys(json.dumps(each.configuration.get(path)) for each in results)
+    texts = dict.fromkeys(json.dumps(result.configuration.get(path)) for result in results)
     return tuple(map(json.loads, texts))
 
 
@@ -132,22 +132,22 @@ class _Use:
 
 def _sum_use(pairs: Sequence[ResultPair]) -> _Use | None:
     """Return the combined use of the results; None if a result does not record it."""
-    results = [each for pair in pairs for each in pair]
-    if not all(each.says("used.parts") for each in results):
+    results = [result for pair in pairs for result in pair]
+    if not all(result.says("used.parts") for result in results):
         return None
     counts = {}
     for name, _, _ in _COUNTED.values():
         numbers = {(a.text(f"used.{name}"), b.text(f"used.{name}")) for a, b in pairs}
         if all(one == other for one, other in numbers):
             counts[name] = " or ".join(sorted(one for one, _ in numbers))
-    parts = {name for text in {each.text("used.parts") for each in results} for name in text.split(", ")}
-    cubes = {each.text("used.within").partition(".cube")[2] for each in results}
+    parts = {name for text in {result.text("used.parts") for result in results} for name in text.split(", ")}
+    cubes = {result.text("used.within").partition(".cube")[2] for result in results}
     return _Use(frozenset(parts), frozenset(cubes), counts)
 
 
 def _name_unused(path: str, use: _Use, results: Sequence[ResultFigures]) -> str:
     """Return the component of a machine parameter if no result uses that component."""
-    count, name, part = next((each for begin, each in _COUNTED.items() if path.startswith(begin)), ("", "", ""))
+    count, name, part = next((entry for begin, entry in _COUNTED.items() if path.startswith(begin)), ("", "", ""))
     part = part if count else _part_of(path, results)
     if part in use.parts or part in _UNSEEN or (count not in use.counts if count else not part):
         return ""
@@ -155,29 +155,29 @@ def _name_unused(path: str, use: _Use, results: Sequence[ResultFigures]) -> str:
         (cube, *others) = use.cubes
         return f"the mesh beyond cube {cube}" if cube and not others else _WORDS[part]
     if part in _TYPES:
-        types = [each for each in _TYPES if each in use.parts]
+        types = [kind for kind in _TYPES if kind in use.parts]
         return f"products of other types than {', '.join(types)}" if types else _WORDS["pe_gemm"]
     return f"{name}s beyond {use.counts[count]}" if count else _WORDS.get(part, part)
 
 
 def _part_of(path: str, results: Sequence[ResultFigures]) -> str:
     """Return the name in ``used.parts`` of the part, link class or data type that a parameter configures."""
-    found, (section, _, key) = _PART.fullmatch(path), path.rpartition(".")
-    if found is not None:
-        kind = f"{path[: found.end(1)]}.kind"
-        return next((str(each.configuration[kind]) for each in results if each.configuration.get(kind)), found[1])
+    match, (section, _, key) = _PART.fullmatch(path), path.rpartition(".")
+    if match is not None:
+        kind = f"{path[: match.end(1)]}.kind"
+        return next((str(result.configuration[kind]) for result in results if result.configuration.get(kind)), match[1])
     return key if section == "pe.gemm.macs_per_ns" else _SECTIONS.get(section, "")
 
 
 def say_machines(a: Iterable[ResultFigures], b: Iterable[ResultFigures]) -> str:
     """Return the differences between the machines of A and B, as ``PEs 8 → 4; …``; empty if no headline differs."""
-    ours, theirs = [each.configuration for each in a], [each.configuration for each in b]
+    ours, theirs = [result.configuration for result in a], [result.configuration for result in b]
     return "; ".join(_headlines(ours, theirs))
 
 
 def _headlines(ours: Iterable[Configuration], theirs: Iterable[Configuration]) -> Iterator[str]:
     for label, describe in _HEADLINES.items():
-        sides = [{_try_headline(describe, each) for each in side} for side in (ours, theirs)]
+        sides = [{_try_headline(describe, configuration) for configuration in side} for side in (ours, theirs)]
         if sides[0] != sides[1] and all(len(side) == 1 and "" not in side for side in sides):
             (one,), (other,) = sides
             yield f"{label} {one} → {other}"

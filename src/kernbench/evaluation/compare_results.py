@@ -98,14 +98,14 @@ class Move:
     @property
     def change(self) -> Change:
         """The sum of the changes of the stages."""
-        return _sum(join_words([each.name for each in self.stages]) + self._same, self.stages)
+        return _sum(join_words([stage.name for stage in self.stages]) + self._same, self.stages)
 
     @property
     def _same(self) -> str:
         return ": the same wait" if len(self.stages) > 1 else ""
 
     def __str__(self) -> str:
-        return join_words([str(each) for each in self.stages]) + self._same
+        return join_words([str(stage) for stage in self.stages]) + self._same
 
 
 @value
@@ -208,7 +208,7 @@ def compare_results(a: ResultFile, b: ResultFile) -> ResultComparison:
     stages = _stages(good)
     return ResultComparison(
         differing=differing,
-        unused=tuple(dict.fromkeys(each.unused for each in differing if each.unused)),
+        unused=tuple(dict.fromkeys(difference.unused for difference in differing if difference.unused)),
         pairs=pairs,
         unmatched=(len(a.results) - len(good), len(b.results) - len(good)),
         left_out=tuple(_say_left_out(a, b, len(good))),
@@ -227,7 +227,7 @@ def compare_results(a: ResultFile, b: ResultFile) -> ResultComparison:
 def _say_left_out(a: ResultFile, b: ResultFile, compared: int) -> Iterator[str]:
     """Yield texts, each with a number of results of a side that are not compared, and the reason."""
     for name, file in (("A", a), ("B", b)):
-        failed = [each for each in file.results if not each.ok]
+        failed = [result for result in file.results if not result.ok]
         why = "the other side has none there, or it failed there"
         if failed:
             why = f"{len(failed)} failed, first with: {failed[0].text('error').partition(chr(10))[0]}"
@@ -236,25 +236,25 @@ def _say_left_out(a: ResultFile, b: ResultFile, compared: int) -> Iterator[str]:
 
 
 def _both_say(pairs: Sequence[ResultPair], begin: str) -> bool:
-    return all(each.says(begin) for pair in pairs for each in pair)
+    return all(result.says(begin) for pair in pairs for result in pair)
 
 
 def _unsaid(pairs: Sequence[ResultPair]) -> Iterator[str]:
     """Yield a sentence for contents that only one side has, or that this version does not know."""
     for begin, what in _SAID.items():
-        said = [all(each.says(begin) for each in side) for side in zip(*pairs, strict=True)]
-        if said in ([True, False], [False, True]):
-            lacking, having = ("B", "A") if said[0] else ("A", "B")
+        present = [all(result.says(begin) for result in side) for side in zip(*pairs, strict=True)]
+        if present in ([True, False], [False, True]):
+            lacking, having = ("B", "A") if present[0] else ("A", "B")
             yield f"{lacking} lacks {what}, which {having} has: not compared"
     for name, side in zip("AB", zip(*pairs, strict=True), strict=True):
-        unknown = [each for each in _names_in(side, _PATH) if each not in map(slug, PathPart)]
+        unknown = [part for part in _names_in(side, _PATH) if part not in map(slug, PathPart)]
         if unknown:
             yield f"{name} has parts of the critical path that this version does not know: {', '.join(unknown)}"
 
 
 def _names_in(results: Iterable[ResultFigures], begin: str) -> list[str]:
     """Return the names of the times in columns with this prefix."""
-    columns = dict.fromkeys(column for each in results for column in each.row if column.startswith(begin))
+    columns = dict.fromkeys(column for result in results for column in result.row if column.startswith(begin))
     return [column.removeprefix(begin).removesuffix("_ns") for column in columns]
 
 
@@ -264,15 +264,15 @@ def _match(a: ResultFile, b: ResultFile) -> tuple[tuple[str, ...], list[ResultPa
     common = tuple(axis for axis in a.axes if axis in b.axes)
     for axes in (every, common):
         ours, theirs = _by_key(a, axes), _by_key(b, axes)
-        found = [(ours[key], theirs[key]) for key in ours if key in theirs]
-        if found and len(ours) == len(a.results) and len(theirs) == len(b.results):
-            return axes, found
+        matched = [(ours[key], theirs[key]) for key in ours if key in theirs]
+        if matched and len(ours) == len(a.results) and len(theirs) == len(b.results):
+            return axes, matched
     has = [f"{file.name} has {len(file.results)} over {', '.join(file.axes) or 'no axis'}" for file in (a, b)]
     raise InputError(f"no points match: {'; '.join(has)}; choose one point of a sweep with FILE.parquet:POINT")
 
 
 def _by_key(file: ResultFile, axes: Sequence[str]) -> dict[str, ResultFigures]:
-    return {json.dumps([each.configuration.get(axis) for axis in axes]): each for each in file.results}
+    return {json.dumps([result.configuration.get(axis) for axis in axes]): result for result in file.results}
 
 
 def _pair(axes: Sequence[str], columns: Sequence[str], a: ResultFigures, b: ResultFigures) -> Pair:
@@ -326,8 +326,8 @@ def _change(name: str, a: ResultFigures, b: ResultFigures, column: str) -> Chang
 
 
 def _sum(name: str, changes: Iterable[Change], parts: tuple[Change, ...] = ()) -> Change:
-    given = list(changes)
-    return Change(name, sum(each.a_ns for each in given), sum(each.b_ns for each in given), parts)
+    summands = list(changes)
+    return Change(name, sum(change.a_ns for change in summands), sum(change.b_ns for change in summands), parts)
 
 
 def _sum_column(name: str, pairs: Sequence[ResultPair], column: str, parts: tuple[Change, ...] = ()) -> Change:
@@ -336,15 +336,15 @@ def _sum_column(name: str, pairs: Sequence[ResultPair], column: str, parts: tupl
 
 def _stages(pairs: Sequence[ResultPair]) -> tuple[Change, ...]:
     """Return the stages of the critical path of the run, summed over pairs, the largest change first."""
-    begin = next((each for each in (_CAUSES, _PATH) if _both_say(pairs, each)), None)
+    begin = next((prefix for prefix in (_CAUSES, _PATH) if _both_say(pairs, prefix)), None)
     if begin is None:
         return ()
-    found = []
-    for name in _names_in((each for pair in pairs for each in pair), begin):
+    stages = []
+    for name in _names_in((result for pair in pairs for result in pair), begin):
         queued = _sum_column("in its queues", pairs, f"{_QUEUES}{name}_ns")
         parts = (queued,) if begin == _CAUSES and (queued.a_ns or queued.b_ns) else ()
-        found.append(_sum_column(_NAMES.get(name, name), pairs, f"{begin}{name}_ns", parts))
-    return _sort_changes(found)
+        stages.append(_sum_column(_NAMES.get(name, name), pairs, f"{begin}{name}_ns", parts))
+    return _sort_changes(stages)
 
 
 def _busy(pairs: Sequence[ResultPair]) -> tuple[Change, ...]:
@@ -375,12 +375,14 @@ def _compare_figures(pairs: Sequence[ResultPair]) -> tuple[Change, ...]:
 
 def _sort_changes(changes: Iterable[Change]) -> tuple[Change, ...]:
     """Return the non-zero changes, the largest first."""
-    return tuple(sorted((each for each in changes if each.a_ns or each.b_ns), key=lambda each: -abs(each.ns)))
+    return tuple(
+        sorted((change for change in changes if change.a_ns or change.b_ns), key=lambda change: -abs(change.ns))
+    )
 
 
 def _find_moves(stages: Sequence[Change]) -> tuple[Move, ...]:
     """Return the changed stages, the largest first. Stages whose changes cancel out are one move."""
-    left, found = [each for each in stages if each.ns], []
+    left, moves = [stage for stage in stages if stage.ns], []
     least = SEEN * abs(stages[0].ns) if stages else 0.0
     while left:
         first, *left = left
@@ -391,18 +393,18 @@ def _find_moves(stages: Sequence[Change]) -> tuple[Move, ...]:
                 traded.append(other)
                 net += other.ns
         traded = traded if abs(net) <= room else [first]
-        left = [each for each in left if each not in traded]
-        found.append(Move(tuple(traded)))
-    return tuple(found)
+        left = [stage for stage in left if stage not in traded]
+        moves.append(Move(tuple(traded)))
+    return tuple(moves)
 
 
 def _groups(pairs: Sequence[Pair]) -> tuple[BoundGroup, ...]:
-    made = []
+    groups = []
     for of_what, bounds in dict.fromkeys((pair.of, pair.bounds) for pair in pairs):
-        own = [pair for pair in pairs if (pair.of, pair.bounds) == (of_what, bounds)]
-        time = _sum(of_what, (pair.launch if of_what == MAIN else pair.time for pair in own))
-        made.append(BoundGroup(of_what, bounds, len(own), time, _sum("bound", (pair.bound for pair in own))))
-    return tuple(sorted(made, key=lambda group: -group.pairs))
+        members = [pair for pair in pairs if (pair.of, pair.bounds) == (of_what, bounds)]
+        time = _sum(of_what, (pair.launch if of_what == MAIN else pair.time for pair in members))
+        groups.append(BoundGroup(of_what, bounds, len(members), time, _sum("bound", (pair.bound for pair in members))))
+    return tuple(sorted(groups, key=lambda group: -group.pairs))
 
 
 def ns_text(ns: float, plus: str = "") -> str:
@@ -420,60 +422,63 @@ def verdict(compared: ResultComparison) -> tuple[str, ...]:
     return (_say_headline(compared), *compared.left_out, *compared.unsaid, *_say_parts(compared))
 
 
-def _say_headline(found: ResultComparison) -> str:
-    time, count = found.time, f" over {len(found.pairs)} points" if len(found.pairs) > 1 else ""
-    known = [group for group in found.groups if NOTHING not in group.bounds]
-    which = [str(group) if len(found.pairs) == 1 else f"{group.pairs} {group}" for group in known[:MOST_TOLD]]
+def _say_headline(comparison: ResultComparison) -> str:
+    time, count = comparison.time, f" over {len(comparison.pairs)} points" if len(comparison.pairs) > 1 else ""
+    groups = [group for group in comparison.groups if NOTHING not in group.bounds]
+    which = [str(group) if len(comparison.pairs) == 1 else f"{group.pairs} {group}" for group in groups[:MOST_TOLD]]
     why = [", ".join(which)] if which else []
     if not time.ns:
-        said = f"B takes as long as A{count}"
-        if not found.differing:
+        sentence = f"B takes as long as A{count}"
+        if not comparison.differing:
             why = ["no parameter differs"]
-        elif all(each.unused for each in found.differing):
-            why = [f"what differs, {join_words(found.unused)}, is not used by this bench"]
-        elif not any(pair.time.ns for pair in found.pairs):
+        elif all(difference.unused for difference in comparison.differing):
+            why = [f"what differs, {join_words(comparison.unused)}, is not used by this bench"]
+        elif not any(pair.time.ns for pair in comparison.pairs):
             why = ["no difference is on the critical path", *why]
     else:
-        said = f"B takes {ns_text(abs(time.ns))} ns {'more' if time.ns > 0 else 'less'} ({time.share_text}){count}"
-        why += [", ".join(map(str, found.moves[:MOST_IN_HEADLINE]))] if found.moves else []
-    return f"{said}: {'; '.join(why)}" if why else said
+        sentence = f"B takes {ns_text(abs(time.ns))} ns {'more' if time.ns > 0 else 'less'} ({time.share_text}){count}"
+        why += [", ".join(map(str, comparison.moves[:MOST_IN_HEADLINE]))] if comparison.moves else []
+    return f"{sentence}: {'; '.join(why)}" if why else sentence
 
 
-def _say_parts(found: ResultComparison) -> Iterator[str]:
-    others = [str(each) for each in found.differing if not (found.machines and each.of_machine)]
-    if found.machines:
+def _say_parts(comparison: ResultComparison) -> Iterator[str]:
+    others = [
+        str(difference) for difference in comparison.differing if not (comparison.machines and difference.of_machine)
+    ]
+    if comparison.machines:
         others += [
-            found.machines,
-            f"{sum(each.of_machine for each in found.differing)} parameters of the machines in all",
+            comparison.machines,
+            f"{sum(difference.of_machine for difference in comparison.differing)} parameters of the machines in all",
         ]
     yield "what differs: " + ("; ".join(others) or "no parameter")
-    if found.unused:
-        yield f"not used by this bench: {', '.join(found.unused)}"
-    yield "; ".join([f"latency: {RUN} {_say_change(found.time)}", *_say_launch(found)])
-    columns = _say_columns([pair.columns for pair in found.pairs])
+    if comparison.unused:
+        yield f"not used by this bench: {', '.join(comparison.unused)}"
+    yield "; ".join([f"latency: {RUN} {_say_change(comparison.time)}", *_say_launch(comparison)])
+    columns = _say_columns([pair.columns for pair in comparison.pairs])
     if columns:
         yield f"columns: {columns}"
-    for group in found.groups:
+    for group in comparison.groups:
         if NOTHING not in group.bounds:
-            points = f" at {group.pairs} point{'s' * (group.pairs > 1)}" if len(found.pairs) > 1 else ""
+            points = f" at {group.pairs} point{'s' * (group.pairs > 1)}" if len(comparison.pairs) > 1 else ""
             yield f"verdict: {group.of}{points}: {group}; bound {group.bound.share_text}, time {group.time.share_text}"
-    seen = [move for move in found.moves if abs(move.stages[0].ns) >= SEEN * abs(found.stages[0].ns)][:MOST_TOLD]
-    if seen:
-        rest = round(found.time.ns - sum(move.ns for move in seen), 3)
+    least_ns = SEEN * abs(comparison.stages[0].ns) if comparison.stages else 0.0
+    shown = [move for move in comparison.moves if abs(move.stages[0].ns) >= least_ns][:MOST_TOLD]
+    if shown:
+        rest = round(comparison.time.ns - sum(move.ns for move in shown), 3)
         others = [f"anything else {ns_text(rest, '+')}"] if rest else []
-        yield f"stages, in ns: {'; '.join([*map(str, seen), *others])}"
+        yield f"stages, in ns: {'; '.join([*map(str, shown), *others])}"
 
 
-def _say_launch(found: ResultComparison) -> Iterator[str]:
-    names = dict.fromkeys(name for pair in found.pairs for name in pair.launches if name)
-    others = sum(not pair.same_launch for pair in found.pairs)
-    if others and len(found.pairs) == 1:
-        launch = found.launch
+def _say_launch(comparison: ResultComparison) -> Iterator[str]:
+    names = dict.fromkeys(name for pair in comparison.pairs for name in pair.launches if name)
+    others = sum(not pair.same_launch for pair in comparison.pairs)
+    if others and len(comparison.pairs) == 1:
+        launch = comparison.launch
         yield f"{MAIN} {' in A, '.join(names)} in B: {ns_text(launch.a_ns)} and {ns_text(launch.b_ns)} ns"
     elif others:
         yield f"{MAIN}: at {others} points B has another"
-    elif found.launch.a_ns:
-        yield f"{' '.join([MAIN, *(names if len(names) == 1 else ())])} {_say_change(found.launch)}"
+    elif comparison.launch.a_ns:
+        yield f"{' '.join([MAIN, *(names if len(names) == 1 else ())])} {_say_change(comparison.launch)}"
 
 
 def _say_change(change: Change) -> str:
