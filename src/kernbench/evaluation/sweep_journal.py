@@ -31,6 +31,8 @@ from kernbench.evaluation.sweep_point import PointOutcome
 from kernbench.result.columns import Cell
 
 GRID = "grid"
+SEPARATOR = "."
+"""Separates a section and a figure in the name of a column"""
 # The digest of the complete "configuration".
 MACHINE = "machine"
 # Sections that are compared by parameter, with the prefix of their paths.
@@ -318,8 +320,10 @@ def _outcome(entry: Mapping[str, Any]) -> PointOutcome:
 
 def _cell(name: str, found: Any) -> Cell:
     kind = list_columns().get(name)
-    if kind is None:
+    if kind is None and SEPARATOR in name:
         raise InputError(f"the journal has column {name!r} of a section that is not registered: register it, as before")
+    if kind is None:
+        raise KeyError(name)
     cell: Cell = float(found) if isinstance(found, str) and kind is float else found
     if not fits(cell, kind):
         raise ValueError(f"{name} is {type(cell).__name__}")
