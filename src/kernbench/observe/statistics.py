@@ -61,7 +61,7 @@ class Traffic:
     hbm_out: int = figure("bytes out of all HBM slices, headers included", column="traffic.hbm_out_bytes")
     to_machine: int = figure("bytes from the host to the machine", column="traffic.to_machine_bytes")
     from_machine: int = figure("bytes from the machine to the host", column="traffic.from_machine_bytes")
-    host_utilisation: float = figure("busy time of the host's link, as a share of the run")
+    host_utilisation: float = figure("busy share of the host's link")
     busiest: tuple[LinkTraffic, ...]
 
 
