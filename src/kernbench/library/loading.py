@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernbench.common.late import late
 from kernbench.library.runs import Run
-from kernbench.result.sections import read_outcome, sections
+from kernbench.result.sections import Outcome, read_outcome, sections
 
 if TYPE_CHECKING:
     from kernbench.library.sweeps import Sweep
@@ -27,6 +28,12 @@ def load(path: str | os.PathLike[str]) -> Run | Sweep:
         sweep: Sweep = late(SWEEPS, "load_sweep")(place)
         return sweep
     outcome = read_outcome(place)
+    return run_of(outcome.document, outcome.origin)
+
+
+def run_of(document: Mapping[str, Any], origin: str = "document") -> Run:
+    """Return the run that a document describes; ``origin`` is its file. Raises InputError for another document."""
+    outcome = Outcome(document=document, origin=origin)
     for section in sections():
         outcome.find(section)
     return Run(outcome)
