@@ -63,7 +63,7 @@ class Limit:
 
 
 LIMITS = (
-    Limit("vague names, %", 0.5, 0.3),
+    Limit("vague names, %", 0.2, 0.3),
     Limit("vague parameters of public functions", 0, 0),
     Limit("docstrings that begin with a clause", 0, 0),
     Limit("old words in 1,000 words", 0.1, 0.1),
