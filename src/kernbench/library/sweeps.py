@@ -378,11 +378,6 @@ def sweep(
     if not named and workers not in (None, 1):
         raise InputError(f"workers: found {workers}, and a function runs in this process: name it as module:function")
     jobs = _workers_of(workers) if named else 1
-    if jobs > 1 and MAIN in list_modules():
-        raise InputError(
-            "workers: this program registers a section of runs, which its workers lack; put it into a module that "
-            "this program imports, or give workers=1"
-        )
     fixed = _fixed(overrides or {}, settings or {})
     entries = entries if program is None else {"bench": "" if path is None else os.fspath(path)}
     entries |= {"verify": verify, "explain": observe, "set": fixed, "columns": columns or {}, "work": work}
@@ -409,11 +404,16 @@ def _fixed(overrides: Overrides, settings: Mapping[str, object]) -> Overrides:
 
 
 def _workers_of(workers: int | None) -> int:
-    if workers is None:
-        return os.cpu_count() or 1
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+    """Return the number of processes. Raises InputError for workers that would lack a section of this program."""
+    jobs = os.cpu_count() or 1 if workers is None else workers
+    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
         raise InputError(f"workers: found {show(workers)}, must be a number from 1")
-    return workers
+    if jobs > 1 and MAIN in list_modules():
+        raise InputError(
+            "workers: this program registers a section of runs, which its workers lack; put it into a module that "
+            "this program imports, or give workers=1"
+        )
+    return jobs
 
 
 def _document_of(entries: Mapping[str, object], grid: object) -> Document:
