@@ -1,27 +1,112 @@
-"""The CPU of an IO chiplet: it forwards orders to the cubes and sets the common start of a launch."""
+"""The CPU of an IO chiplet: it forwards orders to the cubes and sets the common start of a launch.
+
+A launch with ``passed_ps`` is not forwarded: its time passes here, and its PEs count as busy.
+"""
 
 from __future__ import annotations
 
+from simpy import Event, Timeout
+
+from kernbench.common.errors import AbandonedError
 from kernbench.common.ids import cube_part, pe_part
 from kernbench.common.units import transfer_ps
 from kernbench.components.control_cpu import ControlCpu
+from kernbench.core.log import By, Cause, Kind
 from kernbench.di.registry import register
-from kernbench.messages.control import CubeOrder, CubeTargets, LaunchOrder, Report, SipOrder
+from kernbench.engine.machine import Machine
+from kernbench.engine.thinking import Behaviour
+from kernbench.messages.control import CubeOrder, CubeTargets, LaunchOrder, QueueRemoval, Report, SipOrder
+from kernbench.topology.graph import Node
 
 
 @register("builtin.io_cpu", kind="io_cpu")
 class IoCpu(ControlCpu):
     """The IO_CPU: it sends an order to each cube, adds the common start to launches, and gathers the answers."""
 
+    def __init__(self, node: Node, machine: Machine) -> None:
+        super().__init__(node, machine)
+        self._passing: dict[int, tuple[SipOrder, Event]] = {}  # by launch; the event ends it early
+        self._held: list[tuple[SipOrder, Cause]] = []  # orders to PEs that are busy with a passed launch
+
     def handle(self, message: object) -> None:
         """Act on an order from the host, or on a cube's report."""
         match message:
             case SipOrder():
-                self._fan_out(message)
+                if self._must_wait(message):
+                    self._held.append((message, self.cause))
+                else:
+                    self._begin(message)
             case Report():
                 self.collect(message)
+                if message.request_id not in self.gatherings:
+                    self._note_end(message.request_id)
             case _:
                 super().handle(message)
+
+    def abandon(self, request_ids: frozenset[int]) -> None:
+        """End the passed launches among these requests. They fail."""
+        for request_id in request_ids & self._passing.keys():
+            self._passing[request_id][1].succeed()
+
+    def reset(self) -> None:
+        """Reset the CPU; no launch passes any more."""
+        self._passing.clear()
+        self._held.clear()
+        super().reset()
+
+    def _must_wait(self, order: SipOrder) -> bool:
+        """Return True for an order behind a passed launch: another launch on its PEs, or a removal of their queues."""
+        if not self._passing or not isinstance(order.order, LaunchOrder | QueueRemoval):
+            return False
+        before = [*(passing for passing, _ in self._passing.values()), *(held for held, _ in self._held)]
+        pes = _list_pes(order)
+        return any(pes & _list_pes(earlier) for earlier in before)
+
+    def _begin(self, order: SipOrder) -> None:
+        """Forward an order, or let the time of a passed launch pass."""
+        if not isinstance(order.order, LaunchOrder):
+            self._fan_out(order)
+            return
+        self.machine.log.on_device[order.request_id] = self.clock.time, self.clock.time
+        passed_ps = order.order.launch.passed_ps
+        if passed_ps is None:
+            self._fan_out(order)
+        else:
+            self._passing[order.request_id] = order, self.env.event()
+            self.process(self._pass(order, passed_ps))
+
+    def _note_end(self, request_id: int) -> None:
+        """Record the end of a launch on this SIP."""
+        times = self.machine.log.on_device.get(request_id)
+        if times is not None:
+            self.machine.log.on_device[request_id] = times[0], self.clock.time
+
+    def _pass(self, order: SipOrder, passed_ps: int) -> Behaviour:
+        """Answer a launch after ``passed_ps``, or at once if it is abandoned; then begin the orders behind it."""
+        log, launch = self.machine.log, order.request_id
+        row = log.open(
+            log.part(self.node.id),
+            Kind.PASSED,
+            self.clock.time,
+            self.cause,
+            launch=launch,
+            parent=log.requests.get(launch, -1),
+        )
+        if launch not in self.machine.given_up:
+            yield Timeout(self.env, passed_ps) | self._passing[launch][1]
+        _, ended_early = self._passing.pop(launch)
+        log.close(row, self.clock.time)
+        self._note_end(launch)
+        self.cause = row, By.OPERAND
+        is_abandoned = ended_early.triggered or launch in self.machine.given_up
+        self.answer(order, error=AbandonedError("its launch was abandoned") if is_abandoned else None)
+        held, self._held = self._held, []
+        for following, cause in held:
+            if self._must_wait(following):
+                self._held.append((following, cause))
+            else:
+                self.cause = row, By.KERNEL
+                self._begin(following)
 
     def _fan_out(self, message: SipOrder) -> None:
         self.gather(message, len(message.targets))
@@ -65,3 +150,8 @@ class IoCpu(ControlCpu):
         route = self.machine.route(src, dst)
         header = self.machine.header_bytes
         return route.latency_ps(header) + before * transfer_ps(header, route.bottleneck_gbs)
+
+
+def _list_pes(order: SipOrder) -> set[tuple[int, int]]:
+    """Return the target PEs of an order, as (cube, pe)."""
+    return {(target.cube, pe) for target in order.targets for pe in target.pes}

@@ -303,6 +303,8 @@ class GraphEngine:
         handle.outcome = outcome
         row = self.machine.log.requests[handle.request_id]
         self.machine.log.close(row, handle.ended_ps, outcome.last)
+        if handle.on_end is not None:
+            handle.on_end(handle)
         if self._watched.pop(handle.request_id, None) is not None:
             self._ended.append(handle)
             self._waited = row

@@ -25,6 +25,7 @@ from kernbench.di.part import InnerAttrs, Part, called_at
 from kernbench.di.registry import REGISTRY
 from kernbench.engine.address_map import AddressMap
 from kernbench.engine.hooks import Hooks
+from kernbench.engine.launch_counts import PassedLaunches
 from kernbench.engine.recorder import ContentMaker, Observation, OpStarted, Recorder
 from kernbench.engine.records import RecordViews
 from kernbench.messages.commands import Operand
@@ -149,6 +150,10 @@ class Component(Part):
     def blocked(self) -> tuple[str, ...]:
         """Return a line for each blocked activity of this part, for the deadlock report."""
         return ()
+
+    def counts(self) -> Mapping[str, int]:
+        """Return counts that the part adds up from the begin of the run, by name; parts of a SIP share names."""
+        return {}
 
     def failures(self) -> tuple[tuple[int, PeReport], ...]:
         """Return (request id, report) of each failed PE that this part has recorded while other reports are pending."""
@@ -296,6 +301,7 @@ class Machine:
         self.contents = ContentMaker(self.addresses.place_of, graph.spec.pe.gemm.tile_sizes)
         self.observation: Observation | None = None
         self.op_log = RecordViews(self.log, self.contents, graph)
+        self.passed = PassedLaunches()
         self.memories = Memories(graph.spec)
         self._planner = RoutePlanner(graph)
         self._choices = RouteChoices(graph, self._planner)

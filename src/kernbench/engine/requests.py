@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 
 from kernbench.common.errors import KernbenchError
@@ -58,12 +58,13 @@ class RequestTrace:
 
 @state(eq=False)
 class RequestHandle:
-    """A submitted request; ``done`` when it has completed, successful or failed."""
+    """A submitted request; ``done`` when it has completed, successful or failed. ``on_end`` is called then."""
 
     msg: HostMsg
     submitted_ps: int
     ended_ps: int = NEVER
     outcome: Outcome | None = None
+    on_end: Callable[[RequestHandle], None] | None = None
 
     def __str__(self) -> str:
         return f"{type(self.msg).__name__} {self.msg.name!r} (request {self.request_id})"

@@ -221,6 +221,7 @@ class KernelLaunchMsg(HostMsg):
     - ``called_at``: the line of the host program that calls a kernel of a library.
     - ``stream``: None is the default stream. On a PE, a launch of the default stream waits for all earlier launches,
       and all later launches wait for it.
+    - ``passed_ps``: None runs the kernel. Otherwise the IO_CPU runs no kernel, and answers after this time in ps.
     """
 
     kernel: KernelRef
@@ -231,6 +232,7 @@ class KernelLaunchMsg(HostMsg):
     algorithm: str | None = None
     called_at: str = ""
     stream: LaunchStream | None = None
+    passed_ps: int | None = None
 
     @property
     def counts(self) -> tuple[int, int, int]:

@@ -188,6 +188,7 @@ class _Simulation:
                     verify=request.verify,
                     ccl=request.ccl,
                     frontends=request.frontends,
+                    reuse=request.reuse,
                 )
         except KeyboardInterrupt:
             if self.engine is None:

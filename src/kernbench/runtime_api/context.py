@@ -24,7 +24,7 @@ from kernbench.runtime_api.collectives import Collectives
 from kernbench.runtime_api.distributed import Distributed
 from kernbench.runtime_api.factories import Generators, TensorFactories
 from kernbench.runtime_api.frontends import FrontendSettings
-from kernbench.runtime_api.launch import KernelFunction, Launch, prepare_launch_on, prepare_launches
+from kernbench.runtime_api.launch import Alike, KernelFunction, Launch, prepare_launch_on, prepare_launches
 from kernbench.runtime_api.memory import CleanupReport, ExtraMemories, TensorMemory
 from kernbench.runtime_api.multiprocessing import Multiprocessing
 from kernbench.runtime_api.operators import OperatorTallies
@@ -32,6 +32,8 @@ from kernbench.runtime_api.process_group import ProcessGroups, QueueInstaller
 from kernbench.runtime_api.rank_scheduler import RankScheduler
 from kernbench.runtime_api.ranks import RankLocal, Workers
 from kernbench.runtime_api.requests import RequestRecord, Requests, Work
+from kernbench.runtime_api.reuse import ReusedLaunches
+from kernbench.runtime_api.run_request import ReuseRules
 from kernbench.runtime_api.tensor import KnownValues, Tensor
 from kernbench.runtime_api.testing import Verifier
 from kernbench.runtime_api.types import Accelerator, Ahbm, Devices, DeviceSelector, resolve_device
@@ -83,6 +85,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         verify: bool | None = None,
         ccl: CclLike = None,
         frontends: FrontendSettings | None = None,
+        reuse: ReuseRules | None = None,
     ) -> None:
         if verify and not engine.enable_data:
             raise InputError("to verify, the engine has to compute data; build it with enable_data=True")
@@ -94,6 +97,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self._entered: list[Token[RuntimeContext[Any] | None]] = []
         scheduler = self._scheduler = RankScheduler(engine, workers)
         self._requests = Requests(engine, scheduler, workers, correlation_id)
+        self.reuse = ReusedLaunches(engine, self._requests, reuse)
         self._memory = TensorMemory(engine, self._requests)
         self._extra_memories = ExtraMemories(engine, self._requests)
         self._devices = Devices(resolve_device(target_device, self._spec), workers)
@@ -183,18 +187,26 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         return self._start(prepare_launches(name, kernel, args, kwargs), async_op=async_op)
 
     def launch_on(
-        self, name: str, pes: Sequence[PeCoord], kernel: KernelRef, /, *args: object, async_op: bool = False
+        self,
+        name: str,
+        pes: Sequence[PeCoord],
+        kernel: KernelRef,
+        /,
+        *args: object,
+        async_op: bool = False,
+        alike: Alike | None = None,
     ) -> Work:
         """Run a front end's program once on each of ``pes``, (sip, cube, pe), all of one SIP; otherwise as ``launch``.
 
         Tensors may be on any PEs of that SIP. The function is called with ``args`` and ``tl``; ``tl.site`` identifies
-        its PE. Line numbers, in errors too, refer to ``kernel.file``.
+        its PE. Line numbers, in errors too, refer to ``kernel.file``. ``alike``: the program, by which a run that
+        reuses launches finds launches that are alike.
         """
-        return self._start((prepare_launch_on(name, pes, kernel, args, self._spec),), async_op=async_op)
+        return self._start((prepare_launch_on(name, pes, kernel, args, self._spec, alike),), async_op=async_op)
 
     def _start(self, launches: Sequence[Launch], *, async_op: bool) -> Work:
         self._memory.map_on((launch.tensors, launch.message.targets) for launch in launches)
-        handles = self._requests.submit_together(launch.message for launch in launches)
+        handles = self.reuse.submit(launches)
         for handle, launch in zip(handles, launches, strict=True):
             self._memory.uses.note(handle, (layout.key for layout in launch.tensors))
         work = Work(handles, self._requests)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Literal, TypeAlias, get_args
@@ -158,7 +158,10 @@ class _Submitted:
 
 
 class Requests:
-    """The requests of one context and their results. ``lost``: messages that no PE received."""
+    """The requests of one context and their results.
+
+    ``lost``: messages that no PE received. ``on_submit`` is called with each request.
+    """
 
     __slots__ = (
         "_completions",
@@ -171,6 +174,7 @@ class Requests:
         "_why_dropped",
         "_workers",
         "lost",
+        "on_submit",
     )
 
     def __init__(
@@ -184,6 +188,7 @@ class Requests:
         self._completions: list[Completion] = []
         self._why_dropped = ""
         self.lost = LostMessages()
+        self.on_submit: Callable[[RequestHandle, Purpose], None] | None = None
 
     def check(self) -> None:
         """Raise KernelError or SecondThreadError if the caller may not call the machine."""
@@ -227,6 +232,8 @@ class Requests:
         purpose = purpose_of(msg, self._fmt)
         worker = self._workers.current
         self._unseen[handle.request_id] = _Submitted(handle, msg.name, purpose, worker, about, together)
+        if self.on_submit is not None:
+            self.on_submit(handle, purpose)
         return handle
 
     def unseen(self, handle: RequestHandle) -> bool:

@@ -17,6 +17,7 @@ from kernbench.frontends.torch.tensor import on_machine, sip_of, storage_of
 from kernbench.kernels.tiling import collapse
 from kernbench.kernels.view import View
 from kernbench.messages.requests import KernelRef, PeCoord
+from kernbench.runtime_api.launch import Alike
 from kernbench.triton_emu.tl_context import TLContext
 
 
@@ -110,6 +111,7 @@ def launch_on(
     where = " ".join(filter(None, (current_module(), name, "" if place is None else str(place))))
     kernel = KernelRef(name=name, function=work, file=None if place is None else place.file)
     try:
-        context.launch_on(where, pes, kernel, *[tensor for tensor, _ in places])
+        alike = Alike((program, offsets), (*outs, *inputs)) if context.reuse.is_on else None
+        context.launch_on(where, pes, kernel, *[tensor for tensor, _ in places], alike=alike)
     finally:
         work.program = None

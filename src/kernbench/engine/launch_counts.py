@@ -1,0 +1,145 @@
+"""Launches whose time passed without a simulation, and the counts that they add to those of the machine.
+
+Simulated launches of the same kind are the samples of a passed launch. A sample counts as often as launches passed in
+its place. Figures that reports derive from the log use these weights by launch. Counts that only components hold, such
+as the bytes of links, are sampled: as arrays by name, before and after each sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernbench.common.ids import HOST, sip_part
+from kernbench.common.values import state
+
+if TYPE_CHECKING:
+    from kernbench.engine.machine import Machine
+
+Counts: TypeAlias = Mapping[str, NDArray[np.int64]]
+"""Additive counts by name; the items of an array belong to the components of one type, by index"""
+LINK_BYTES, LINK_BUSY_PS = "bytes of links", "busy ps of links"
+
+
+def count_sip(machine: Machine, sip: int) -> Counts:
+    """Return the counts of the components of a SIP so far, and of the links between them."""
+    nodes = machine.graph.nodes
+    counts = {name: np.zeros(len(machine.graph.edges), np.int64) for name in (LINK_BYTES, LINK_BUSY_PS)}
+    for link in machine.network.links.values():
+        if nodes[link.src].sip == sip == nodes[link.dst].sip:
+            use = link.measure(link)
+            counts[LINK_BYTES][link.index], counts[LINK_BUSY_PS][link.index] = use.nbytes, use.busy_ps
+    for part in machine.components:
+        if part.node.sip == sip:
+            for name, count in part.counts().items():
+                counts[name] = counts.get(name, np.zeros(1, np.int64)) + count
+    return counts
+
+
+def count_launch(machine: Machine, sip: int, before: Counts) -> Counts:
+    """Return the counts of a SIP since ``before``, without the order from the host and the answer to the host."""
+    counts = {
+        name: content - before.get(name, np.zeros_like(content)) for name, content in count_sip(machine, sip).items()
+    }
+    nodes, header = machine.graph.nodes, machine.header_bytes
+    io_cpu = sip_part(sip, "io_cpu")
+    for link in (*machine.route(HOST, io_cpu).links, *machine.route(io_cpu, HOST).links):
+        if nodes[link.src].sip == sip == nodes[link.dst].sip:
+            counts[LINK_BYTES][link.index] -= header
+            counts[LINK_BUSY_PS][link.index] -= link.serialise_ps(header)
+    return counts
+
+
+@state
+class LaunchKind:
+    """Launches that are alike: the durations and counts of samples, and the launches that passed.
+
+    ``samples``: the launch and its time on the device in ps, for each sample. ``counts``: the sum of the samples'
+    counts. ``passed``: the launches that passed, by number.
+    """
+
+    samples: list[tuple[int, int]] = field(default_factory=list)
+    counts: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    passed: list[int] = field(default_factory=list)
+
+    def add_sample(self, launch: int, duration_ps: int, counts: Counts) -> None:
+        """Add a simulated launch."""
+        self.samples.append((launch, duration_ps))
+        for name, content in counts.items():
+            self.counts[name] = self.counts[name] + content if name in self.counts else content
+
+    @property
+    def mean_ps(self) -> int:
+        """The mean duration of the samples in ps."""
+        return round(sum(duration_ps for _, duration_ps in self.samples) / len(self.samples))
+
+    @property
+    def spread(self) -> float:
+        """The difference between the longest and the shortest sample, as a share of the mean."""
+        durations = [duration_ps for _, duration_ps in self.samples]
+        return (max(durations) - min(durations)) / max(1, self.mean_ps)
+
+    @property
+    def typical(self) -> int:
+        """The sample that is closest to the mean."""
+        mean_ps = self.mean_ps
+        return min(self.samples, key=lambda sample: abs(sample[1] - mean_ps))[0]
+
+
+@state
+class PassedLaunches:
+    """The kinds of the launches of a run, as far as launches of them passed, and the kind of each passed launch."""
+
+    kinds: list[LaunchKind] = field(default_factory=list)
+    _kind_of: dict[int, LaunchKind] = field(default_factory=dict)
+
+    def add(self, launch: int, kind: LaunchKind) -> None:
+        """Add a launch that passes with the mean of the samples of its kind."""
+        if not kind.passed:
+            self.kinds.append(kind)
+        kind.passed.append(launch)
+        self._kind_of[launch] = kind
+
+    def __contains__(self, launch: int) -> bool:
+        return launch in self._kind_of
+
+    def __len__(self) -> int:
+        return len(self._kind_of)
+
+    def sample_of(self, launch: int) -> int:
+        """Return the typical sample of a passed launch; ``launch`` itself if it was simulated."""
+        kind = self._kind_of.get(launch)
+        return launch if kind is None else kind.typical
+
+    def weights(self, launches: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return how often each of ``launches`` counts: 1, and for a sample its share of the passed launches more."""
+        table = np.ones(max(launches.max(initial=0), *self._kind_of, 0) + 2)  # the last entry is for -1, no launch
+        for kind in self.kinds:
+            for launch, _ in kind.samples:
+                table[launch] += len(kind.passed) / len(kind.samples)
+        weights: NDArray[np.float64] = table[launches]
+        return weights
+
+    def counts(self, name: str, size: int) -> NDArray[np.int64]:
+        """Return the counts of all passed launches, by index; ``size``: the length of the array."""
+        total = np.zeros(size)
+        for kind in self.kinds:
+            if name in kind.counts:
+                total += kind.counts[name] * (len(kind.passed) / len(kind.samples))
+        return np.rint(total).astype(np.int64)
+
+
+def projected(
+    passed: PassedLaunches, on_device: Mapping[int, tuple[int, int]], launches: NDArray[np.int64]
+) -> Sequence[tuple[NDArray[np.bool_], NDArray[np.int64]]]:
+    """Return, for each typical sample, the mask of its ``launches``, and the shifts in ps to each passed launch."""
+    shifts = []
+    for kind in passed.kinds:
+        begin_ps = on_device[kind.typical][0]
+        begins = [on_device[launch][0] for launch in kind.passed if launch in on_device]
+        shifts.append((launches == kind.typical, np.array(begins, np.int64) - begin_ps))
+    return shifts
