@@ -7,7 +7,7 @@ as the bytes of links, are sampled: as arrays by name, before and after each sam
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -104,11 +104,10 @@ class PassedLaunches:
         kind.passed.append(launch)
         self._kind_of[launch] = kind
 
-    def __contains__(self, launch: int) -> bool:
-        return launch in self._kind_of
-
-    def __len__(self) -> int:
-        return len(self._kind_of)
+    @property
+    def launches(self) -> Set[int]:
+        """The launches that passed."""
+        return self._kind_of.keys()
 
     def sample_of(self, launch: int) -> int:
         """Return the typical sample of a passed launch; ``launch`` itself if it was simulated."""

@@ -84,7 +84,7 @@ class LogView:
         self.state = state
         self.machine = machine
         self.columns: Columns = machine.log.columns()
-        self.works = Works(machine.log, self.columns)
+        self.works = Works(machine.log, self.columns, machine.passed)
         self.divider = PathDivider(machine.graph)
         self.names_turns = machine.spec.cube.hbm.banks is not None
         self.tables = machine.observation.tables
