@@ -58,24 +58,40 @@ def count_launch(machine: Machine, sip: int, before: Counts) -> Counts:
 class LaunchKind:
     """Launches that are alike: the durations and counts of samples, and the launches that passed.
 
-    ``samples``: the launch and its time on the device in ps, for each sample. ``counts``: the sum of the samples'
-    counts. ``passed``: the launches that passed, by number.
+    ``samples``: the launch and its time on the device in ps, for each sample. ``counts``: the sum of the counts of
+    ``n_counted`` samples. ``passed``: the launches that passed, by number. ``error_weight``: the sum over these
+    launches of the standard error of their mean, in standard deviations of a sample.
     """
 
     samples: list[tuple[int, int]] = field(default_factory=list)
     counts: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    n_counted: int = 0
     passed: list[int] = field(default_factory=list)
+    error_weight: float = 0.0
 
-    def add_sample(self, launch: int, duration_ps: int, counts: Counts) -> None:
-        """Add a simulated launch."""
+    def add_sample(self, launch: int, duration_ps: int, counts: Counts | None) -> None:
+        """Add a simulated launch. Without ``counts``, those of the other samples stand for it."""
         self.samples.append((launch, duration_ps))
-        for name, content in counts.items():
-            self.counts[name] = self.counts[name] + content if name in self.counts else content
+        if counts is not None:
+            self.n_counted += 1
+            for name, content in counts.items():
+                self.counts[name] = self.counts[name] + content if name in self.counts else content
+
+    def add_passed(self, launch: int) -> None:
+        """Add a launch that passes with the mean of the samples so far."""
+        self.passed.append(launch)
+        self.error_weight += len(self.samples) ** -0.5
 
     @property
     def mean_ps(self) -> int:
         """The mean duration of the samples in ps."""
         return round(sum(duration_ps for _, duration_ps in self.samples) / len(self.samples))
+
+    @property
+    def squares(self) -> float:
+        """The sum of the squared differences of the samples from their mean, in ps²."""
+        mean_ps = self.mean_ps
+        return float(sum((duration_ps - mean_ps) ** 2 for _, duration_ps in self.samples))
 
     @property
     def spread(self) -> float:
@@ -101,7 +117,7 @@ class PassedLaunches:
         """Add a launch that passes with the mean of the samples of its kind."""
         if not kind.passed:
             self.kinds.append(kind)
-        kind.passed.append(launch)
+        kind.add_passed(launch)
         self._kind_of[launch] = kind
 
     @property
@@ -128,7 +144,7 @@ class PassedLaunches:
         total = np.zeros(size)
         for kind in self.kinds:
             if name in kind.counts:
-                total += kind.counts[name] * (len(kind.passed) / len(kind.samples))
+                total += kind.counts[name] * (len(kind.passed) / kind.n_counted)
         return np.rint(total).astype(np.int64)
 
 

@@ -30,6 +30,7 @@ from kernbench.result.table import LINE, Table, text_html
 from kernbench.runtime_api.bench_runner import BenchSummary, PhaseSummary
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
 from kernbench.runtime_api.operators import LoadTime, OperatorUse
+from kernbench.runtime_api.reuse import ReuseReport
 from kernbench.runtime_api.testing import Comparison
 from kernbench.runtime_api.testing import verdict as passed_or_not
 from kernbench.topology.builder import name_of
@@ -252,6 +253,11 @@ class Run:
     def findings(self) -> tuple[Finding, ...] | None:
         """The findings of the sanitizer; None if it did not run."""
         return self.outcome.get(of.FINDINGS)
+
+    @property
+    def reuse(self) -> ReuseReport | None:
+        """The reuse of launches; None in a run that simulated all of them."""
+        return self.outcome.get(of.REUSE)
 
     @property
     def advised(self) -> Mapping[str, Any] | None:

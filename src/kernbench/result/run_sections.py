@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from kernbench.common.errors import ExplanationError, text_of
 from kernbench.common.figures import derived_after, figure
 from kernbench.common.program_line import ErrorPlace
-from kernbench.common.units import is_reported
+from kernbench.common.units import is_reported, ns_to_ps
 from kernbench.common.values import value
 from kernbench.engine.keeping import DataReport
 from kernbench.engine.records import PrintedLine
@@ -47,6 +47,7 @@ from kernbench.result.simulation import WRONG, FinishedRun, RunFailure, failure_
 from kernbench.runtime_api.bench_runner import BenchStatus, KernelSummary, PhaseSummary, summarise
 from kernbench.runtime_api.launch_report import LaunchSplit
 from kernbench.runtime_api.operators import LoadTime, OperatorUse
+from kernbench.runtime_api.reuse import ReuseReport
 from kernbench.runtime_api.testing import Comparison
 from kernbench.runtime_api.testing import verdict as passed_or_not
 
@@ -307,6 +308,11 @@ def _find_verdict(run: FinishedRun) -> RunVerdict | StatedVerdict:
     return StatedVerdict(f"{reason}; busiest: {shares or 'nothing'}")
 
 
+def _find_reuse(run: FinishedRun) -> ReuseReport | Absence:
+    report = None if run.context is None else run.context.reuse.report(ns_to_ps(run.sim_ns))
+    return Absence("launches were not reused") if report is None else report
+
+
 def _find_findings(run: FinishedRun) -> tuple[Finding, ...] | Absence:
     return Absence("the sanitizer did not run") if run.findings is None else run.findings
 
@@ -473,6 +479,7 @@ OPERATORS: Section[RunOperators] = _register(
     Section(name="operators", form=RunOperators, needed=True, compute=_find_operators, inline=True)
 )
 OUTPUT: Section[RunOutput] = _register(Section(name="output", form=RunOutput, compute=_find_output, inline=True))
+REUSE: Section[ReuseReport] = _register(Section(name="reuse", form=ReuseReport, compute=_find_reuse))
 FINDINGS: Section[tuple[Finding, ...]] = _register(
     Section(name="findings", form=tuple[Finding, ...], compute=_find_findings, columns={}, row=lambda _: {})
 )

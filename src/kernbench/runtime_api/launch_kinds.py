@@ -48,9 +48,7 @@ def kind_of(launch: Launch, access_bytes: int) -> Hashable | None:
     alike = launch.alike or Alike(message.kernel.function)
     try:
         program = _Describer(alike.operands).describe(alike.program)
-    except _NoKindError as e:
-        import os
-        if os.environ.get("KDBG"): print("NOKIND", message.name, type(e.args[0]) if e.args else "obj", e.args)
+    except _NoKindError:
         return None
     arguments = tuple(describe(argument) for argument in message.args)
     keywords = tuple((name, describe(argument)) for name, argument in message.kwargs)
@@ -113,7 +111,7 @@ class _Describer:
             return tuple(self.describe(getattr(content, entry.name)) for entry in fields(content))
         if _has_value(content):
             return content
-        raise _NoKindError(content)
+        raise _NoKindError
 
     def _describe_function(self, function: FunctionType) -> Iterator[Hashable]:
         """Yield the code of a function, its defaults, and the values that it captures."""

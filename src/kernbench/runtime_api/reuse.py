@@ -1,7 +1,8 @@
 """Reuse of launches: the time of a launch passes if launches like it have been simulated.
 
 The first launches of a kind are its samples. Later launches of the kind pass with the mean duration of the samples. A
-launch is a sample only if no other request was in flight on its SIP.
+launch is a sample only if no other request was in flight on its SIP. Kinds that cost little to simulate have more
+samples: a short launch varies most, since it either meets a refresh of the memory or does not.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from random import Random
 
+from kernbench.common.figures import figure
 from kernbench.common.values import state, value
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.hooks import Printed, QueueEvent
@@ -24,26 +26,67 @@ from kernbench.runtime_api.run_request import ReuseRules
 VARIED = 0.02
 """Difference between the samples of a kind, as a share of their mean, beyond which the kind is sampled twice more"""
 MORE_SAMPLES = 2
+MORE_COST = 0.1
+"""Cost of the further samples of all kinds together, as a share of the cost of all samples, in rows of the log"""
+PRIOR = 2
+"""Samples of other kinds that count as much as those of a kind for its standard deviation"""
+DEVIATIONS = 2
+"""Standard deviations that the stated error covers"""
 _SEED = 0
 
 
 @value
 class CheckedLaunch:
-    """A launch that would have passed, but was simulated: its kind, and its duration on the device in ps."""
+    """A launch that would have passed, but was simulated: the time that would have passed, and its duration, in ps."""
 
-    kind: LaunchKind
+    foreseen_ps: int
     duration_ps: int
+
+
+@value(kw_only=True)
+class ReuseReport:
+    """The reuse of launches in a run.
+
+    ``varied``: the kinds whose samples differed by more than 2 %; ``largest``: that with the largest difference.
+    ``error``: the error of the run's time, as a share, estimated from the differences of samples.
+    """
+
+    launches: int = figure("launches of the program")
+    kinds: int = figure("kinds of launches")
+    simulated: int = figure("simulated launches")
+    passed: int = figure("launches that passed without a simulation")
+    varied: int = figure("kinds whose first samples differ by more than 2 %")
+    largest: str = figure("the kind whose samples differ most", optional=True, column=False, default="")
+    largest_spread: float = figure("the difference between its samples, as a share", optional=True, default=0.0)
+    error: float = figure("the estimated error of the time, as a share")
+    checked: int = figure("launches simulated to check the error", optional=True, default=0)
+    check_error: float = figure("the error of the time of these, as a share", optional=True, default=0.0)
+
+    def __str__(self) -> str:
+        largest = f" (largest: {self.largest!r} {self.largest_spread:.1%})" if self.largest else ""
+        text = (
+            f"reuse: {self.launches:,} launches of {self.kinds:,} kinds, {self.simulated:,} simulated; kinds whose "
+            f"samples differ by more than {VARIED:.0%}: {self.varied}{largest}; run ± {self.error:.1%}"
+        )
+        return text + (f"; error on {self.checked} checked launches {self.check_error:+.1%}" if self.checked else "")
 
 
 @state(eq=False)
 class _Kind:
-    """A kind in this run. ``name``: the name of its first launch. ``refused``: its kernel prints or uses queues."""
+    """A kind in this run.
+
+    ``name``: the name of its first launch. ``wanted``: the number of its first samples. ``refused``: its kernel prints
+    or uses queues. ``rows``: rows of the log of a sample; ``more_rows``: those of all samples beyond ``wanted``.
+    """
 
     name: str
     uses: LaunchKind
     wanted: int
     n_launches: int = 0
     refused: bool = False
+    rows: int = 0
+    more_rows: int = 0
+    is_varied: bool = False
 
 
 @state(eq=False)
@@ -56,6 +99,8 @@ class _Running:
     kind: _Kind | None = None
     before: Counts | None = None
     is_check: bool = False
+    first_row: int = 0
+    foreseen_ps: int = 0
 
     def meets(self, sip: int | None) -> bool:
         """Return True if a request on ``sip`` may use the same SIP."""
@@ -80,6 +125,7 @@ class ReusedLaunches:
         self._running: list[_Running] = []
         self._random = Random(_SEED)
         self._n_passable = 0
+        self._rows = 0  # of all samples
         if rules is not None:
             requests.on_submit = self._note
             engine.machine.hooks.printed.subscribe(self._on_print)
@@ -118,7 +164,7 @@ class ReusedLaunches:
         kind.n_launches += 1
         if kind.refused:
             return message, None, False
-        if len(kind.uses.samples) < kind.wanted:
+        if len(kind.uses.samples) < kind.wanted or self._is_cheap(kind):
             return message, kind, False
         self._prune()
         targets = frozenset(message.targets)
@@ -129,12 +175,16 @@ class ReusedLaunches:
             return message, kind, True
         return replace(message, passed_ps=kind.uses.mean_ps), kind, False
 
+    def _is_cheap(self, kind: _Kind) -> bool:
+        """Return True if another sample of a kind costs little beside all samples so far."""
+        return (kind.more_rows + kind.rows) * len(self.kinds) <= MORE_COST * self._rows
+
     def _is_checked(self, rules: ReuseRules) -> bool:
         """Return True if a launch that would pass is simulated instead.
 
         The number of launches is unknown, so the share of checks decreases with their number.
         """
-        left = rules.check - len(self.checks)
+        left = rules.check - len(self.checks) - sum(running.is_check for running in self._running)
         return left > 0 and self._random.random() < rules.check / 6 / self._n_passable
 
     @property
@@ -156,8 +206,9 @@ class ReusedLaunches:
     def _follow(self, handle: RequestHandle, kind: _Kind, *, is_check: bool) -> None:
         """Make a simulated launch a sample of its kind when it has ended, if it runs alone."""
         running = next(running for running in self._running if running.handle is handle)
-        running.kind, running.is_check = kind, is_check
-        if running.sip is not None and running.alone and not is_check:
+        running.kind, running.is_check, running.first_row = kind, is_check, self._engine.machine.log.n_rows
+        running.foreseen_ps = kind.uses.mean_ps if is_check else 0
+        if running.sip is not None and running.alone and not is_check and len(kind.uses.samples) < kind.wanted:
             running.before = count_sip(self._engine.machine, running.sip)
         handle.on_end = lambda _: self._on_end(running)
 
@@ -169,12 +220,58 @@ class ReusedLaunches:
             return
         duration_ps = times[1] - times[0]
         if running.is_check:
-            self.checks.append(CheckedLaunch(kind.uses, duration_ps))
-        elif running.alone and running.before is not None and running.sip is not None:
-            counts = count_launch(self._engine.machine, running.sip, running.before)
-            kind.uses.add_sample(handle.request_id, duration_ps, counts)
-            if len(kind.uses.samples) == self.rules.samples and kind.uses.spread > VARIED:
-                kind.wanted += MORE_SAMPLES
+            self.checks.append(CheckedLaunch(running.foreseen_ps, duration_ps))
+        elif running.alone and running.sip is not None:
+            self._add_sample(running, kind, running.sip, duration_ps)
+
+    def _add_sample(self, running: _Running, kind: _Kind, sip: int, duration_ps: int) -> None:
+        machine, before = self._engine.machine, running.before
+        counts = None if before is None else count_launch(machine, sip, before)
+        kind.uses.add_sample(running.handle.request_id, duration_ps, counts)
+        kind.rows = machine.log.n_rows - running.first_row
+        self._rows += kind.rows
+        if counts is None:
+            kind.more_rows += kind.rows
+        if len(kind.uses.samples) == kind.wanted and kind.uses.spread > VARIED and not kind.is_varied:
+            kind.is_varied = True
+            kind.wanted += MORE_SAMPLES
+
+    def report(self, run_ps: int) -> ReuseReport | None:
+        """Return the report of a run of ``run_ps``; None in a run that does not reuse launches."""
+        if self.rules is None:
+            return None
+        varied = [kind for kind in self.kinds.values() if kind.is_varied]
+        largest = max(varied, key=lambda kind: kind.uses.spread, default=None)
+        checked_ps = sum(check.duration_ps for check in self.checks)
+        n_passed = len(self._engine.machine.passed.launches)
+        return ReuseReport(
+            launches=self.n_launches,
+            kinds=len(self.kinds),
+            simulated=self.n_launches - n_passed,
+            passed=n_passed,
+            varied=len(varied),
+            largest="" if largest is None else largest.name,
+            largest_spread=0.0 if largest is None else largest.uses.spread,
+            error=self._error_ps() / run_ps if run_ps else 0.0,
+            checked=len(self.checks),
+            check_error=(sum(check.foreseen_ps for check in self.checks) - checked_ps) / checked_ps if checked_ps else 0.0,
+        )
+
+    def _error_ps(self) -> float:
+        """Return the error of the time that passed, ``DEVIATIONS`` standard deviations.
+
+        The variance of a kind is that of its samples, and of ``PRIOR`` samples with the common variance: durations vary
+        by the refreshes that they meet, which last equally long for all kinds. The error of a mean counts for each
+        launch that passed with it. Errors of kinds are independent.
+        """
+        kinds = [kind.uses for kind in self.kinds.values() if kind.uses.samples]
+        degrees = sum(len(kind.samples) - 1 for kind in kinds)
+        common = sum(kind.squares for kind in kinds) / degrees if degrees else 0.0
+        variance = 0.0
+        for kind in kinds:
+            of_kind = (kind.squares + PRIOR * common) / (len(kind.samples) - 1 + PRIOR)
+            variance += of_kind * (kind.error_weight**2 + len(kind.passed))
+        return DEVIATIONS * variance**0.5
 
     def _on_print(self, printed: Printed) -> None:
         self._refuse(printed.pe)
