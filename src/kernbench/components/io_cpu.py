@@ -1,6 +1,6 @@
 """The CPU of an IO chiplet: it forwards orders to the cubes and sets the common start of a launch.
 
-A launch with ``passed_ps`` is not forwarded: its time passes here, and its PEs count as busy.
+A launch that passes is not forwarded: its time passes here, and its PEs count as busy.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ class IoCpu(ControlCpu):
             self._fan_out(order)
             return
         self.machine.log.on_device[order.request_id] = self.clock.time, self.clock.time
-        passed_ps = order.order.launch.passed_ps
-        if passed_ps is None:
+        passed = order.order.launch.passed
+        if passed is None:
             self._fan_out(order)
         else:
             self._passing[order.request_id] = order, self.env.event()
-            self.process(self._pass(order, passed_ps))
+            self.process(self._pass(order, passed(self.clock.time)))
 
     def _note_end(self, request_id: int) -> None:
         """Record the end of a launch on this SIP."""

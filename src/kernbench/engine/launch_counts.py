@@ -7,7 +7,7 @@ as the bytes of links, are sampled: as arrays by name, before and after each sam
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -59,15 +59,13 @@ class LaunchKind:
     """Launches that are alike: the durations and counts of samples, and the launches that passed.
 
     ``samples``: the launch and its time on the device in ps, for each sample. ``counts``: the sum of the counts of
-    ``n_counted`` samples. ``passed``: the launches that passed, by number. ``error_weight``: the sum over these
-    launches of the standard error of their mean, in standard deviations of a sample.
+    ``n_counted`` samples. ``passed``: the launches that passed, by number.
     """
 
     samples: list[tuple[int, int]] = field(default_factory=list)
     counts: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     n_counted: int = 0
     passed: list[int] = field(default_factory=list)
-    error_weight: float = 0.0
 
     def add_sample(self, launch: int, duration_ps: int, counts: Counts | None) -> None:
         """Add a simulated launch. Without ``counts``, those of the other samples stand for it."""
@@ -77,32 +75,10 @@ class LaunchKind:
             for name, content in counts.items():
                 self.counts[name] = self.counts[name] + content if name in self.counts else content
 
-    def add_passed(self, launch: int) -> None:
-        """Add a launch that passes with the mean of the samples so far."""
-        self.passed.append(launch)
-        self.error_weight += len(self.samples) ** -0.5
-
-    @property
-    def mean_ps(self) -> int:
-        """The mean duration of the samples in ps."""
-        return round(sum(duration_ps for _, duration_ps in self.samples) / len(self.samples))
-
-    @property
-    def squares(self) -> float:
-        """The sum of the squared differences of the samples from their mean, in ps²."""
-        mean_ps = self.mean_ps
-        return float(sum((duration_ps - mean_ps) ** 2 for _, duration_ps in self.samples))
-
-    @property
-    def spread(self) -> float:
-        """The difference between the longest and the shortest sample, as a share of the mean."""
-        durations = [duration_ps for _, duration_ps in self.samples]
-        return (max(durations) - min(durations)) / max(1, self.mean_ps)
-
     @property
     def typical(self) -> int:
-        """The sample that is closest to the mean."""
-        mean_ps = self.mean_ps
+        """The sample whose duration is closest to the mean."""
+        mean_ps = sum(duration_ps for _, duration_ps in self.samples) / len(self.samples)
         return min(self.samples, key=lambda sample: abs(sample[1] - mean_ps))[0]
 
 
@@ -117,7 +93,7 @@ class PassedLaunches:
         """Add a launch that passes with the mean of the samples of its kind."""
         if not kind.passed:
             self.kinds.append(kind)
-        kind.add_passed(launch)
+        kind.passed.append(launch)
         self._kind_of[launch] = kind
 
     @property
@@ -139,6 +115,12 @@ class PassedLaunches:
         weights: NDArray[np.float64] = table[launches]
         return weights
 
+    def shifts(self, on_device: Mapping[int, tuple[int, int]]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """Yield the typical sample of each kind, and the times in ps from its begin to those of passed launches."""
+        for kind in self.kinds:
+            begins = [on_device[launch][0] for launch in kind.passed if launch in on_device]
+            yield kind.typical, np.array(begins, np.int64) - on_device[kind.typical][0]
+
     def counts(self, name: str, size: int) -> NDArray[np.int64]:
         """Return the counts of all passed launches, by index; ``size``: the length of the array."""
         total = np.zeros(size)
@@ -146,15 +128,3 @@ class PassedLaunches:
             if name in kind.counts:
                 total += kind.counts[name] * (len(kind.passed) / kind.n_counted)
         return np.rint(total).astype(np.int64)
-
-
-def projected(
-    passed: PassedLaunches, on_device: Mapping[int, tuple[int, int]], launches: NDArray[np.int64]
-) -> Sequence[tuple[NDArray[np.bool_], NDArray[np.int64]]]:
-    """Return, for each typical sample, the mask of its ``launches``, and the shifts in ps to each passed launch."""
-    shifts = []
-    for kind in passed.kinds:
-        begin_ps = on_device[kind.typical][0]
-        begins = [on_device[launch][0] for launch in kind.passed if launch in on_device]
-        shifts.append((launches == kind.typical, np.array(begins, np.int64) - begin_ps))
-    return shifts

@@ -221,7 +221,8 @@ class KernelLaunchMsg(HostMsg):
     - ``called_at``: the line of the host program that calls a kernel of a library.
     - ``stream``: None is the default stream. On a PE, a launch of the default stream waits for all earlier launches,
       and all later launches wait for it.
-    - ``passed_ps``: None runs the kernel. Otherwise the IO_CPU runs no kernel, and answers after this time in ps.
+    - ``passed``: None runs the kernel. Otherwise the IO_CPU runs no kernel: it answers after the time in ps that this
+      function returns for a begin in ps.
     """
 
     kernel: KernelRef
@@ -232,7 +233,7 @@ class KernelLaunchMsg(HostMsg):
     algorithm: str | None = None
     called_at: str = ""
     stream: LaunchStream | None = None
-    passed_ps: int | None = None
+    passed: Callable[[int], int] | None = None
 
     @property
     def counts(self) -> tuple[int, int, int]:

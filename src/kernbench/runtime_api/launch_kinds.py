@@ -11,7 +11,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import partial
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -23,6 +23,13 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), range)
 _SINGLE = (type, ModuleType, BuiltinFunctionType, CodeType, Enum, np.dtype, np.ufunc)
 """Types whose objects are equal only if they are the same, and that live as long as the program"""
 _PACKAGE = __name__.partition(".")[0]
+
+
+@runtime_checkable
+class _Wrapper(Protocol):
+    """An object that stands for a function, such as a kernel that a front end compiles."""
+
+    fn: FunctionType
 
 
 class _NoKindError(Exception):
@@ -88,30 +95,33 @@ class _Describer:
             self._inside.discard(id(content))
 
     def _describe_parts(self, content: Any) -> Hashable:
+        parts: Hashable
         match content:
             case tuple() | list():
-                return tuple(map(self.describe, content))
+                parts = tuple(map(self.describe, content))
             case Mapping():
-                return tuple((self.describe(key), self.describe(entry)) for key, entry in content.items())
+                parts = tuple((self.describe(key), self.describe(entry)) for key, entry in content.items())
             case Set():
-                return frozenset(map(self.describe, content))
+                parts = frozenset(map(self.describe, content))
             case slice():
-                return tuple(map(self.describe, (content.start, content.stop, content.step)))
-            case np.ndarray() | np.generic():
-                if content.dtype.hasobject:
-                    raise _NoKindError
-                return content.shape, content.dtype, content.tobytes()
+                parts = tuple(map(self.describe, (content.start, content.stop, content.step)))
+            case np.ndarray() | np.generic() if not content.dtype.hasobject:
+                parts = content.shape, content.dtype, content.tobytes()
             case partial():
-                return tuple(map(self.describe, (content.func, content.args, content.keywords)))
+                parts = tuple(map(self.describe, (content.func, content.args, content.keywords)))
             case MethodType():
-                return self.describe(content.__func__), self.describe(content.__self__)
+                parts = self.describe(content.__func__), self.describe(content.__self__)
             case FunctionType():
-                return tuple(self._describe_function(content))
-        if is_dataclass(content) and content.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-            return tuple(self.describe(getattr(content, entry.name)) for entry in fields(content))
-        if _has_value(content):
-            return content
-        raise _NoKindError
+                parts = tuple(self._describe_function(content))
+            case _Wrapper():
+                parts = self.describe(content.fn)
+            case _ if is_dataclass(content) and content.__dataclass_params__.frozen:
+                parts = tuple(self.describe(getattr(content, entry.name)) for entry in fields(content))
+            case _ if _has_value(content):
+                parts = content
+            case _:
+                raise _NoKindError
+        return parts
 
     def _describe_function(self, function: FunctionType) -> Iterator[Hashable]:
         """Yield the code of a function, its defaults, and the values that it captures."""

@@ -1,8 +1,8 @@
 """Reuse of launches: the time of a launch passes if launches like it have been simulated.
 
-The first launches of a kind are its samples. Later launches of the kind pass with the mean duration of the samples. A
-launch is a sample only if no other request was in flight on its SIP. Kinds that cost little to simulate have more
-samples: a short launch varies most, since it either meets a refresh of the memory or does not.
+The first launches of a kind are its samples. Later launches of the kind pass with the duration that the samples
+foresee. A launch is a sample only if no other request was in flight on its SIP. Kinds that cost little to simulate have
+more samples.
 """
 
 from __future__ import annotations
@@ -20,24 +20,22 @@ from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import KernelLaunchMsg, PeCoord
 from kernbench.runtime_api.launch import Launch
 from kernbench.runtime_api.launch_kinds import kind_of
+from kernbench.runtime_api.launch_times import ForeseenTime, LaunchTimes, SampledTimes
 from kernbench.runtime_api.requests import Purpose, Requests
 from kernbench.runtime_api.run_request import ReuseRules
+from kernbench.topology.hbm_refresh import slice_pace
 
 VARIED = 0.02
 """Difference between the samples of a kind, as a share of their mean, beyond which the kind is sampled twice more"""
 MORE_SAMPLES = 2
 MORE_COST = 0.1
 """Cost of the further samples of all kinds together, as a share of the cost of all samples, in rows of the log"""
-PRIOR = 2
-"""Samples of other kinds that count as much as those of a kind for its standard deviation"""
-DEVIATIONS = 2
-"""Standard deviations that the stated error covers"""
 _SEED = 0
 
 
 @value
 class CheckedLaunch:
-    """A launch that would have passed, but was simulated: the time that would have passed, and its duration, in ps."""
+    """A launch that would have passed, but was simulated: the foreseen duration, and the simulated one, in ps."""
 
     foreseen_ps: int
     duration_ps: int
@@ -75,12 +73,14 @@ class ReuseReport:
 class _Kind:
     """A kind in this run.
 
-    ``name``: the name of its first launch. ``wanted``: the number of its first samples. ``refused``: its kernel prints
-    or uses queues. ``rows``: rows of the log of a sample; ``more_rows``: those of all samples beyond ``wanted``.
+    ``name``: the name of its first launch. ``uses``, ``times``: its samples. ``wanted``: the number of its first
+    samples. ``refused``: its kernel prints or uses queues. ``rows``: rows of the log of a sample; ``more_rows``: those
+    of all samples beyond ``wanted``. ``is_varied``: the first samples differ.
     """
 
     name: str
     uses: LaunchKind
+    times: SampledTimes
     wanted: int
     n_launches: int = 0
     refused: bool = False
@@ -98,9 +98,8 @@ class _Running:
     alone: bool
     kind: _Kind | None = None
     before: Counts | None = None
-    is_check: bool = False
     first_row: int = 0
-    foreseen_ps: int = 0
+    foreseen: ForeseenTime | None = None
 
     def meets(self, sip: int | None) -> bool:
         """Return True if a request on ``sip`` may use the same SIP."""
@@ -126,6 +125,7 @@ class ReusedLaunches:
         self._random = Random(_SEED)
         self._n_passable = 0
         self._rows = 0  # of all samples
+        self._times = LaunchTimes(slice_pace(engine.spec.cube).clock)
         if rules is not None:
             requests.on_submit = self._note
             engine.machine.hooks.printed.subscribe(self._on_print)
@@ -145,7 +145,7 @@ class ReusedLaunches:
         for handle, (message, kind, is_check) in zip(handles, chosen, strict=True):
             if kind is None:
                 continue
-            if message.passed_ps is None:
+            if message.passed is None:
                 self._follow(handle, kind, is_check=is_check)
             else:
                 self._engine.machine.passed.add(handle.request_id, kind.uses)
@@ -160,7 +160,7 @@ class ReusedLaunches:
             return message, None, False
         kind = self.kinds.get(key)
         if kind is None:
-            kind = self.kinds[key] = _Kind(message.title, LaunchKind(), rules.samples)
+            kind = self.kinds[key] = _Kind(message.title, LaunchKind(), self._times.add_kind(), rules.samples)
         kind.n_launches += 1
         if kind.refused:
             return message, None, False
@@ -173,7 +173,7 @@ class ReusedLaunches:
         self._n_passable += 1
         if self._is_checked(rules):
             return message, kind, True
-        return replace(message, passed_ps=kind.uses.mean_ps), kind, False
+        return replace(message, passed=self._times.pass_launch(kind.times)), kind, False
 
     def _is_cheap(self, kind: _Kind) -> bool:
         """Return True if another sample of a kind costs little beside all samples so far."""
@@ -184,8 +184,8 @@ class ReusedLaunches:
 
         The number of launches is unknown, so the share of checks decreases with their number.
         """
-        left = rules.check - len(self.checks) - sum(running.is_check for running in self._running)
-        return left > 0 and self._random.random() < rules.check / 6 / self._n_passable
+        left = rules.check - len(self.checks) - sum(running.foreseen is not None for running in self._running)
+        return left > 0 and self._random.random() < rules.check / 5 / self._n_passable
 
     @property
     def _access_bytes(self) -> int:
@@ -206,8 +206,8 @@ class ReusedLaunches:
     def _follow(self, handle: RequestHandle, kind: _Kind, *, is_check: bool) -> None:
         """Make a simulated launch a sample of its kind when it has ended, if it runs alone."""
         running = next(running for running in self._running if running.handle is handle)
-        running.kind, running.is_check, running.first_row = kind, is_check, self._engine.machine.log.n_rows
-        running.foreseen_ps = kind.uses.mean_ps if is_check else 0
+        running.kind, running.first_row = kind, self._engine.machine.log.n_rows
+        running.foreseen = self._times.foresee(kind.times) if is_check else None
         if running.sip is not None and running.alone and not is_check and len(kind.uses.samples) < kind.wanted:
             running.before = count_sip(self._engine.machine, running.sip)
         handle.on_end = lambda _: self._on_end(running)
@@ -218,21 +218,21 @@ class ReusedLaunches:
         assert kind is not None, "only launches of a kind are followed"
         if times is None or kind.refused or handle.outcome is None or handle.outcome.error is not None:
             return
-        duration_ps = times[1] - times[0]
-        if running.is_check:
-            self.checks.append(CheckedLaunch(running.foreseen_ps, duration_ps))
+        if running.foreseen is not None:
+            self.checks.append(CheckedLaunch(running.foreseen(times[0]), times[1] - times[0]))
         elif running.alone and running.sip is not None:
-            self._add_sample(running, kind, running.sip, duration_ps)
+            self._add_sample(running, kind, running.sip, times)
 
-    def _add_sample(self, running: _Running, kind: _Kind, sip: int, duration_ps: int) -> None:
+    def _add_sample(self, running: _Running, kind: _Kind, sip: int, times: tuple[int, int]) -> None:
         machine, before = self._engine.machine, running.before
         counts = None if before is None else count_launch(machine, sip, before)
-        kind.uses.add_sample(running.handle.request_id, duration_ps, counts)
+        kind.uses.add_sample(running.handle.request_id, times[1] - times[0], counts)
+        self._times.add(kind.times, *times)
         kind.rows = machine.log.n_rows - running.first_row
         self._rows += kind.rows
         if counts is None:
             kind.more_rows += kind.rows
-        if len(kind.uses.samples) == kind.wanted and kind.uses.spread > VARIED and not kind.is_varied:
+        if len(kind.uses.samples) == kind.wanted and self._times.spread(kind.times) > VARIED and not kind.is_varied:
             kind.is_varied = True
             kind.wanted += MORE_SAMPLES
 
@@ -241,7 +241,7 @@ class ReusedLaunches:
         if self.rules is None:
             return None
         varied = [kind for kind in self.kinds.values() if kind.is_varied]
-        largest = max(varied, key=lambda kind: kind.uses.spread, default=None)
+        largest = max(varied, key=lambda kind: self._times.spread(kind.times), default=None)
         checked_ps = sum(check.duration_ps for check in self.checks)
         n_passed = len(self._engine.machine.passed.launches)
         return ReuseReport(
@@ -251,27 +251,13 @@ class ReusedLaunches:
             passed=n_passed,
             varied=len(varied),
             largest="" if largest is None else largest.name,
-            largest_spread=0.0 if largest is None else largest.uses.spread,
-            error=self._error_ps() / run_ps if run_ps else 0.0,
+            largest_spread=0.0 if largest is None else self._times.spread(largest.times),
+            error=self._times.error_ps() / run_ps if run_ps else 0.0,
             checked=len(self.checks),
-            check_error=(sum(check.foreseen_ps for check in self.checks) - checked_ps) / checked_ps if checked_ps else 0.0,
+            check_error=(sum(check.foreseen_ps for check in self.checks) - checked_ps) / checked_ps
+            if checked_ps
+            else 0.0,
         )
-
-    def _error_ps(self) -> float:
-        """Return the error of the time that passed, ``DEVIATIONS`` standard deviations.
-
-        The variance of a kind is that of its samples, and of ``PRIOR`` samples with the common variance: durations vary
-        by the refreshes that they meet, which last equally long for all kinds. The error of a mean counts for each
-        launch that passed with it. Errors of kinds are independent.
-        """
-        kinds = [kind.uses for kind in self.kinds.values() if kind.uses.samples]
-        degrees = sum(len(kind.samples) - 1 for kind in kinds)
-        common = sum(kind.squares for kind in kinds) / degrees if degrees else 0.0
-        variance = 0.0
-        for kind in kinds:
-            of_kind = (kind.squares + PRIOR * common) / (len(kind.samples) - 1 + PRIOR)
-            variance += of_kind * (kind.error_weight**2 + len(kind.passed))
-        return DEVIATIONS * variance**0.5
 
     def _on_print(self, printed: Printed) -> None:
         self._refuse(printed.pe)

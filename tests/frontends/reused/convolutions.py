@@ -1,8 +1,8 @@
 """Images through residual blocks of convolutions."""
 
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional
 
 IMAGES, SIDE, CHANNELS, BLOCKS = 1, 16, 32, 8
 
@@ -17,7 +17,7 @@ class Residual(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the activations after the block."""
-        return F.relu(x + self.second(F.relu(self.first(x))))
+        return functional.relu(x + self.second(functional.relu(self.first(x))))
 
 
 torch.set_grad_enabled(False)

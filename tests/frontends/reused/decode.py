@@ -1,7 +1,7 @@
 """One token through layers of a decoder with a static cache."""
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 BATCH, HEADS, KV_HEADS, DEPTH, CACHE, WIDE, LAYERS = 1, 8, 2, 64, 128, 1024, 12
 WIDTH = HEADS * DEPTH
@@ -25,15 +25,15 @@ class Layer:
 
     def __call__(self, x: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
         """Return the activations after the layer."""
-        rows = F.linear(F.rms_norm(x, (WIDTH,), self.scale), self.qkv)
+        rows = functional.linear(functional.rms_norm(x, (WIDTH,), self.scale), self.qkv)
         heads = rows.view(BATCH, 1, HEADS + 2 * KV_HEADS, DEPTH).transpose(1, 2)
         q, k, v = heads.split([HEADS, KV_HEADS, KV_HEADS], 1)
         self.keys.index_copy_(2, position, k)
         self.values.index_copy_(2, position, v)
-        y = F.scaled_dot_product_attention(q, self.keys, self.values, enable_gqa=True)
-        x = x + F.linear(y.transpose(1, 2).reshape(BATCH, 1, WIDTH), self.out)
-        gate, up = F.linear(F.rms_norm(x, (WIDTH,), self.scale), self.gate_up).chunk(2, -1)
-        return x + F.linear(F.silu(gate) * up, self.down)
+        y = functional.scaled_dot_product_attention(q, self.keys, self.values, enable_gqa=True)
+        x = x + functional.linear(y.transpose(1, 2).reshape(BATCH, 1, WIDTH), self.out)
+        gate, up = functional.linear(functional.rms_norm(x, (WIDTH,), self.scale), self.gate_up).chunk(2, -1)
+        return x + functional.linear(functional.silu(gate) * up, self.down)
 
 
 layers = [Layer() for _ in range(LAYERS)]

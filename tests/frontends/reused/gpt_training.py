@@ -1,8 +1,8 @@
 """Three steps of training a small GPT."""
 
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional
 
 TOKENS, WIDTH, HEADS, LAYERS, VOCABULARY, STEPS = 32, 64, 2, 4, 128, 3
 
@@ -20,7 +20,7 @@ class Block(nn.Module):
         """Return the activations after the layer."""
         rows = self.qkv(self.first(x)).view(1, TOKENS, 3 * HEADS, WIDTH // HEADS)
         q, k, v = rows.transpose(1, 2).chunk(3, 1)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(y.transpose(1, 2).reshape(1, TOKENS, WIDTH))
         return x + self.feed(self.second(x))
 
@@ -46,7 +46,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 ids = torch.randint(0, VOCABULARY, (1, TOKENS + 1)).to("cuda")
 for _ in range(STEPS):
     optimizer.zero_grad()
-    loss = F.cross_entropy(model(ids[:, :-1]).view(-1, VOCABULARY), ids[:, 1:].reshape(-1))
+    loss = functional.cross_entropy(model(ids[:, :-1]).view(-1, VOCABULARY), ids[:, 1:].reshape(-1))
     loss.backward()
     optimizer.step()
 torch.cuda.synchronize()

@@ -1,7 +1,7 @@
 """Layers with a mixture of experts; each token goes to two experts."""
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 TOKENS, WIDTH, WIDE, EXPERTS, LAYERS = 64, 256, 512, 8, 8
 
@@ -20,12 +20,12 @@ class Experts:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return the activations after the layer. Every expert takes an equal share of the tokens."""
-        weights, _ = torch.topk(F.softmax(F.linear(x, self.router), -1), 2)
+        weights, _ = torch.topk(functional.softmax(functional.linear(x, self.router), -1), 2)
         for choice in range(2):
             groups = x.view(EXPERTS, TOKENS // EXPERTS, WIDTH)
-            result = torch.bmm(F.silu(torch.bmm(groups, self.up)), self.down)
+            result = torch.bmm(functional.silu(torch.bmm(groups, self.up)), self.down)
             x = x + result.view(TOKENS, WIDTH) * weights[:, choice : choice + 1]
-        return F.rms_norm(x, (WIDTH,))
+        return functional.rms_norm(x, (WIDTH,))
 
 
 layers = [Experts() for _ in range(LAYERS)]

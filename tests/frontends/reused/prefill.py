@@ -1,7 +1,7 @@
 """A prompt through layers of a decoder."""
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 TOKENS, WIDTH, HEADS, LAYERS = 128, 256, 4, 8
 
@@ -22,11 +22,13 @@ class Layer:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return the activations after the layer."""
-        rows = F.linear(F.rms_norm(x, (WIDTH,), self.scale), self.qkv)
+        rows = functional.linear(functional.rms_norm(x, (WIDTH,), self.scale), self.qkv)
         q, k, v = rows.view(1, TOKENS, 3 * HEADS, WIDTH // HEADS).transpose(1, 2).chunk(3, 1)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + F.linear(y.transpose(1, 2).reshape(1, TOKENS, WIDTH), self.out)
-        return x + F.linear(F.gelu(F.linear(F.rms_norm(x, (WIDTH,), self.scale), self.up)), self.down)
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + functional.linear(y.transpose(1, 2).reshape(1, TOKENS, WIDTH), self.out)
+        return x + functional.linear(
+            functional.gelu(functional.linear(functional.rms_norm(x, (WIDTH,), self.scale), self.up)), self.down
+        )
 
 
 layers = [Layer() for _ in range(LAYERS)]

@@ -1,8 +1,8 @@
 """Images through a vision transformer."""
 
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional
 
 IMAGES, SIDE, PATCH, WIDTH, HEADS, LAYERS = 2, 64, 8, 192, 3, 8
 
@@ -21,7 +21,7 @@ class Block(nn.Module):
         n, tokens, _ = x.shape
         rows = self.qkv(self.first(x)).view(n, tokens, 3 * HEADS, WIDTH // HEADS)
         q, k, v = rows.transpose(1, 2).chunk(3, 1)
-        x = x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, tokens, WIDTH))
+        x = x + self.out(functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, tokens, WIDTH))
         return x + self.feed(self.second(x))
 
 
