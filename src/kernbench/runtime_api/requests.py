@@ -396,8 +396,10 @@ class Requests:
     def _record(self, submitted: _Submitted) -> None:
         completion, trace = self._engine.get_completion(submitted.handle)
         self._completions.append(completion)
-        # A launch that passed has no kernels; those of its sample stand for them.
-        sample = self._records.get(self._engine.machine.passed.sample_of(completion.request_id))
+        pe_exec_ns, msg = trace.pe_exec_ns, submitted.handle.msg
+        if isinstance(msg, KernelLaunchMsg) and msg.passed is not None:  # the kernels of its sample stand for its own
+            sample = self._records.get(self._engine.machine.passed.sample_of(msg.request_id))
+            pe_exec_ns = pe_exec_ns if sample is None else sample.pe_exec_ns
         self._records[completion.request_id] = RequestRecord(
             request_id=completion.request_id,
             phase=submitted.purpose.phase,
@@ -408,7 +410,7 @@ class Requests:
             t_start_ns=completion.t_start,
             t_end_ns=completion.t_end,
             total_ns=trace.total_ns,
-            pe_exec_ns=trace.pe_exec_ns if sample is None else sample.pe_exec_ns,
+            pe_exec_ns=pe_exec_ns,
             algorithm=submitted.purpose.algorithm,
         )
 

@@ -26,10 +26,12 @@ from kernbench.runtime_api.run_request import ReuseRules
 from kernbench.topology.hbm_refresh import slice_pace
 
 VARIED = 0.02
-"""Difference between the samples of a kind, as a share of their mean, beyond which the kind is sampled twice more"""
+"""Difference between the first samples of a kind, as a share of their mean, beyond which it is sampled twice more"""
 MORE_SAMPLES = 2
-MORE_COST = 0.1
-"""Cost of the further samples of all kinds together, as a share of the cost of all samples, in rows of the log"""
+MORE_COST = 0.2
+"""Largest cost of all samples beyond the first ones, as a share of the cost of all samples, in rows of the log"""
+COST_OF_VARIED = 0.05
+"""Largest cost of the further samples of a kind whose first samples differ, as such a share"""
 _SEED = 0
 
 
@@ -73,15 +75,14 @@ class ReuseReport:
 class _Kind:
     """A kind in this run.
 
-    ``name``: the name of its first launch. ``uses``, ``times``: its samples. ``wanted``: the number of its first
-    samples. ``refused``: its kernel prints or uses queues. ``rows``: rows of the log of a sample; ``more_rows``: those
-    of all samples beyond ``wanted``. ``is_varied``: the first samples differ.
+    ``name``: the name of its first launch. ``uses``, ``times``: its samples. ``refused``: its kernel prints or uses
+    queues. ``rows``: rows of the log of a sample; ``more_rows``: those of all samples beyond the first ones.
+    ``is_varied``: the first samples differ.
     """
 
     name: str
     uses: LaunchKind
     times: SampledTimes
-    wanted: int
     n_launches: int = 0
     refused: bool = False
     rows: int = 0
@@ -124,7 +125,7 @@ class ReusedLaunches:
         self._running: list[_Running] = []
         self._random = Random(_SEED)
         self._n_passable = 0
-        self._rows = 0  # of all samples
+        self._rows = self._more_rows = 0  # of all samples, and of those beyond the first ones
         self._times = LaunchTimes(slice_pace(engine.spec.cube).clock)
         if rules is not None:
             requests.on_submit = self._note
@@ -160,11 +161,11 @@ class ReusedLaunches:
             return message, None, False
         kind = self.kinds.get(key)
         if kind is None:
-            kind = self.kinds[key] = _Kind(message.title, LaunchKind(), self._times.add_kind(), rules.samples)
+            kind = self.kinds[key] = _Kind(message.title, LaunchKind(), self._times.add_kind())
         kind.n_launches += 1
         if kind.refused:
             return message, None, False
-        if len(kind.uses.samples) < kind.wanted or self._is_cheap(kind):
+        if len(kind.uses.samples) < rules.samples or self._is_cheap(kind):
             return message, kind, False
         self._prune()
         targets = frozenset(message.targets)
@@ -176,8 +177,14 @@ class ReusedLaunches:
         return replace(message, passed=self._times.pass_launch(kind.times)), kind, False
 
     def _is_cheap(self, kind: _Kind) -> bool:
-        """Return True if another sample of a kind costs little beside all samples so far."""
-        return (kind.more_rows + kind.rows) * len(self.kinds) <= MORE_COST * self._rows
+        """Return True if a further sample of a kind costs little beside all samples so far.
+
+        Kinds whose first samples differ may cost more, for two samples.
+        """
+        further = len(kind.uses.samples) - kind.uses.n_counted
+        share = COST_OF_VARIED if kind.is_varied and further < MORE_SAMPLES else MORE_COST / len(self.kinds)
+        room = min(share * self._rows - kind.more_rows, MORE_COST * self._rows - self._more_rows)
+        return kind.rows <= room
 
     def _is_checked(self, rules: ReuseRules) -> bool:
         """Return True if a launch that would pass is simulated instead.
@@ -208,9 +215,13 @@ class ReusedLaunches:
         running = next(running for running in self._running if running.handle is handle)
         running.kind, running.first_row = kind, self._engine.machine.log.n_rows
         running.foreseen = self._times.foresee(kind.times) if is_check else None
-        if running.sip is not None and running.alone and not is_check and len(kind.uses.samples) < kind.wanted:
+        if running.sip is not None and running.alone and not is_check and self._needs_counts(kind):
             running.before = count_sip(self._engine.machine, running.sip)
         handle.on_end = lambda _: self._on_end(running)
+
+    def _needs_counts(self, kind: _Kind) -> bool:
+        """Return True for one of the first samples of a kind: their counts stand for those of all others."""
+        return self.rules is not None and kind.uses.n_counted < self.rules.samples
 
     def _on_end(self, running: _Running) -> None:
         handle, kind = running.handle, running.kind
@@ -232,9 +243,9 @@ class ReusedLaunches:
         self._rows += kind.rows
         if counts is None:
             kind.more_rows += kind.rows
-        if len(kind.uses.samples) == kind.wanted and self._times.spread(kind.times) > VARIED and not kind.is_varied:
-            kind.is_varied = True
-            kind.wanted += MORE_SAMPLES
+            self._more_rows += kind.rows
+        elif not self._needs_counts(kind):
+            kind.is_varied = self._times.spread(kind.times) > VARIED
 
     def report(self, run_ps: int) -> ReuseReport | None:
         """Return the report of a run of ``run_ps``; None in a run that does not reuse launches."""
