@@ -115,9 +115,9 @@ class _Describer:
                 parts = tuple(self._describe_function(content))
             case _Wrapper():
                 parts = self.describe(content.fn)
-            case _ if is_dataclass(content) and content.__dataclass_params__.frozen:
+            case _ if _is_frozen(content):
                 parts = tuple(self.describe(getattr(content, entry.name)) for entry in fields(content))
-            case _ if _has_value(content):
+            case Hashable() if _has_value(content):
                 parts = content
             case _:
                 raise _NoKindError
@@ -145,6 +145,11 @@ def _names_of(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names_of(constant)
+
+
+def _is_frozen(content: Any) -> bool:
+    """Return True for an object of a frozen dataclass."""
+    return is_dataclass(content) and bool(type(content).__dataclass_params__.frozen)
 
 
 def _has_value(content: object) -> bool:

@@ -128,7 +128,7 @@ class LaunchTimes:
         for kind in kinds:
             of_kind = (squares[id(kind)] + PRIOR_SAMPLES * common) / (len(kind.durations) - 1 + PRIOR_SAMPLES)
             variance += of_kind * (kind.error_weight**2 + kind.n_passed)
-        return DEVIATIONS * variance**0.5
+        return float(DEVIATIONS * variance**0.5)
 
     def _rests(self, kind: SampledTimes) -> list[float]:
         """Return the differences of samples from their mean that refreshes do not explain."""

@@ -28,10 +28,12 @@ from kernbench.topology.hbm_refresh import slice_pace
 VARIED = 0.02
 """Difference between the first samples of a kind, as a share of their mean, beyond which it is sampled twice more"""
 MORE_SAMPLES = 2
-MORE_COST = 0.2
+MORE_COST = 0.1
 """Largest cost of all samples beyond the first ones, as a share of the cost of all samples, in rows of the log"""
-COST_OF_VARIED = 0.05
+COST_OF_VARIED = 0.03
 """Largest cost of the further samples of a kind whose first samples differ, as such a share"""
+CHECKED_EARLY = 4
+"""Parts of the launches to check; one of them is chosen whenever the number of launches grows by a factor of e"""
 _SEED = 0
 
 
@@ -48,7 +50,8 @@ class ReuseReport:
     """The reuse of launches in a run.
 
     ``varied``: the kinds whose samples differed by more than 2 %; ``largest``: that with the largest difference.
-    ``error``: the error of the run's time, as a share, estimated from the differences of samples.
+    ``error``: the error of the run's time, as a share, estimated from the differences of samples. ``check_error``: the
+    mean error of checked launches, by the share of the run's time that passed.
     """
 
     launches: int = figure("launches of the program")
@@ -60,7 +63,7 @@ class ReuseReport:
     largest_spread: float = figure("the difference between its samples, as a share", optional=True, default=0.0)
     error: float = figure("the estimated error of the time, as a share")
     checked: int = figure("launches simulated to check the error", optional=True, default=0)
-    check_error: float = figure("the error of the time of these, as a share", optional=True, default=0.0)
+    check_error: float = figure("the error of the run's time by these launches, as a share", optional=True, default=0.0)
 
     def __str__(self) -> str:
         largest = f" (largest: {self.largest!r} {self.largest_spread:.1%})" if self.largest else ""
@@ -68,7 +71,7 @@ class ReuseReport:
             f"reuse: {self.launches:,} launches of {self.kinds:,} kinds, {self.simulated:,} simulated; kinds whose "
             f"samples differ by more than {VARIED:.0%}: {self.varied}{largest}; run ± {self.error:.1%}"
         )
-        return text + (f"; error on {self.checked} checked launches {self.check_error:+.1%}" if self.checked else "")
+        return text + (f"; by {self.checked:,} checked launches {self.check_error:+.1%}" if self.checked else "")
 
 
 @state(eq=False)
@@ -124,7 +127,7 @@ class ReusedLaunches:
         self._engine, self._requests = engine, requests
         self._running: list[_Running] = []
         self._random = Random(_SEED)
-        self._n_passable = 0
+        self._passable_ps = 0.0  # of launches that passed or were checked
         self._rows = self._more_rows = 0  # of all samples, and of those beyond the first ones
         self._times = LaunchTimes(slice_pace(engine.spec.cube).clock)
         if rules is not None:
@@ -171,8 +174,7 @@ class ReusedLaunches:
         targets = frozenset(message.targets)
         if any(targets & running.targets for running in self._running):
             return message, None, False
-        self._n_passable += 1
-        if self._is_checked(rules):
+        if self._is_checked(kind, rules):
             return message, kind, True
         return replace(message, passed=self._times.pass_launch(kind.times)), kind, False
 
@@ -186,13 +188,16 @@ class ReusedLaunches:
         room = min(share * self._rows - kind.more_rows, MORE_COST * self._rows - self._more_rows)
         return kind.rows <= room
 
-    def _is_checked(self, rules: ReuseRules) -> bool:
-        """Return True if a launch that would pass is simulated instead.
+    def _is_checked(self, kind: _Kind, rules: ReuseRules) -> bool:
+        """Return True if a launch that would pass is simulated instead, chosen at random.
 
-        The number of launches is unknown, so the share of checks decreases with their number.
+        The chance is in proportion to the launch's time. It decreases with the number of launches, since the number to
+        come is unknown.
         """
+        self._passable_ps += kind.times.mean_ps
         left = rules.check - len(self.checks) - sum(running.foreseen is not None for running in self._running)
-        return left > 0 and self._random.random() < rules.check / 5 / self._n_passable
+        chance = rules.check / CHECKED_EARLY * kind.times.mean_ps / self._passable_ps
+        return left > 0 and self._random.random() < chance
 
     @property
     def _access_bytes(self) -> int:
@@ -253,21 +258,22 @@ class ReusedLaunches:
             return None
         varied = [kind for kind in self.kinds.values() if kind.is_varied]
         largest = max(varied, key=lambda kind: self._times.spread(kind.times), default=None)
-        checked_ps = sum(check.duration_ps for check in self.checks)
-        n_passed = len(self._engine.machine.passed.launches)
+        errors = [check.foreseen_ps / max(1, check.duration_ps) - 1 for check in self.checks]
+        log = self._engine.machine.log
+        passed = self._engine.machine.passed.launches
+        spans = [log.on_device[launch] for launch in passed if launch in log.on_device]
+        passed_ps = sum(end_ps - begin_ps for begin_ps, end_ps in spans)
         return ReuseReport(
             launches=self.n_launches,
             kinds=len(self.kinds),
-            simulated=self.n_launches - n_passed,
-            passed=n_passed,
+            simulated=self.n_launches - len(passed),
+            passed=len(passed),
             varied=len(varied),
             largest="" if largest is None else largest.name,
             largest_spread=0.0 if largest is None else self._times.spread(largest.times),
             error=self._times.error_ps() / run_ps if run_ps else 0.0,
             checked=len(self.checks),
-            check_error=(sum(check.foreseen_ps for check in self.checks) - checked_ps) / checked_ps
-            if checked_ps
-            else 0.0,
+            check_error=sum(errors) / len(errors) * passed_ps / run_ps if errors and run_ps else 0.0,
         )
 
     def _on_print(self, printed: Printed) -> None:

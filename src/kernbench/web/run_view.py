@@ -219,7 +219,9 @@ class _RunView:
         """Describe a request: [phase, name, SIP or -1, bytes, submitted ps, ended ps or -1, error]."""
         purpose = purpose_of(handle.msg, AddressFormat(self.run.engine.spec.address.format))
         sip = -1 if purpose.sip is None else purpose.sip
-        about: list[PageJson] = [purpose.phase, handle.msg.title, sip, purpose.nbytes, handle.submitted_ps]
+        has_passed = handle.request_id in self.run.engine.machine.passed.launches
+        title = f"{handle.msg.title} {PASSED}" if has_passed else handle.msg.title
+        about: list[PageJson] = [purpose.phase, title, sip, purpose.nbytes, handle.submitted_ps]
         if handle.outcome is None:
             return [*about, -1, ""]
         error = handle.outcome.error
