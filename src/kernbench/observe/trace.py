@@ -14,6 +14,7 @@ from kernbench.core.clock import NEVER
 from kernbench.core.log import CAUSE, END, LAUNCH, LINE, PART, READ, WHAT, Row
 from kernbench.core.observed import Carries
 from kernbench.engine.hooks import QueueWaited
+from kernbench.engine.launch_counts import PassedLaunches
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.control import PeOrder, PeReport, Report
 from kernbench.messages.requests import PeCoord
@@ -122,7 +123,7 @@ class _Maker:
     def _request(self, handle: RequestHandle) -> TrackSpan | None:
         kind = type(handle.msg).__name__.removesuffix("Msg")
         track = self._track(TrackGroup("host"), "requests", 0, (HOST,), "host")
-        name = f"{kind} {handle.msg.title}".strip()
+        name = f"{kind} {title_of(handle, self.log.machine.passed)}".strip()
         facts = (("request", handle.request_id),)
         return self._span(track, TrackSpan(name, handle.submitted_ps, handle.ended_ps, facts))
 
@@ -291,6 +292,11 @@ def process_of(place: tuple[int | None, ...]) -> str:
     """Return the process name of a SIP, of a cube or of a PE: ``SIP 0, cube 1, PE 2``."""
     named = zip(("SIP", "cube", "PE"), place, strict=True)
     return ", ".join(f"{label} {number}" for label, number in named if number is not None)
+
+
+def title_of(handle: RequestHandle, passed: PassedLaunches) -> str:
+    """Return the title of a request, marked if it is a launch that passed without a simulation."""
+    return f"{handle.msg.title} (passed)" if handle.request_id in passed.launches else handle.msg.title
 
 
 def _about(message: QueueMessage, direction: str, peer: PeCoord) -> tuple[Fact, ...]:

@@ -115,7 +115,7 @@ class _Describer:
                 parts = tuple(self._describe_function(content))
             case _Wrapper():
                 parts = self.describe(content.fn)
-            case _ if _is_frozen(content):
+            case _ if is_dataclass(content) and _is_frozen(type(content)):
                 parts = tuple(self.describe(getattr(content, entry.name)) for entry in fields(content))
             case Hashable() if _has_value(content):
                 parts = content
@@ -147,9 +147,9 @@ def _names_of(code: CodeType) -> Iterator[str]:
             yield from _names_of(constant)
 
 
-def _is_frozen(content: Any) -> bool:
-    """Return True for an object of a frozen dataclass."""
-    return is_dataclass(content) and bool(type(content).__dataclass_params__.frozen)
+def _is_frozen(kind: Any) -> bool:
+    """Return True for a dataclass whose objects do not change."""
+    return bool(kind.__dataclass_params__.frozen)
 
 
 def _has_value(content: object) -> bool:

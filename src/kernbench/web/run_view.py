@@ -20,7 +20,7 @@ from kernbench.observe.path_resources import divide_ties, sum_resources
 from kernbench.observe.roofline_chart import roofline_charts
 from kernbench.observe.slices import SliceTime
 from kernbench.observe.statistics import queue_traffic
-from kernbench.observe.trace import PE_ROWS
+from kernbench.observe.trace import PE_ROWS, title_of
 from kernbench.policy.address.phyaddr import AddressFormat
 from kernbench.runtime_api.requests import purpose_of
 from kernbench.runtime_api.run_explanation import LaunchExplanation, LineWait, RunExplanation, WaitPlace
@@ -219,8 +219,7 @@ class _RunView:
         """Describe a request: [phase, name, SIP or -1, bytes, submitted ps, ended ps or -1, error]."""
         purpose = purpose_of(handle.msg, AddressFormat(self.run.engine.spec.address.format))
         sip = -1 if purpose.sip is None else purpose.sip
-        has_passed = handle.request_id in self.run.engine.machine.passed.launches
-        title = f"{handle.msg.title} {PASSED}" if has_passed else handle.msg.title
+        title = title_of(handle, self.run.engine.machine.passed)
         about: list[PageJson] = [purpose.phase, title, sip, purpose.nbytes, handle.submitted_ps]
         if handle.outcome is None:
             return [*about, -1, ""]
