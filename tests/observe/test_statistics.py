@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from engine_support import dma, hbm, launch, place, two_cubes
 from kernbench.core.log import NONE, ROOT, Kind, Log
 from kernbench.engine.engine import GraphEngine
-from kernbench.engine.launch_counts import PassedLaunches
+from kernbench.engine.passed_launches import PassedLaunches
 from kernbench.observe.statistics import (
     NO_ENGINE,
     engine_shares,

@@ -25,7 +25,7 @@ from kernbench.di.part import InnerAttrs, Part, called_at
 from kernbench.di.registry import REGISTRY
 from kernbench.engine.address_map import AddressMap
 from kernbench.engine.hooks import Hooks
-from kernbench.engine.launch_counts import PassedLaunches
+from kernbench.engine.passed_launches import PassedLaunches
 from kernbench.engine.recorder import ContentMaker, Observation, OpStarted, Recorder
 from kernbench.engine.records import RecordViews
 from kernbench.messages.commands import Operand

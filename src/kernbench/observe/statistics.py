@@ -11,8 +11,8 @@ from kernbench.common.ids import HOST, SWITCH
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import value
 from kernbench.components.pe_mmu import TLB_HITS, TLB_MISSES, PeMmuPart
-from kernbench.engine.launch_counts import LINK_BUSY_PS, LINK_BYTES
 from kernbench.engine.machine import Machine
+from kernbench.engine.passed_launches import LINK_BUSY_PS, LINK_BYTES
 from kernbench.engine.queues import QueuePart
 from kernbench.engine.recorder import TileAmounts
 from kernbench.messages.requests import PeCoord

@@ -14,7 +14,7 @@ from kernbench.core.clock import NEVER
 from kernbench.core.log import CAUSE, END, LAUNCH, LINE, PART, READ, WHAT, Row
 from kernbench.core.observed import Carries
 from kernbench.engine.hooks import QueueWaited
-from kernbench.engine.launch_counts import PassedLaunches
+from kernbench.engine.passed_launches import PassedLaunches
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.control import PeOrder, PeReport, Report
 from kernbench.messages.requests import PeCoord

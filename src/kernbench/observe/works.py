@@ -12,7 +12,7 @@ from kernbench.common.values import value
 from kernbench.core import op_log
 from kernbench.core.clock import NEVER
 from kernbench.core.log import WIDTH, Columns, Kind, Log, Row
-from kernbench.engine.launch_counts import PassedLaunches
+from kernbench.engine.passed_launches import PassedLaunches
 from kernbench.engine.recorder import name_of
 from kernbench.messages.commands import BY_BLOCKS
 from kernbench.messages.requests import PeCoord

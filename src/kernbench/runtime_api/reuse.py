@@ -15,7 +15,8 @@ from kernbench.common.figures import figure
 from kernbench.common.values import state, value
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.hooks import Printed, QueueEvent
-from kernbench.engine.launch_counts import Counts, LaunchKind, count_launch, count_sip
+from kernbench.engine.launch_counts import count_launch, count_sip
+from kernbench.engine.passed_launches import Counts, LaunchKind
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import KernelLaunchMsg, PeCoord
 from kernbench.runtime_api.launch import Launch
