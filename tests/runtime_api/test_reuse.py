@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+import kernbench as kb
 from compiled import SPREAD
 from engine_support import two_cubes
 from kernbench.common.data_policy import DataPolicy
@@ -14,6 +16,8 @@ from kernbench.common.errors import AbandonedError, InputError
 from kernbench.core.log import Kind
 from kernbench.engine.engine import GraphEngine
 from kernbench.observe.statistics import link_traffic
+from kernbench.observe.trace import make_trace
+from kernbench.observe.trace_filter import TraceFilter
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.context import RuntimeContext
@@ -210,3 +214,24 @@ def test_several_sips_have_samples_of_their_own():
 def test_rules_out_of_range_are_refused(rules, words):
     with pytest.raises(InputError, match=words):
         ReuseRules(**rules)
+
+
+def test_the_library_and_documents_report_the_reuse(tmp_path):
+    run = kb.run(repeated, kb.load_machine("one-cube"), data=False, reuse=True)
+    assert run.reuse.passed > 0
+    (tmp_path / "run.json").write_text(json.dumps(run.to_dict()))
+    assert kb.load(tmp_path / "run.json").reuse == run.reuse
+    assert "reuse" not in kb.run(repeated, kb.load_machine("one-cube"), data=False).to_dict()
+    with pytest.raises(InputError, match="--reuse is for runs without data"):
+        kb.run(repeated, kb.load_machine("one-cube"), reuse=True)
+
+
+def test_traces_mark_passed_launches():
+    run = kb.run(repeated, kb.load_machine("one-cube"), data=False, reuse=True)
+    names = [span.name for span in make_trace(run.live.log, run.live.engine.handles, TraceFilter()).spans]
+    assert sum(name.endswith("(passed)") for name in names) == run.reuse.passed
+
+
+def test_sweeps_reuse_launches():
+    sweep = kb.sweep(repeated, "one-cube", grid={"cube.hbm.refresh": ["spread", "none"]}, reuse=True)
+    assert all(row["reuse.passed"] > 0 for row in sweep.results.rows)

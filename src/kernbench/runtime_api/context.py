@@ -97,7 +97,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self._entered: list[Token[RuntimeContext[Any] | None]] = []
         scheduler = self._scheduler = RankScheduler(engine, workers)
         self._requests = Requests(engine, scheduler, workers, correlation_id)
-        self.reuse = ReusedLaunches(engine, self._requests, reuse)
+        self.reuse = ReusedLaunches(engine, self._requests, reuse, lambda: self.operators.is_left_out)
         self._memory = TensorMemory(engine, self._requests)
         self._extra_memories = ExtraMemories(engine, self._requests)
         self._devices = Devices(resolve_device(target_device, self._spec), workers)

@@ -15,6 +15,8 @@ from kernbench.topology.hbm_refresh import RefreshClock
 
 PRIOR_SAMPLES = 2
 """Samples of other kinds that count as much as those of a kind for its standard deviation"""
+COMMON_SHARE, SHARE_DEVIATION = 0.75, 0.3
+"""Share of a refresh that stretches a launch, before any sample, and its standard deviation among kinds"""
 DEVIATIONS = 2
 """Standard deviations that a stated error covers"""
 
@@ -62,12 +64,12 @@ class SampledTimes:
     @property
     def mean_ps(self) -> float:
         """The mean duration in ps."""
-        return sum(self.durations) / len(self.durations)
+        return sum(self.durations) / max(1, len(self.durations))
 
     @property
     def mean_met_ps(self) -> float:
         """The mean time of refreshes in ps."""
-        return sum(self.met) / len(self.met)
+        return sum(self.met) / max(1, len(self.met))
 
     @property
     def products(self) -> tuple[float, float]:
@@ -85,7 +87,7 @@ class LaunchTimes:
 
     clock: RefreshClock
     kinds: list[SampledTimes] = field(default_factory=list)
-    _common_share: float = 1.0
+    _common_share: float = COMMON_SHARE
 
     def add_kind(self) -> SampledTimes:
         """Return the empty samples of a new kind."""
@@ -97,17 +99,16 @@ class LaunchTimes:
         kind.durations.append(end_ps - begin_ps)
         kind.met.append(met_ps(self.clock, begin_ps, end_ps))
         products = [kind.products for kind in self.kinds if kind.durations]
-        self._common_share = self._fit((sum(sums) for sums in zip(*products, strict=True)), 1.0)
+        self._common_share = self._fit((sum(sums) for sums in zip(*products, strict=True)), COMMON_SHARE)
 
     def foresee(self, kind: SampledTimes) -> ForeseenTime:
         """Return the duration of the next launch of a kind."""
         return ForeseenTime(kind.mean_ps, kind.mean_met_ps, self._share(kind), self.clock)
 
-    def pass_launch(self, kind: SampledTimes) -> ForeseenTime:
-        """Return the duration of a launch that passes, and count it for the error."""
+    def count_passed(self, kind: SampledTimes) -> None:
+        """Count a launch that passes for the error."""
         kind.n_passed += 1
         kind.error_weight += len(kind.durations) ** -0.5
-        return self.foresee(kind)
 
     def spread(self, kind: SampledTimes) -> float:
         """Return the largest difference between samples beyond that of refreshes, as a share of the mean."""
@@ -117,18 +118,44 @@ class LaunchTimes:
     def error_ps(self) -> float:
         """Return the error of the time that passed, ``DEVIATIONS`` standard deviations, in ps.
 
-        The variance of a kind is that of its samples, and of ``PRIOR_SAMPLES`` with the common variance. The errors of
-        kinds are independent. Those of the launches of a kind are not: they recur with the phase of the refresh.
+        The errors of kinds are independent.
         """
-        kinds = [kind for kind in self.kinds if kind.durations]
-        squares = {id(kind): sum(rest**2 for rest in self._rests(kind)) for kind in kinds}
-        degrees = sum(len(kind.durations) - 1 for kind in kinds)
-        common = sum(squares.values()) / degrees if degrees else 0.0
-        variance = 0.0
-        for kind in kinds:
-            of_kind = (squares[id(kind)] + PRIOR_SAMPLES * common) / (len(kind.durations) - 1 + PRIOR_SAMPLES)
-            variance += of_kind * (kind.error_weight**2 + kind.n_passed)
-        return float(DEVIATIONS * variance**0.5)
+        return float(DEVIATIONS * sum(self._list_variances()) ** 0.5)
+
+    def error_share(self, kind: SampledTimes) -> float:
+        """Return the part of the variance of the time that is due to a kind."""
+        variances = self._list_variances()
+        at = next(at for at, sampled in enumerate(self.kinds) if sampled is kind)
+        return variances[at] / (sum(variances) or 1.0)
+
+    def _list_variances(self) -> list[float]:
+        """Return the variance of the time that passed, in ps², for each kind.
+
+        It has two parts. One is that of the mean: by the variance of the kind's samples, and of ``PRIOR_SAMPLES`` with
+        the common variance. The other is that of the share of a refresh, if the samples met more or less of refreshes
+        than launches do on average.
+        """
+        squares = [sum(rest**2 for rest in self._rests(kind)) for kind in self.kinds]
+        degrees = [max(0.0, len(kind.durations) - 1 - self._fitted(kind)) for kind in self.kinds]
+        common = sum(squares) / sum(degrees) if sum(degrees) else 0.0
+        average_met = self.clock.outage_ps / self.clock.period_ps
+        variances = []
+        for kind, of_samples, free in zip(self.kinds, squares, degrees, strict=True):
+            of_kind = (of_samples + PRIOR_SAMPLES * common) / (free + PRIOR_SAMPLES)
+            unusual_ps = kind.n_passed * (kind.mean_ps * average_met - kind.mean_met_ps)
+            of_share = (1 - self._fitted(kind)) * (SHARE_DEVIATION * unusual_ps) ** 2
+            variances.append(of_kind * (kind.error_weight**2 + kind.n_passed) + of_share)
+        return variances
+
+    def _fitted(self, kind: SampledTimes) -> float:
+        """Return the part, from 0 to 1, by which the samples of a kind decide its share of a refresh."""
+        _, by_met = kind.products
+        weight = self._prior_weight
+        return by_met / (by_met + weight) if by_met else 0.0
+
+    @property
+    def _prior_weight(self) -> float:
+        return float(self.clock.outage_ps**2 / 2)
 
     def _rests(self, kind: SampledTimes) -> list[float]:
         """Return the differences of samples from their mean that refreshes do not explain."""
@@ -141,11 +168,11 @@ class LaunchTimes:
     def _fit(self, products: Iterable[float], prior: float) -> float:
         """Return the share of a refresh that stretches a launch, from 0 to 1.
 
-        The fit is one by least squares, with a further pair of samples: one that met no refresh, and one that met a
-        complete refresh and was longer by the share ``prior`` of it.
+        The fit is one by least squares, with two further samples. The first met no refresh. The second met a complete
+        refresh, and was longer by the share ``prior`` of it.
         """
         by_duration, by_met = products
-        weight = self.clock.outage_ps**2 / 2
+        weight = self._prior_weight
         if not by_met + weight:
             return 0.0
         return min(1.0, max(0.0, (by_duration + weight * prior) / (by_met + weight)))

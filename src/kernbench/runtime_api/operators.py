@@ -92,6 +92,11 @@ class OperatorTallies:
         self.is_loading = False
 
     @property
+    def is_left_out(self) -> bool:
+        """True in an initialisation that the run's time excludes."""
+        return self.is_loading and not self.from_load
+
+    @property
     def is_inside(self) -> bool:
         """True while an operator executes."""
         return self._current is not None

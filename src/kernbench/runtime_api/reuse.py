@@ -7,7 +7,7 @@ more samples.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -21,7 +21,7 @@ from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import KernelLaunchMsg, PeCoord
 from kernbench.runtime_api.launch import Launch
 from kernbench.runtime_api.launch_kinds import kind_of
-from kernbench.runtime_api.launch_times import ForeseenTime, LaunchTimes, SampledTimes
+from kernbench.runtime_api.launch_times import DEVIATIONS, ForeseenTime, LaunchTimes, SampledTimes
 from kernbench.runtime_api.requests import Purpose, Requests
 from kernbench.runtime_api.run_request import ReuseRules
 from kernbench.topology.hbm_refresh import slice_pace
@@ -31,6 +31,8 @@ VARIED = 0.02
 MORE_SAMPLES = 2
 MORE_COST = 0.1
 """Largest cost of all samples beyond the first ones, as a share of the cost of all samples, in rows of the log"""
+MOST_ERROR, COST_OF_ERROR = 0.005, 0.5
+"""While the estimated error exceeds the first share of the time, further samples may cost the second share"""
 COST_OF_VARIED = 0.03
 """Largest cost of the further samples of a kind whose first samples differ, as such a share"""
 CHECKED_EARLY = 4
@@ -65,6 +67,7 @@ class ReuseReport:
     error: float = figure("the estimated error of the time, as a share")
     checked: int = figure("launches simulated to check the error", optional=True, default=0)
     check_error: float = figure("the error of the run's time by these launches, as a share", optional=True, default=0.0)
+    check_range: float = figure("two standard deviations of that error", optional=True, default=0.0)
 
     def __str__(self) -> str:
         largest = f" (largest: {self.largest!r} {self.largest_spread:.1%})" if self.largest else ""
@@ -72,7 +75,11 @@ class ReuseReport:
             f"reuse: {self.launches:,} launches of {self.kinds:,} kinds, {self.simulated:,} simulated; kinds whose "
             f"samples differ by more than {VARIED:.0%}: {self.varied}{largest}; run ± {self.error:.1%}"
         )
-        return text + (f"; by {self.checked:,} checked launches {self.check_error:+.1%}" if self.checked else "")
+        return text + (
+            f"; by {self.checked:,} checked launches {self.check_error:+.1%} ± {self.check_range:.1%}"
+            if self.checked
+            else ""
+        )
 
 
 @state(eq=False)
@@ -118,17 +125,23 @@ class _Running:
 
 
 class ReusedLaunches:
-    """The launches of a context by kind, and the decision which of them pass. Without ``rules``, none does."""
+    """The launches of a context by kind, and the decision which of them pass. Without ``rules``, none does.
 
-    def __init__(self, engine: GraphEngine, requests: Requests, rules: ReuseRules | None) -> None:
+    ``is_loading``: returns True in an initialisation that the run's time excludes; the error is that of later launches.
+    """
+
+    def __init__(
+        self, engine: GraphEngine, requests: Requests, rules: ReuseRules | None, is_loading: Callable[[], bool]
+    ) -> None:
         self.rules = rules
         self.kinds: dict[Hashable, _Kind] = {}
         self.checks: list[CheckedLaunch] = []
         self.n_launches = 0
-        self._engine, self._requests = engine, requests
+        self._engine, self._requests, self._is_loading = engine, requests, is_loading
         self._running: list[_Running] = []
         self._random = Random(_SEED)
         self._passable_ps = 0.0  # of launches that passed or were checked
+        self._first: int | None = None  # the first launch in the run's time
         self._rows = self._more_rows = 0  # of all samples, and of those beyond the first ones
         self._times = LaunchTimes(slice_pace(engine.spec.cube).clock)
         if rules is not None:
@@ -147,6 +160,8 @@ class ReusedLaunches:
             return self._requests.submit_together(launch.message for launch in launches)
         chosen = [self._choose(launch, self.rules) for launch in launches]
         handles = self._requests.submit_together(message for message, _, _ in chosen)
+        if self._first is None and not self._is_loading():
+            self._first = handles[0].request_id
         for handle, (message, kind, is_check) in zip(handles, chosen, strict=True):
             if kind is None:
                 continue
@@ -175,19 +190,30 @@ class ReusedLaunches:
         targets = frozenset(message.targets)
         if any(targets & running.targets for running in self._running):
             return message, None, False
-        if self._is_checked(kind, rules):
-            return message, kind, True
-        return replace(message, passed=self._times.pass_launch(kind.times)), kind, False
+        if not self._is_loading():
+            if self._is_checked(kind, rules):
+                return message, kind, True
+            self._times.count_passed(kind.times)
+        return replace(message, passed=self._times.foresee(kind.times)), kind, False
 
     def _is_cheap(self, kind: _Kind) -> bool:
         """Return True if a further sample of a kind costs little beside all samples so far.
 
-        Kinds whose first samples differ may cost more, for two samples.
+        Kinds whose first samples differ may cost more, for two samples. While the error is large, so may all kinds, in
+        proportion to their parts of it.
         """
         further = len(kind.uses.samples) - kind.uses.n_counted
-        share = COST_OF_VARIED if kind.is_varied and further < MORE_SAMPLES else MORE_COST / len(self.kinds)
-        room = min(share * self._rows - kind.more_rows, MORE_COST * self._rows - self._more_rows)
-        return kind.rows <= room
+        fair = COST_OF_VARIED if kind.is_varied and further < MORE_SAMPLES else MORE_COST / len(self.kinds)
+        if self._has_room(kind, MORE_COST, fair):
+            return True
+        if self._times.error_ps() <= MOST_ERROR * self._engine.machine.clock.time:
+            return False
+        return self._has_room(kind, COST_OF_ERROR, COST_OF_ERROR * self._times.error_share(kind.times))
+
+    def _has_room(self, kind: _Kind, total: float, of_kind: float) -> bool:
+        """Return True if the samples beyond the first ones, with one more of a kind, stay below two shares of all."""
+        more_rows = self._more_rows + kind.rows
+        return more_rows <= total * self._rows and kind.more_rows + kind.rows <= of_kind * self._rows
 
     def _is_checked(self, kind: _Kind, rules: ReuseRules) -> bool:
         """Return True if a launch that would pass is simulated instead, chosen at random.
@@ -262,8 +288,11 @@ class ReusedLaunches:
         errors = [check.foreseen_ps / max(1, check.duration_ps) - 1 for check in self.checks]
         log = self._engine.machine.log
         passed = self._engine.machine.passed.launches
-        spans = [log.on_device[launch] for launch in passed if launch in log.on_device]
-        passed_ps = sum(end_ps - begin_ps for begin_ps, end_ps in spans)
+        first = log.n_rows if self._first is None else self._first
+        spans = [log.on_device[launch] for launch in passed if launch >= first and launch in log.on_device]
+        share = sum(end_ps - begin_ps for begin_ps, end_ps in spans) / run_ps if run_ps else 0.0
+        mean = sum(errors) / max(1, len(errors))
+        deviation = (sum((error - mean) ** 2 for error in errors) ** 0.5) / max(1, len(errors) - 1)
         return ReuseReport(
             launches=self.n_launches,
             kinds=len(self.kinds),
@@ -274,7 +303,8 @@ class ReusedLaunches:
             largest_spread=0.0 if largest is None else self._times.spread(largest.times),
             error=self._times.error_ps() / run_ps if run_ps else 0.0,
             checked=len(self.checks),
-            check_error=sum(errors) / len(errors) * passed_ps / run_ps if errors and run_ps else 0.0,
+            check_error=mean * share,
+            check_range=DEVIATIONS * deviation * share,
         )
 
     def _on_print(self, printed: Printed) -> None:

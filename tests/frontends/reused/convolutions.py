@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-IMAGES, SIDE, CHANNELS, BLOCKS = 1, 16, 32, 8
+IMAGES, SIDE, CHANNELS, BLOCKS = 1, 24, 32, 8
 
 
 class Residual(nn.Module):
