@@ -288,8 +288,8 @@ class ReusedLaunches:
         errors = [check.foreseen_ps / max(1, check.duration_ps) - 1 for check in self.checks]
         log = self._engine.machine.log
         passed = self._engine.machine.passed.launches
-        first = log.n_rows if self._first is None else self._first
-        spans = [log.on_device[launch] for launch in passed if launch >= first and launch in log.on_device]
+        counted = [launch for launch in passed if self._first is not None and launch >= self._first]
+        spans = [log.on_device[launch] for launch in counted if launch in log.on_device]
         share = sum(end_ps - begin_ps for begin_ps, end_ps in spans) / run_ps if run_ps else 0.0
         mean = sum(errors) / max(1, len(errors))
         deviation = (sum((error - mean) ** 2 for error in errors) ** 0.5) / max(1, len(errors) - 1)
