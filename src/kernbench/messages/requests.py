@@ -32,12 +32,16 @@ class MappedShard:
 
 @value(kw_only=True)
 class TensorMapping:
-    """The tensor ``name`` at virtual addresses ``va_base .. va_base + nbytes``."""
+    """The tensor ``name`` at virtual addresses ``va_base .. va_base + nbytes``.
+
+    With ``unit_bytes``, the range holds several tensors, each at a multiple of ``unit_bytes``.
+    """
 
     name: str
     va_base: int
     nbytes: int
     shards: tuple[MappedShard, ...]
+    unit_bytes: int | None = None
 
     @property
     def va_end(self) -> int:

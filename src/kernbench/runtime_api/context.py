@@ -205,11 +205,11 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         return self._start((prepare_launch_on(name, pes, kernel, args, self._spec, alike),), async_op=async_op)
 
     def _start(self, launches: Sequence[Launch], *, async_op: bool) -> Work:
-        self._memory.map_on((launch.tensors, launch.message.targets) for launch in launches)
+        posted = self._memory.map_on((launch.tensors, launch.message.targets) for launch in launches)
         handles = self.reuse.submit(launches)
         for handle, launch in zip(handles, launches, strict=True):
             self._memory.uses.note(handle, (layout.key for layout in launch.tensors))
-        work = Work(handles, self._requests)
+        work = Work([*posted, *handles], self._requests)
         if not async_op:
             work.wait()
         return work
@@ -247,7 +247,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
 
     def map_on(self, tensor: Tensor, pes: Sequence[PeCoord]) -> None:
         """Map a tensor on PEs of its SIP that do not own it, so that their kernels can use the tensor's address."""
-        self._memory.map_on([((tensor.layout,), tuple(pes))])
+        self._requests.wait(self._memory.map_on([((tensor.layout,), tuple(pes))]))
 
     def map_memory(self, part: str) -> int:
         """Return the address of a memory of ``cube.extra`` or ``pe.extra``, for ``tl.load`` and ``tl.store``.

@@ -20,6 +20,7 @@ from kernbench.common.values import state, value
 from kernbench.frontends.placed import pes_of_tensors, policy_for
 from kernbench.frontends.torch.modules import ProgramPlace, current_module, program_place
 from kernbench.runtime_api.context import AnyContext, current_context
+from kernbench.runtime_api.memory import StorageSlab
 from kernbench.runtime_api.tensor import KnownValues, Tensor
 from kernbench.triton_emu.kernel_runner import check_host_calls
 
@@ -156,6 +157,8 @@ class Pool:
     known_values: KnownValues
     live: dict[Tensor, Holder] = field(default_factory=dict)
     dropped: dict[StorageKind, list[Tensor]] = field(default_factory=dict)
+    slabs: dict[StorageKind, StorageSlab] = field(default_factory=dict)
+    """The slab from which the next storage of a kind is taken."""
     collected: list[Tensor] = field(default_factory=list)
     count: int = 0
     """Storages allocated so far; it numbers their names."""
@@ -198,18 +201,14 @@ class Pool:
             raise self._full(kind) from error
 
     def _allocate(self, kind: StorageKind) -> Tensor:
-        (n, item, sip), context = kind, self.context
-        policy = policy_for(context, n * item.itemsize)
-        before = context.devices.current
-        context.ahbm.set_device(sip)
-        try:
-            tensor = context.empty(n, dtype=item, dp=policy, name=f"storage{self.count + 1}")
+        slab = self.slabs.get(kind)
+        if slab is None or not slab.has_more:
+            (n, item, sip), context = kind, self.context
             # A kernel may load this tensor's address from memory, so all PEs that run kernels get access to it.
-            context.map_on(tensor, pes_of_tensors(context, sip))
-        finally:
-            context.ahbm.set_device(before)
+            pes = pes_of_tensors(context, sip)
+            slab = self.slabs[kind] = context.slab(n, item, policy_for(context, n * item.itemsize), sip, pes)
         self.count += 1
-        return tensor
+        return self.context.take(slab, f"storage{self.count}")
 
     def _free_dropped(self) -> None:
         """Free the memory of all dropped and collected tensors."""
