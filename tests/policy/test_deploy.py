@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from kernbench.common.errors import AddressFaultError, AllocationError, InputError
@@ -96,7 +98,7 @@ def test_tensors_of_a_slab_have_the_placement_of_one_and_pages_of_their_own(allo
     places = [(shard.pa, shard.nbytes) for tensor in tensors for shard in tensor.shards]
     assert all(pa % 64 == 0 for pa, _ in places)
     ordered = sorted(places)
-    assert all(pa + nbytes <= following for (pa, nbytes), (following, _) in zip(ordered, ordered[1:], strict=False))
+    assert all(pa + nbytes <= following for (pa, nbytes), (following, _) in pairwise(ordered))
     mmu = PeMMU(0, 1, 3)
     mmu.map(slab.mapping)
     for tensor in tensors:

@@ -12,6 +12,7 @@ import kernbench as kb
 from compiled import SPREAD
 from engine_support import two_cubes
 from kernbench.common.data_policy import DataPolicy
+from kernbench.common.dtypes import F32
 from kernbench.common.errors import AbandonedError, InputError
 from kernbench.core.log import Kind
 from kernbench.engine.engine import GraphEngine
@@ -151,6 +152,16 @@ def test_the_report_names_the_error_and_the_checks():
 
 def test_kernels_that_print_are_simulated():
     assert passed(run(lambda torch: repeated(torch, double_aloud))) == 0
+
+
+def test_launches_behind_maps_of_new_memory_pass():
+    def program(torch):
+        pes = tuple((0, cube, pe) for cube in range(2) for pe in range(2))
+        for at in range(N):
+            slab = torch.slab(1 << 20, F32, PES, 0, pes)
+            torch.launch(f"double {at}", double, torch.take(slab, f"x{at}"), 256)
+
+    assert passed(run(program)) >= N // 2
 
 
 def test_launches_in_flight_together_are_no_samples_and_do_not_pass():

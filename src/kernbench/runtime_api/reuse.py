@@ -1,13 +1,13 @@
 """Reuse of launches: the time of a launch passes if launches like it have been simulated.
 
 The first launches of a kind are its samples. Later launches of the kind pass with the duration that the samples
-foresee. A launch is a sample only if no other request was in flight on its SIP. Kinds that cost little to simulate have
-more samples.
+foresee. A launch is a sample only if no other request was in flight on its SIP. Messages that map new memory may be in
+flight: launches behind so many of them are a kind of their own. Kinds that cost little to simulate have more samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -31,7 +31,7 @@ VARIED = 0.02
 MORE_SAMPLES = 2
 MORE_COST = 0.1
 """Largest cost of all samples beyond the first ones, as a share of the cost of all samples, in rows of the log"""
-MOST_ERROR, COST_OF_ERROR = 0.005, 0.5
+MOST_ERROR, COST_OF_ERROR = 0.01, 0.25
 """While the estimated error exceeds the first share of the time, further samples may cost the second share"""
 COST_OF_VARIED = 0.03
 """Largest cost of the further samples of a kind whose first samples differ, as such a share"""
@@ -86,15 +86,17 @@ class ReuseReport:
 class _Kind:
     """A kind in this run.
 
-    ``name``: the name of its first launch. ``uses``, ``times``: its samples. ``refused``: its kernel prints or uses
-    queues. ``rows``: rows of the log of a sample; ``more_rows``: those of all samples beyond the first ones.
-    ``is_varied``: the first samples differ.
+    ``name``: the name of its first launch. ``uses``, ``times``: its samples. ``n_maps``: the messages in flight that
+    map memory when such a launch is submitted. ``alike``: the kinds that differ by ``n_maps`` alone. ``refused``: its
+    kernel prints or uses queues. ``rows``: rows of the log of a sample; ``more_rows``: those of all samples beyond the
+    first ones. ``is_varied``: the first samples differ.
     """
 
     name: str
     uses: LaunchKind
     times: SampledTimes
-    n_launches: int = 0
+    n_maps: int
+    alike: Collection[_Kind]
     refused: bool = False
     rows: int = 0
     more_rows: int = 0
@@ -103,11 +105,16 @@ class _Kind:
 
 @state(eq=False)
 class _Running:
-    """A request in flight. ``sips``: its SIPs, None: any. ``alone``: no other request was in flight on its SIP."""
+    """A request in flight.
+
+    ``sip``: its SIP, None: any. ``alone``: no other request was in flight on its SIP, except ``n_maps`` maps before it.
+    """
 
     handle: RequestHandle
     sip: int | None
     alone: bool
+    is_map: bool = False
+    n_maps: int = 0
     kind: _Kind | None = None
     before: Counts | None = None
     first_row: int = 0
@@ -134,7 +141,8 @@ class ReusedLaunches:
         self, engine: GraphEngine, requests: Requests, rules: ReuseRules | None, is_loading: Callable[[], bool]
     ) -> None:
         self.rules = rules
-        self.kinds: dict[Hashable, _Kind] = {}
+        self.kinds: list[_Kind] = []
+        self._kinds_of: dict[Hashable, dict[int, _Kind]] = {}  # by launch, and by the maps before it
         self.checks: list[CheckedLaunch] = []
         self.n_launches = 0
         self._engine, self._requests, self._is_loading = engine, requests, is_loading
@@ -178,23 +186,54 @@ class ReusedLaunches:
         key = kind_of(launch, self._access_bytes)
         if key is None or len({sip for sip, _, _ in message.targets}) > 1:
             return message, None, False
-        kind = self.kinds.get(key)
-        if kind is None:
-            kind = self.kinds[key] = _Kind(message.title, LaunchKind(), self._times.add_kind())
-        kind.n_launches += 1
+        self._prune()
+        n_maps = self._count_maps(message.targets[0][0])
+        kind = self._find_kind(key, message, n_maps)
         if kind.refused:
             return message, None, False
-        if len(kind.uses.samples) < rules.samples or self._is_cheap(kind):
+        if not self._is_sampled(kind) or (kind.n_maps == n_maps and self._is_cheap(kind)):
             return message, kind, False
-        self._prune()
         targets = frozenset(message.targets)
         if any(targets & running.targets for running in self._running):
             return message, None, False
         if not self._is_loading():
-            if self._is_checked(kind, rules):
+            if kind.n_maps == n_maps and self._is_checked(kind, rules):
                 return message, kind, True
             self._times.count_passed(kind.times)
         return replace(message, passed=self._times.foresee(kind.times)), kind, False
+
+    def _count_maps(self, sip: int | None) -> int:
+        """Return the number of messages in flight that map memory of a SIP."""
+        return sum(running.is_map and running.sip == sip for running in self._running)
+
+    def _find_kind(self, key: Hashable, message: KernelLaunchMsg, n_maps: int) -> _Kind:
+        """Return the kind of a launch behind ``n_maps`` messages.
+
+        Launches behind messages are of the plain kind as soon as that has its samples.
+        """
+        kinds = self._kinds_of.setdefault(key, {})
+        plain = kinds.get(0)
+        if plain is not None and self._is_sampled(plain):
+            return plain
+        if n_maps not in kinds:
+            kinds[n_maps] = _Kind(message.title, LaunchKind(), self._times.add_kind(), n_maps, kinds.values())
+            self.kinds.append(kinds[n_maps])
+        return kinds[n_maps]
+
+    def _is_sampled(self, kind: _Kind) -> bool:
+        """Return True if launches of a kind may pass.
+
+        With a sample of its own, samples behind other numbers of maps count too, as far as they confirm its duration.
+        """
+        assert self.rules is not None, "only a run that reuses launches has kinds"
+        mean_ps, n_samples = kind.times.mean_ps, len(kind.uses.samples)
+        confirming = (
+            abs(duration_ps - mean_ps) <= VARIED * mean_ps
+            for alike in kind.alike
+            if alike is not kind
+            for duration_ps in alike.times.durations
+        )
+        return n_samples > 0 and (n_samples >= self.rules.samples or n_samples + sum(confirming) >= self.rules.samples)
 
     def _is_cheap(self, kind: _Kind) -> bool:
         """Return True if a further sample of a kind costs little beside all samples so far.
@@ -234,18 +273,20 @@ class ReusedLaunches:
         self._running = [running for running in self._running if not running.handle.done]
 
     def _note(self, handle: RequestHandle, purpose: Purpose) -> None:
-        """Note a submitted request. Requests that are in flight together are no samples."""
+        """Note a submitted request. Requests in flight together are no samples, except a launch behind maps."""
         self._prune()
         sip = None if purpose.algorithm is not None else purpose.sip
         met = [running for running in self._running if running.meets(sip)]
         for running in met:
             running.alone = False
-        self._running.append(_Running(handle, sip, not met))
+        n_maps = sum(running.is_map for running in met)
+        self._running.append(_Running(handle, sip, len(met) == n_maps, purpose.phase == "map", n_maps))
 
     def _follow(self, handle: RequestHandle, kind: _Kind, *, is_check: bool) -> None:
         """Make a simulated launch a sample of its kind when it has ended, if it runs alone."""
         running = next(running for running in self._running if running.handle is handle)
         running.kind, running.first_row = kind, self._engine.machine.log.n_rows
+        running.alone = running.alone and running.n_maps == kind.n_maps
         running.foreseen = self._times.foresee(kind.times) if is_check else None
         if running.sip is not None and running.alone and not is_check and self._needs_counts(kind):
             running.before = count_sip(self._engine.machine, running.sip)
@@ -253,7 +294,7 @@ class ReusedLaunches:
 
     def _needs_counts(self, kind: _Kind) -> bool:
         """Return True for one of the first samples of a kind: their counts stand for those of all others."""
-        return self.rules is not None and kind.uses.n_counted < self.rules.samples
+        return not self._is_sampled(kind)
 
     def _on_end(self, running: _Running) -> None:
         handle, kind = running.handle, running.kind
@@ -283,7 +324,7 @@ class ReusedLaunches:
         """Return the report of a run of ``run_ps``; None in a run that does not reuse launches."""
         if self.rules is None:
             return None
-        varied = [kind for kind in self.kinds.values() if kind.is_varied]
+        varied = [kind for kind in self.kinds if kind.is_varied]
         largest = max(varied, key=lambda kind: self._times.spread(kind.times), default=None)
         errors = [check.foreseen_ps / max(1, check.duration_ps) - 1 for check in self.checks]
         log = self._engine.machine.log
