@@ -10,6 +10,8 @@ from extras import need
 
 need("torch")
 
+import torch  # noqa: E402
+
 import kernbench as kb  # noqa: E402
 
 FOLDER = Path(__file__).parent / "reused"
@@ -17,8 +19,14 @@ PROGRAMS = sorted(path.stem for path in FOLDER.glob("*.py"))
 
 
 def run(program: str, **options: object) -> kb.Run:
-    """Run a program without data on one cube."""
-    result = kb.run(script=FOLDER / f"{program}.py", as_cuda=True, machine="one-cube", data=False, **options)
+    """Run a program without data on one cube. PyTorch's defaults, which programs change, are restored."""
+    dtype = torch.get_default_dtype()
+    try:
+        with torch.enable_grad():
+            result = kb.run(script=FOLDER / f"{program}.py", as_cuda=True, machine="one-cube", data=False, **options)
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(dtype)
     result.raise_for_status()
     return result
 

@@ -31,7 +31,7 @@ VARIED = 0.02
 MORE_SAMPLES = 2
 MORE_COST = 0.1
 """Largest cost of all samples beyond the first ones, as a share of the cost of all samples, in rows of the log"""
-MOST_ERROR, COST_OF_ERROR = 0.01, 0.25
+MOST_ERROR, COST_OF_ERROR = 0.01, 0.4
 """While the estimated error exceeds the first share of the time, further samples may cost the second share"""
 COST_OF_VARIED = 0.03
 """Largest cost of the further samples of a kind whose first samples differ, as such a share"""
