@@ -237,6 +237,13 @@ def test_the_library_and_documents_report_the_reuse(tmp_path):
         kb.run(repeated, kb.load_machine("one-cube"), reuse=True)
 
 
+def test_links_from_the_host_count_each_order_once():
+    runs = [kb.run(repeated, kb.load_machine("one-cube"), data=False, reuse=reuse) for reuse in (False, True)]
+    amounts, expected = ({bound.resource: bound.amount for bound in run.explain().roof.bounds} for run in runs)
+    for link in ("host link", "IO chiplet links"):
+        assert amounts[link] == expected[link]
+
+
 def test_traces_mark_passed_launches():
     run = kb.run(repeated, kb.load_machine("one-cube"), data=False, reuse=True)
     names = [span.name for span in make_trace(run.live.log, run.live.engine.handles, TraceFilter()).spans]

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernbench.common.figures import derived_after, figure
+from kernbench.common.ids import HOST
 from kernbench.common.units import ns_to_ps, ps_to_ns, transfer_ps
 from kernbench.common.values import value
 from kernbench.components.memory import Memory
@@ -470,7 +471,7 @@ class _Gatherer:
         snapshot, transfers = self._snapshot, self._snapshot.transfers
         sent = np.flatnonzero(self._path.encloses(transfers.start, transfers.end))
         by_route = np.zeros(len(snapshot.routes), np.int64)
-        np.add.at(by_route, transfers.route[sent], self._weigh(transfers.of[sent], transfers.nbytes[sent]))
+        np.add.at(by_route, transfers.route[sent], self._weigh(self._rows_on_device(sent), transfers.nbytes[sent]))
         on_routes, links, last = snapshot.links_of_routes
         carried = by_route[on_routes]
         amounts, passed = np.zeros((2, len(self._machine.graph.edges)), np.int64)
@@ -490,6 +491,13 @@ class _Gatherer:
             busy = partial(self._in_sequence, link, gbs, sent)
             yield Load(bound, busy, self._pe_of(link.src) or self._pe_of(link.dst))
 
+    def _rows_on_device(self, sent: Column) -> Column:
+        """Return the rows of transfers; NONE for those from and to the host, which launches that pass have too."""
+        transfers = self._snapshot.transfers
+        is_host = [HOST in (route.links[0].src, route.links[-1].dst) for route in self._snapshot.routes]
+        rows: Column = np.where(np.array(is_host, bool)[transfers.route[sent]], NONE, transfers.of[sent])
+        return rows
+
     def _in_sequence(self, link: Link, gbs: float, sent: Column) -> Iterator[Interval]:
         """Yield the busy intervals of a link, as if transfers used it one after the other at the rate ``gbs``.
 
@@ -505,7 +513,7 @@ class _Gatherer:
         offsets = np.array([begins.get(at, 0) for at in range(len(self._snapshot.routes))], np.int64)
         starts = transfers.start[on_link] + offsets[transfers.route[on_link]]
         # The end of an interval stands for the bytes, which keep their distance from the begin.
-        intervals = self._intervals(transfers.of[on_link], starts, starts + transfers.nbytes[on_link])
+        intervals = self._intervals(self._rows_on_device(on_link), starts, starts + transfers.nbytes[on_link])
         for when, nbytes in sorted((start, end - start) for start, end in intervals):
             start = max(when, free_at)
             free_at = start + transfer_ps(nbytes, gbs)
