@@ -26,9 +26,10 @@ from kernbench.components.pipeline import (
     TileTimes,
 )
 from kernbench.components.stage import Gate, Stage, StageUnit, Token
-from kernbench.core.clock import Clock
+from kernbench.core.clock import RANK_STAGE, Clock
 from kernbench.core.log import BY, CAUSE, END, KIND, LINE, NONE, START, TILE, WIDTH, By, Cause, Kind, Log, Row
 
+RANKS = [RANK_STAGE + stage for stage in range(len(STAGE_KINDS))]
 Event: TypeAlias = tuple[int, Report, int, int]
 """Time, type, list and tile"""
 RowName: TypeAlias = tuple[int, int, int]
@@ -113,6 +114,7 @@ class ByEvents(Side):
         self.gate = Gate(self.clock, self.log, "gate", in_flight, lambda token, _: self.released(token))
         for stage, unit in enumerate(self.units):
             unit.open = partial(self.open, stage)
+            unit.rank = RANKS[stage]
 
     def released(self, token: Token) -> None:
         self.report(token.work[0], Report.RELEASE, token.work[1])
@@ -162,7 +164,7 @@ class BySchedule(Side):
     def make_stages(self) -> None:
         self.lists = TileLists(self.log, self.sizes, lambda *_: None)  # type: ignore[arg-type,return-value]
         parts = [kind.label for kind in STAGE_KINDS]
-        self.pipeline = TilePipeline(self.clock, self.log, parts, self.lists, self.on_report)
+        self.pipeline = TilePipeline(self.clock, self.log, parts, RANKS, self.lists, self.on_report)
 
     def inject(self, cause: Cause) -> None:
         while self.plans and not self.pipeline.is_full:

@@ -25,7 +25,7 @@ from kernbench.components.pe_math import PeMath
 from kernbench.components.pe_mmu import PeMmuPart
 from kernbench.components.pipeline import PipelineSizes, Report, StageEnd, TileList, TileLists, TilePipeline, TileRun
 from kernbench.components.stage import Gate, OverlappingStage, Stage, StageUnit, Token
-from kernbench.core.clock import Clock
+from kernbench.core.clock import RANK_STAGE, Clock
 from kernbench.core.log import LAUNCH, LINE, NONE, By, Cause, Kind, Log, Row, pack_row
 from kernbench.di.registry import register
 from kernbench.engine.machine import Component, Machine
@@ -284,8 +284,11 @@ class PeScheduler(Component):
         self._units = self._fetch_store.store, self._gemm.unit, self._fetch_store.fetch, self._issue
         sizes = PipelineSizes(self._issue_ps, attrs.tiles_in_flight, attrs.stage_slots)
         self._tile_lists = machine.shared(TileLists, partial(TileLists, machine.log, sizes, amounts_of))
+        units = self._fetch_store.store, self._math.unit, self._gemm.unit, self._fetch_store.fetch, self._issue
+        for stage, unit in enumerate(units, RANK_STAGE + len(units) * machine.log.part(node.id)):
+            unit.rank = stage
         components = [part.node.id for part in (self._fetch_store, self._gemm, self._fetch_store, self)]
-        self._scheduled = TilePipeline(self.clock, machine.log, components, self._tile_lists, self._on_report)
+        self._scheduled = TilePipeline(self.clock, machine.log, components, [unit.rank for unit in self._units], self._tile_lists, self._on_report)
         self._log_stages()
 
     def submit(

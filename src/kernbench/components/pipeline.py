@@ -54,7 +54,7 @@ from kernbench.triton_emu.tile_plans import Tile
 
 Integers: TypeAlias = NDArray[np.int64]
 STORE, GEMM, FETCH, ISSUE = range(4)
-"""The timed stages, last stage first: of two ends at one instant that began together, the later stage's comes first"""
+"""The timed stages, last stage first: of ends at one instant, that of a later stage comes first"""
 STAGE_KINDS = (Kind.STORE, Kind.GEMM, Kind.FETCH, Kind.TILE_ISSUE)
 
 
@@ -62,8 +62,8 @@ class Report(IntEnum):
     """The ends that are reported to other components, in the order of their reports."""
 
     BEGIN = 0  # the first tile is issued
-    EXHAUSTED = 1  # there is room for tiles, but none is left
-    RESULT = 2  # a tile has completed a part of the result
+    RESULT = 1  # a tile has completed a part of the result
+    EXHAUSTED = 2  # there is room for tiles, but none is left
     RELEASE = 3  # the last tile of a step has its slot of the matrix unit, and panels are free
     LAST = 4  # all tiles are over
 
@@ -96,7 +96,6 @@ class StageEnd(NamedTuple):
     """
 
     end_ps: int
-    begin_ps: int
     stage: int
     number: int
     retires: bool
@@ -104,8 +103,8 @@ class StageEnd(NamedTuple):
 
 State: TypeAlias = tuple[StageEnd, ...]
 """The state of a pipeline: the ends to come of its last issue and fetch, and of all tiles in GEMM and in store"""
-_ENTRY = StageEnd(0, 0, ISSUE, -1, False)
-_PAST = StageEnd(-1, -1, ISSUE, NONE, False)  # an end before the entry, which delays no tile
+_ENTRY = StageEnd(0, ISSUE, -1, False)
+_PAST = StageEnd(-1, ISSUE, NONE, False)  # an end before the entry, which delays no tile
 
 
 class Schedule:
@@ -152,7 +151,7 @@ class Schedule:
             number, FETCH, tile.fetch_ps, (issued, By.OPERAND), (fetch[-1], By.ENGINE), (early, By.SLOT)
         )
         if tile.ends_step:
-            self._mark(Report.RELEASE, number, max(fetched, slot, key=_end_ps))
+            self._mark(Report.RELEASE, number, max(fetched, slot))
         last = self._work(
             number,
             GEMM,
@@ -175,7 +174,7 @@ class Schedule:
         """Let a stage work on a tile once all ``conditions`` have ended; the first of the latest ends is the cause."""
         cause, by = max(conditions, key=_end_of_condition)
         begin_ps = cause.end_ps
-        end = StageEnd(begin_ps + duration_ps, begin_ps, stage, len(STAGE_KINDS) * tile + stage, retires)
+        end = StageEnd(begin_ps + duration_ps, stage, len(STAGE_KINDS) * tile + stage, retires)
         self._ends[stage].append(end)
         self._rows.append((begin_ps, tile, -stage, end.end_ps, cause.number, by))
         return end
@@ -227,7 +226,7 @@ class Schedule:
             # An issue that ends at this instant is the cause of the next issue.
             coming = [end for end in last if end.end_ps > ps] + [issue[-1]] * (issue[-1].end_ps >= ps)
             ends = tuple(
-                StageEnd(end.end_ps - ps, end.begin_ps - ps, end.stage, _ENTRY.number - 1 - at, end.retires)
+                StageEnd(end.end_ps - ps, end.stage, _ENTRY.number - 1 - at, end.retires)
                 for at, end in enumerate(coming)
             )
             state = self._states[ps] = ends, [end.number for end in coming]
@@ -423,6 +422,7 @@ class TilePipeline:
         clock: Clock,
         log: Log,
         components: Sequence[str],
+        ranks: Sequence[int],
         lists: TileLists,
         on_report: Callable[[TileRun, Report, int, int], None],
     ) -> None:
@@ -431,6 +431,7 @@ class TilePipeline:
         self._clock = clock
         self._log = log
         self._parts = np.array([log.part(component) for component in components], np.int64)
+        self._ranks = ranks
         self._label = log.intern("stage")
         self._lists = lists
         self._on_report = on_report
@@ -450,17 +451,11 @@ class TilePipeline:
         self._under_way.append(run)
         clock.reserve(start_ps + schedule.last_ps)
         for end, reports in schedule.marks:
-            last, due = reports[-1][0], (run, end, reports)
+            (first, _), due = reports[0], (run, end, reports)
             if end.end_ps <= 0:
                 self._fire(due)  # the first tile is issued
-            elif (last is Report.BEGIN and plan.row >= 0) or (
-                last is Report.LAST and not is_last and len(reports) == 1
-            ):
-                continue  # no component has to be notified
-            elif end.begin_ps < 0 or last is Report.EXHAUSTED:
-                clock.call_at(start_ps + end.end_ps, self._fire, due)
-            else:
-                clock.call_at(start_ps + end.begin_ps, self._await, due)
+            elif len(reports) > 1 or (plan.row < 0 if first is Report.BEGIN else is_last or first is not Report.LAST):
+                clock.end_stage_at(start_ps + end.end_ps, self._ranks[end.stage], self._fire, due)
 
     def coming(self) -> tuple[State, list[tuple[TileRun, int]]]:
         """Return the state of the pipeline now, and the run and the number there of each of its ends."""
@@ -475,11 +470,6 @@ class TilePipeline:
         state, origins = self.coming()
         self._current = None
         return [(end, *origin) for end, origin in zip(state, origins, strict=True)]
-
-    def _await(self, due: tuple[TileRun, StageEnd, list[tuple[Report, int]]]) -> None:
-        """Reserve the place of an end in the order of its instant, now that its stage begins."""
-        run, end, _ = due
-        self._clock.call_at(run.start_ps + end.end_ps, self._fire, due)
 
     def _fire(self, due: tuple[TileRun, StageEnd, list[tuple[Report, int]]]) -> None:
         run, end, reports = due

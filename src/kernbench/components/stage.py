@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from kernbench.common.values import state
-from kernbench.core.clock import Clock
+from kernbench.core.clock import RANK_STAGE, Clock
 from kernbench.core.log import BY_OPERAND, COMMIT, END, NONE, READ, ROOT, START, By, Cause, Log, Row
 
 
@@ -112,15 +112,16 @@ class Stage:
 class StageUnit(Stage):
     """A stage that works on one token at a time.
 
-    ``open(token, start)`` makes the row of a token without ``begun``.
+    ``open(token, start)`` makes the row of a token without ``begun``. ``rank`` orders ends of stages at one instant.
     """
 
-    __slots__ = ("_clock", "_current", "_last", "_rows", "open")
+    __slots__ = ("_clock", "_current", "_last", "_rows", "open", "rank")
 
     def __init__(self, clock: Clock, log: Log, name: str, slots: int) -> None:
         super().__init__(name, slots)
         self._clock = clock
         self._rows = log.rows
+        self.rank = RANK_STAGE
         self.open: Callable[[Token, int], Row] = _open_no_row
         self._current: Token | None = None
         self._last: Row = NONE  # the row of the token that has ended last
@@ -163,7 +164,7 @@ class StageUnit(Stage):
         else:
             token.row = self.open(token, start)
         token.to_spend = left = token.to_spend - 1
-        clock.call_at(start + token.times[left], FINISH, self)
+        clock.end_stage_at(start + token.times[left], self.rank, FINISH, self)
 
     def occupy(self, ends: Sequence[tuple[int, Any]], end: Callable[[Any], Row]) -> None:
         """Work on scheduled tiles, given as pairs (time of the end in ps, tile) in order.
@@ -173,7 +174,7 @@ class StageUnit(Stage):
         self.free -= len(ends)
         for number, (when, tile) in enumerate(ends, 1):
             self._current = _SCHEDULED
-            self._clock.call_at(when, self._end_scheduled, (tile, end, number == len(ends)))
+            self._clock.end_stage_at(when, self.rank, self._end_scheduled, (tile, end, number == len(ends)))
 
     def _end_scheduled(self, due: tuple[Any, Callable[[Any], Row], bool]) -> None:
         tile, end, is_last = due
