@@ -111,7 +111,7 @@ class ByEvents(Side):
         self.left: dict[Plan, int] = {}
         self.units = [StageUnit(self.clock, self.log, kind.label, slots) for kind in STAGE_KINDS]
         self.units[ISSUE].free = self.units[FETCH].free = in_flight
-        self.gate = Gate(self.clock, self.log, "gate", in_flight, lambda token, _: self.released(token))
+        self.gate = Gate("gate", in_flight, lambda token, _: self.released(token))
         for stage, unit in enumerate(self.units):
             unit.open = partial(self.open, stage)
             unit.rank = RANKS[stage]

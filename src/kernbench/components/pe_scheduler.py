@@ -280,7 +280,7 @@ class PeScheduler(Component):
         self._dma_id = pe_part(*here, "pe_dma")
         self._room = BlockRoom(machine.spec.pe.gemm.acc_bytes, machine.spec.pe.tcm.scheduler_reserved_bytes)
         self._panels = PanelBuffers(self.clock, self._room.panels, dma, self._inject)
-        self._panels_end = Gate(self.clock, machine.log, "panels_end", attrs.tiles_in_flight, self._panels.release)
+        self._panels_end = Gate("panels_end", attrs.tiles_in_flight, self._panels.release)
         self._units = self._fetch_store.store, self._gemm.unit, self._fetch_store.fetch, self._issue
         sizes = PipelineSizes(self._issue_ps, attrs.tiles_in_flight, attrs.stage_slots)
         self._tile_lists = machine.shared(TileLists, partial(TileLists, machine.log, sizes, amounts_of))
@@ -288,7 +288,9 @@ class PeScheduler(Component):
         for stage, unit in enumerate(units, RANK_STAGE + len(units) * machine.log.part(node.id)):
             unit.rank = stage
         components = [part.node.id for part in (self._fetch_store, self._gemm, self._fetch_store, self)]
-        self._scheduled = TilePipeline(self.clock, machine.log, components, [unit.rank for unit in self._units], self._tile_lists, self._on_report)
+        self._scheduled = TilePipeline(
+            self.clock, machine.log, components, [unit.rank for unit in self._units], self._tile_lists, self._on_report
+        )
         self._log_stages()
 
     def submit(

@@ -157,8 +157,8 @@ class Schedule:
             GEMM,
             tile.gemm_ps,
             (fetched, By.OPERAND),
-            (gemm[-1], By.ENGINE),
             (late, By.SLOT),
+            (gemm[-1], By.ENGINE),
             (place, By.SLOT),
             retires=not stores,
         )

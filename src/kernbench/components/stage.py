@@ -115,7 +115,7 @@ class StageUnit(Stage):
     ``open(token, start)`` makes the row of a token without ``begun``. ``rank`` orders ends of stages at one instant.
     """
 
-    __slots__ = ("_clock", "_current", "_last", "_rows", "open", "rank")
+    __slots__ = ("_clock", "_current", "_rows", "open", "rank")
 
     def __init__(self, clock: Clock, log: Log, name: str, slots: int) -> None:
         super().__init__(name, slots)
@@ -124,25 +124,11 @@ class StageUnit(Stage):
         self.rank = RANK_STAGE
         self.open: Callable[[Token, int], Row] = _open_no_row
         self._current: Token | None = None
-        self._last: Row = NONE  # the row of the token that has ended last
 
     def try_start(self, cause: Cause) -> None:
         """Begin the first waiting token if the unit is idle and the next stage has a slot."""
         if self._current is None and self.waiting and self.claim_next(self.waiting[0]):
-            token = self.waiting.popleft()
-            if cause[1] is not BY_OPERAND or token.row < 0:  # else the token has arrived just now
-                cause = self._choose_cause(token, cause)
-            self._begin(token, cause)
-
-    def _choose_cause(self, token: Token, cause: Cause) -> Cause:
-        """Return the cause of a begin: ``cause``, unless a cause of higher precedence ended at this instant too."""
-        rows, now, last = self._rows, self._clock.time, self._last
-        if token.row >= 0 and rows[token.row + END] == now:
-            return token.row, BY_OPERAND
-        if last >= 0 and rows[last + END] == now:
-            return last, By.ENGINE
-        after = token.cause[0]
-        return token.cause if after >= 0 and rows[after + END] == now else cause  # it has come through a gate just now
+            self._begin(self.waiting.popleft(), cause)
 
     def enter(self, token: Token) -> None:
         """Accept a token from outside the pipeline; a command that finds the unit idle begins."""
@@ -180,7 +166,7 @@ class StageUnit(Stage):
         tile, end, is_last = due
         if is_last:
             self._current = None
-        self._last = row = end(tile)
+        row = end(tile)
         self.free += 1
         self.settle(row)
 
@@ -189,7 +175,7 @@ class StageUnit(Stage):
         token = self._current
         assert token is not None
         self._current = None
-        self._last = row = token.row
+        row = token.row
         rows = self._rows
         if row >= 0:
             rows[row + READ] = rows[row + START]
@@ -244,22 +230,18 @@ class Gate(Stage):
     token here precedes the tokens of the stage before, so the gate gets the next slot.
     """
 
-    __slots__ = ("_clock", "_passed", "_rows")
+    __slots__ = ("_passed",)
 
-    def __init__(self, clock: Clock, log: Log, name: str, slots: int, passed: Callable[[Token, Row], None]) -> None:
+    def __init__(self, name: str, slots: int, passed: Callable[[Token, Row], None]) -> None:
         super().__init__(name, slots)
-        self._clock = clock
-        self._rows = log.rows
         self._passed = passed
 
     def try_start(self, cause: Cause) -> None:
         """Let waiting tokens pass while the next stage has slots."""
         while self.waiting and self.claim_next(self.waiting[0]):
             token = self.waiting.popleft()
-            has_arrived = token.row >= 0 and self._rows[token.row + END] == self._clock.time
-            after = (token.row, BY_OPERAND) if has_arrived else cause
-            self._passed(token, after[0])
-            self.pass_on(token, after)
+            self._passed(token, cause[0])
+            self.pass_on(token, cause)
 
     def wait_for_slot(self, following: Stage) -> None:
         """Call ``try_start`` when ``following`` has a free slot, before all other stages."""

@@ -207,7 +207,7 @@ class RecordViews(OpLog):
         self._order.frombytes(unread[order].tobytes())
 
     def _tile_stages(self, rows: Array) -> Array:
-        """Number the stage of each row of a tile, by part and kind; NEVER for other rows, which are in order already."""
+        """Return a number for the stage of each tile row; NEVER for other rows, which are in order already."""
         cells = self._log.cells
         return np.where(cells(rows + TILE) >= 0, cells(rows + PART) * len(Kind) + cells(rows + KIND), NEVER)
 
