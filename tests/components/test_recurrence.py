@@ -16,6 +16,7 @@ from kernbench.components.pipeline import (
     ISSUE,
     STAGE_KINDS,
     STORE,
+    Integers,
     PipelineSizes,
     Report,
     Schedule,
@@ -27,7 +28,7 @@ from kernbench.components.pipeline import (
 )
 from kernbench.components.stage import Gate, Stage, StageUnit, Token
 from kernbench.core.clock import RANK_STAGE, Clock
-from kernbench.core.log import BY, CAUSE, END, KIND, LINE, NONE, START, TILE, WIDTH, By, Cause, Kind, Log, Row
+from kernbench.core.log import BY, CAUSE, END, KIND, LINE, NONE, PART, START, TILE, WIDTH, By, Cause, Kind, Log, Row
 
 RANKS = [RANK_STAGE + stage for stage in range(len(STAGE_KINDS))]
 Event: TypeAlias = tuple[int, Report, int, int]
@@ -81,22 +82,15 @@ class Side:
             plan.row = self.log.open(0, Kind.GEMM, self.clock.time, (NONE, By.NOTHING), line=plan.number)
         self.reports.append((self.clock.time, report, plan.number, tile))
 
-    def rows(self) -> dict[RowName, tuple[int, int, RowName | int, By]]:
-        """Return begin, end, cause and rule of each stage of each tile.
-
-        Of two tiles that leave at one instant, either may be the cause of an issue, so its end stands for it.
-        """
+    def rows(self) -> dict[RowName, tuple[int, int, RowName, By]]:
+        """Return begin, end, cause and rule of each stage of each tile."""
         rows = self.log.rows
 
         def name(row: Row) -> RowName:
             return rows[row + LINE], rows[row + TILE], rows[row + KIND]
 
-        def cause(row: Row) -> RowName | int:
-            leaves = rows[row + KIND] == Kind.TILE_ISSUE and rows[row + BY] == By.SLOT
-            return rows[rows[row + CAUSE] + END] if leaves else name(rows[row + CAUSE])
-
         return {
-            name(row): (rows[row + START], rows[row + END], cause(row), By(rows[row + BY]))
+            name(row): (rows[row + START], rows[row + END], name(rows[row + CAUSE]), By(rows[row + BY]))
             for row in range(0, len(rows), WIDTH)
             if rows[row + TILE] >= 0
         }
@@ -169,14 +163,21 @@ class BySchedule(Side):
     def inject(self, cause: Cause) -> None:
         while self.plans and not self.pipeline.is_full:
             plan = self.plans.popleft()
-            numbers = np.arange(len(plan.tiles))
-            tiles = TileList(plan.tiles, self.lists.schedules.setdefault(plan.tiles, {}), numbers, numbers)
+            tiles = TileList(plan.tiles, self.lists.schedules.setdefault(plan.tiles, {}), tile_rows(len(plan.tiles)))
             self.pipeline.begin(plan, None, tiles, cause, is_last=True)
 
     def on_report(self, run: TileRun, report: Report, tile: int, number: int) -> None:
         self.report(run.plan, report, tile)
         if report is Report.EXHAUSTED and self.plans:
             self.inject((self.pipeline.row_of(run, number), By.SLOT))
+
+
+def tile_rows(n_tiles: int) -> Integers:
+    """The facts of the rows of tiles 0, 1, …"""
+    rows = np.zeros((n_tiles, len(STAGE_KINDS), WIDTH), np.int64)
+    rows[:, :, PART], rows[:, :, KIND] = range(len(STAGE_KINDS)), STAGE_KINDS
+    rows[:, :, TILE] = np.arange(n_tiles)[:, None]
+    return rows.reshape(-1, WIDTH)
 
 
 def random_tile(rnd: Random) -> TileTimes:
@@ -201,6 +202,12 @@ def compare(sizes: PipelineSizes, offers: list[Offer]) -> None:
     by_events, by_schedule = ByEvents(sizes, offers), BySchedule(sizes, offers)
     assert by_schedule.rows() == by_events.rows()
     assert sorted(by_schedule.reports) == sorted(by_events.reports)
+    assert notices(by_schedule) == notices(by_events)
+
+
+def notices(side: Side) -> list[Event]:
+    """The reports that may start transfers or commands, in order."""
+    return [event for event in side.reports if event[1] in (Report.RESULT, Report.RELEASE, Report.LAST)]
 
 
 def test_the_example_of_the_documentation() -> None:

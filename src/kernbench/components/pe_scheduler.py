@@ -442,7 +442,7 @@ class PeScheduler(Component):
             plan.inside -= 1
             self._end(plan, self._scheduled.row_of(run, number))
         elif plan.row < 0:
-            plan.row = plan.begun(self.clock.time, self._scheduled.begin_cause(run, number))
+            plan.row = plan.begun(self.clock.time, self._scheduled.begin_cause(run))
 
     def _occupy_stages(self) -> bool:
         """Let the scheduled tiles that are in flight occupy the stages; return False if there are none."""
