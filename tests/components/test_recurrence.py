@@ -166,10 +166,10 @@ class BySchedule(Side):
             tiles = TileList(plan.tiles, self.lists.schedules.setdefault(plan.tiles, {}), tile_rows(len(plan.tiles)))
             self.pipeline.begin(plan, None, tiles, cause, is_last=True)
 
-    def on_report(self, run: TileRun, report: Report, tile: int, number: int) -> None:
+    def on_report(self, run: TileRun, report: Report, tile: int, row: Row) -> None:
         self.report(run.plan, report, tile)
         if report is Report.EXHAUSTED and self.plans:
-            self.inject((self.pipeline.row_of(run, number), By.SLOT))
+            self.inject((row, By.SLOT))
 
 
 def tile_rows(n_tiles: int) -> Integers:

@@ -185,7 +185,6 @@ class Schedule:
         rows[:, START] = rows[:, READ] = begins
         rows[:, COMMIT] = rows[:, END] = ends
         rows[:, CAUSE], rows[:, BY], rows[:, LAST] = causes, by, NONE
-        self.n_external = int(np.flatnonzero(causes < 0).max()) + 1  # rows behind these have causes in the list
         self.last_ps = int(ends.max())
 
     def state_at(self, ps: int) -> tuple[State, list[int]]:
@@ -330,10 +329,9 @@ class TileRun:
         same = (0, 0, 0, launch, line, 0, plan.row, start_ps, start_ps, start_ps, start_ps, 0, 0, 0)
         fresh = self.tiles.rows[numbers] + schedule.rows[first:last] + np.array(same, np.int64)
         fresh[:, PART] = parts[fresh[:, PART]]
-        external = np.flatnonzero(fresh[:, CAUSE] < 0)
-        earlier = [self.row(number) for number in fresh[external, CAUSE].tolist()]
-        fresh[:, CAUSE] = self.row_of[fresh[:, CAUSE]]
-        fresh[external, CAUSE] = earlier
+        external = fresh[:, CAUSE] < 0
+        fresh[~external, CAUSE] = self.row_of[fresh[~external, CAUSE]]
+        fresh[external, CAUSE] = [self.row(number) for number in fresh[external, CAUSE].tolist()]
         if not first:
             fresh[0, CAUSE], fresh[0, BY] = self.first_cause
         unended = np.flatnonzero(schedule.ends[first:last] > until_ps - start_ps)
@@ -345,7 +343,7 @@ class TileRun:
 class TilePipeline:
     """The scheduled tiles of a PE.
 
-    ``on_report(run, report, tile, number)`` is called at each end to report; ``number`` is the number of the end.
+    ``on_report(run, report, tile, row)`` is called at each end to report; ``row`` is the log row that ends.
     ``is_full``: some tiles of the last list have not entered.
     """
 
@@ -405,21 +403,17 @@ class TilePipeline:
 
     def _fire(self, due: tuple[TileRun, StageEnd, list[tuple[Report, int]]]) -> None:
         run, end, reports = due
+        row = self.row_of(run, end.number)
         for report, tile in reports:
             if report is Report.EXHAUSTED:
                 self.is_full = False
             if report is not Report.LAST or run.is_last:
-                self._on_report(run, report, tile, end.number)
+                self._on_report(run, report, tile, row)
 
     def row_of(self, run: TileRun, number: int) -> Row:
         """Return the log row of an end that has come."""
         self._write(self._clock.time)
         return run.row(number)
-
-    def begin_cause(self, run: TileRun) -> Cause:
-        """Return the cause of the first tile's issue, which begins now."""
-        self._write(self._clock.time)
-        return run.first_cause
 
     def _write_past(self) -> None:
         """Write the rows that have certainly begun: those of this instant only if all its events have fired."""

@@ -130,14 +130,6 @@ class StageUnit(Stage):
         if self._current is None and self.waiting and self.claim_next(self.waiting[0]):
             self._begin(self.waiting.popleft(), cause)
 
-    def enter(self, token: Token) -> None:
-        """Accept a token from outside the pipeline; a command that finds the unit idle begins."""
-        self.free -= 1
-        if self._current is None and not self.waiting and token.to_pass == 1:
-            self._begin(token, token.cause)
-        else:
-            self.put(token)
-
     def _begin(self, token: Token, cause: Cause) -> None:
         clock = self._clock
         self._current = token
@@ -180,15 +172,7 @@ class StageUnit(Stage):
         if row >= 0:
             rows[row + READ] = rows[row + START]
             rows[row + COMMIT] = rows[row + END] = self._clock.time
-        if token.to_pass > 1 or self.blocked or self.waiting:
-            self.pass_on(token, (row, BY_OPERAND))
-            return
-        token.to_pass = 0
-        retired = token.retired
-        retired(token)
-        self.free += 1
-        if self.blocked or self.waiting:
-            self.settle(row)
+        self.pass_on(token, (row, BY_OPERAND))
 
 
 class OverlappingStage(Stage):
