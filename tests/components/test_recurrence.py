@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from functools import partial
+from pathlib import Path
 from random import Random
 from typing import NamedTuple, TypeAlias
 
@@ -211,11 +213,21 @@ def notices(side: Side) -> list[Event]:
 
 
 def test_the_example_of_the_documentation() -> None:
-    issue, fetch, gemm, store = 2, 4, 10, 3
-    schedule = Schedule(PipelineSizes(issue, 4, 2), (), [TileTimes(fetch, gemm, store, False, False)] * 4)
-    ends = dict(zip(schedule.numbers.tolist(), schedule.ends.tolist(), strict=True))
-    stages = ISSUE, FETCH, GEMM, STORE
-    assert [ends[len(stages) * 2 + stage] for stage in stages] == [6, 20, 36, 39]
+    """Table and picture are those of the recurrence, which agrees with the stages by events."""
+    page = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    tiles = tuple(TileTimes(fetch, 10, 3, False, False) for fetch in (4, 12, 4))
+    sizes = PipelineSizes(2, 3, 2)  # as many in flight as there are tiles, so that they may be scheduled
+    compare(sizes, [Offer(0, tiles)])
+    schedule, stages = Schedule(sizes, (), tiles), (ISSUE, FETCH, GEMM, STORE)
+    spans = dict(zip(schedule.numbers.tolist(), zip(schedule.begins, schedule.ends.tolist(), strict=True), strict=True))
+    for tile in range(len(tiles)):
+        spans_of_tile = [spans[len(stages) * tile + stage] for stage in stages]
+        cells = "".join(rf" .* = {end} \|" for _, end in spans_of_tile)
+        assert re.search(rf"^\| {tile} \|{cells}$", page, re.MULTILINE)
+        line = " " * spans_of_tile[0][0]
+        for letter, (begin, end) in zip("ifGs", spans_of_tile, strict=True):
+            line = line.ljust(begin, "." if line.strip() else " ") + letter * (end - begin)
+        assert f"\ntile {tile}    {line}\n" in page
 
 
 def test_a_tile_that_ends_a_step_claims_its_slot_after_fetch() -> None:

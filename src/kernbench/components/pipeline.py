@@ -7,6 +7,8 @@ Such tiles wait only for each other. Tile ``i`` begins in a stage as soon as all
 - GEMM: ``fetch(i)``, ``gemm(i - 1)``, and the store whose slot ``i`` claims, if ``i`` stores;
 - store: ``gemm(i)`` and the store before.
 
+The cause of a begin is the latest of these ends, and of equal ends the first in the list.
+
 A tile that ends a step claims its slot of the matrix unit after fetch instead of before, and frees its panels then.
 
 A later tile never delays an earlier tile. All times of a list of tiles (class ``Schedule``) are therefore fixed when

@@ -3,8 +3,9 @@
 A stage that is free starts the first waiting token when that token's next stage has a slot. When the token is done,
 the stage frees the token's slot and passes the token on. Each token costs one event per stage.
 
-A token's begin has one cause. If several of its conditions are met at one instant, the cause is the token's arrival
-from the stage before, else the end of the unit's work, else a free slot. ``components/pipeline.py`` has the same rule.
+A token's begin has one cause, the last of its conditions. Stages that end at one instant do so in a fixed order, the
+last stage first (``rank``). Among equal times, the cause is therefore the token's arrival from the stage before, else
+the end of the unit's work, else a free slot. ``components/pipeline.py`` has the same rule.
 """
 
 from __future__ import annotations
