@@ -139,12 +139,16 @@ class PeTcm(Component):
 
 @register("builtin.pe_dma", kind="pe_dma")
 class PeDma(Component):
-    """The DMA of a PE. It moves data between the PE's TCM and any memory, and serves accesses to the TCM."""
+    """The DMA of a PE. It moves data between the PE's TCM and any memory, and serves accesses to the TCM.
+
+    ``start`` queues a descriptor on the channel ``compute``.
+    """
 
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
         setup_ps = machine.spec.pe.dma.setup_ps
         self.compute = DmaChannel(self, "compute", setup_ps)
+        self.start = self.compute.start
         self.queue = DmaChannel(self, "queue", setup_ps)
         tcm = machine.part(pe_part(*node.pe_coord, "pe_tcm"), PeTcm)
         self._responder = Responder(
@@ -157,19 +161,6 @@ class PeDma(Component):
             arrived=self._on_message,
         )
         self._ipcq_id = pe_part(*node.pe_coord, "pe_ipcq")
-
-    def start(
-        self,
-        op: int,
-        reading: bool,
-        targets: Sequence[Target],
-        begun: Begun,
-        done: Ended,
-        cause: Cause,
-        move: StartMove | None = None,
-    ) -> None:
-        """Queue a descriptor on the channel ``compute``; see ``DmaChannel.start``."""
-        self.compute.start(op, reading, targets, begun, done, cause, move)
 
     def _on_message(self, message: QueueData) -> None:
         # Looked up for the first message; later messages go directly to the queues.
