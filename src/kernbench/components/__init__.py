@@ -14,7 +14,6 @@ from kernbench.components import (
     pe_math,
     pe_mmu,
     pe_scheduler,
-    pe_tcm,
     sram,
 )
 
@@ -32,6 +31,5 @@ __all__ = [
     "pe_math",
     "pe_mmu",
     "pe_scheduler",
-    "pe_tcm",
     "sram",
 ]
