@@ -20,9 +20,9 @@ from kernbench.cli.main import main
 from kernbench.common.errors import InputError, IpcqDeadlock, KernbenchError, UnsupportedError, notes_of
 from kernbench.components.passive import NocRouter
 from kernbench.components.pe_cpu import SerialCpu
-from kernbench.components.pe_dma import PeTcm
 from kernbench.components.pe_gemm import PeGemm
 from kernbench.components.pe_math import PeMath
+from kernbench.components.pe_tcm import PeTcm
 from kernbench.di.part import CALLED, COMPONENT_CALLS, KINDS, OTHER_CALLS, called_at
 from kernbench.di.registry import REGISTRY, Registry
 from kernbench.engine import engine as engine_module

@@ -216,7 +216,7 @@ def test_the_example_of_the_documentation() -> None:
     """Table and picture are those of the recurrence, which agrees with the stages by events."""
     page = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text(encoding="utf-8")
     tiles = tuple(TileTimes(fetch, 10, 3, False, False) for fetch in (4, 12, 4))
-    sizes = PipelineSizes(2, 3, 2)  # as many in flight as there are tiles, so that they may be scheduled
+    sizes = PipelineSizes(2, 2, 2)
     compare(sizes, [Offer(0, tiles)])
     schedule, stages = Schedule(sizes, (), tiles), (ISSUE, FETCH, GEMM, STORE)
     spans = dict(zip(schedule.numbers.tolist(), zip(schedule.begins, schedule.ends.tolist(), strict=True), strict=True))

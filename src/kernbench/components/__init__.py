@@ -14,6 +14,7 @@ from kernbench.components import (
     pe_math,
     pe_mmu,
     pe_scheduler,
+    pe_tcm,
     sram,
 )
 
@@ -31,5 +32,6 @@ __all__ = [
     "pe_math",
     "pe_mmu",
     "pe_scheduler",
+    "pe_tcm",
     "sram",
 ]

@@ -1,4 +1,4 @@
-"""The DMA and the TCM of a PE: the DMA runs the descriptors of the PE's kernel, and serves others' accesses to the TCM.
+"""The DMA of a PE: it runs the descriptors of the PE's kernel, and lets other components access its TCM.
 
 The DMA has two virtual channels, ``compute`` and ``queue``: two ports on the fabric that interleave per packet. Each
 channel sets up its descriptors one after another, for ``setup_ns`` each. The transfers of the descriptors overlap.
@@ -13,9 +13,9 @@ from kernbench.common.errors import UnsupportedError
 from kernbench.common.ids import pe_part
 from kernbench.common.values import state
 from kernbench.components.initiator import Initiator, Target
-from kernbench.components.memory_server import Responder, make_server
+from kernbench.components.memory_server import Responder
+from kernbench.components.pe_tcm import PeTcm
 from kernbench.core.log import BY_QUEUE, BY_SETUP, NONE, By, Cause, Kind, Row, pack_row
-from kernbench.di.part import InnerAttrs
 from kernbench.di.registry import register
 from kernbench.engine.machine import Component, Done, Machine, Outcome
 from kernbench.engine.queues import QueuePart
@@ -111,44 +111,14 @@ class DmaChannel:
         return ready_at, row
 
 
-@register("builtin.pe_tcm", kind="pe_tcm")
-class PeTcm(Component):
-    """The TCM of a PE. It serves other components by a read port and a write port, accesses round-robin."""
-
-    Attrs = InnerAttrs
-
-    def __init__(self, node: Node, machine: Machine) -> None:
-        super().__init__(node, machine)
-        self.read_port = make_server(machine, machine.spec.pe.tcm)
-        self.write_port = make_server(machine, machine.spec.pe.tcm)
-        self._write_ps = (-1, 0)  # bytes and time of the last write: messages have few sizes
-
-    def read_ps(self, access: Access) -> int:
-        """Return the time of the read port for an access, in ps."""
-        return self.machine.spec.pe.tcm.read_ps(access.nbytes)
-
-    def write_ps(self, access: Access) -> int:
-        """Return the time of the write port for an access, in ps."""
-        nbytes = access.rows * access.row_bytes
-        last, time_ps = self._write_ps
-        if nbytes != last:
-            time_ps = self.machine.spec.pe.tcm.write_ps(nbytes)
-            self._write_ps = nbytes, time_ps
-        return time_ps
-
-
 @register("builtin.pe_dma", kind="pe_dma")
 class PeDma(Component):
-    """The DMA of a PE. It moves data between the PE's TCM and any memory, and serves accesses to the TCM.
-
-    ``start`` queues a descriptor on the channel ``compute``.
-    """
+    """The DMA of a PE. It moves data between the PE's TCM and any memory, and serves accesses to the TCM."""
 
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
         setup_ps = machine.spec.pe.dma.setup_ps
         self.compute = DmaChannel(self, "compute", setup_ps)
-        self.start = self.compute.start
         self.queue = DmaChannel(self, "queue", setup_ps)
         tcm = machine.part(pe_part(*node.pe_coord, "pe_tcm"), PeTcm)
         self._responder = Responder(
@@ -161,6 +131,19 @@ class PeDma(Component):
             arrived=self._on_message,
         )
         self._ipcq_id = pe_part(*node.pe_coord, "pe_ipcq")
+
+    def start(
+        self,
+        op: int,
+        reading: bool,
+        targets: Sequence[Target],
+        begun: Begun,
+        done: Ended,
+        cause: Cause,
+        move: StartMove | None = None,
+    ) -> None:
+        """Queue a descriptor on the channel ``compute``; see ``DmaChannel.start``."""
+        self.compute.start(op, reading, targets, begun, done, cause, move)
 
     def _on_message(self, message: QueueData) -> None:
         # Looked up for the first message; later messages go directly to the queues.

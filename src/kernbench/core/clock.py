@@ -80,7 +80,12 @@ class Clock(Environment):
         heappush(self._events, (when, rank, next(self._eid), function, argument))
 
     def end_stage_at(self, when: int, rank: int, function: Callable[[Any], None], argument: object) -> None:
-        """Call ``function(argument)`` at ``when`` ps, as a stage ends, by ``rank`` among the stages of that instant."""
+        """Call ``function(argument)`` at ``when`` ps, as a stage ends, by ``rank`` among the stages of that instant.
+
+        Raises KernbenchError if ``when`` is in the past.
+        """
+        if when.__class__ is not int or when < self.time:
+            when = self._check_time(when)
         heappush(self._events, (when, rank, _BEFORE_PROGRAMS + next(self._eid), function, argument))
 
     def _check_time(self, when: object) -> int:

@@ -26,8 +26,6 @@ FAR = 1 << 62
 LONG_AGO = -(1 << 60)
 GRID_KEPT = 256
 """Places of the grid that are retained although their time is over."""
-RunShape = tuple[int, int, int, list[int]]
-"""The shape of a run on the grid of column commands (``ChannelTiming``)"""
 PER_PC = 7
 """Number of counters before the counters of each PC"""
 
@@ -77,7 +75,7 @@ class ChannelTiming:
         settling = max(self.cycle, *self.closing) + self.precharge
         self.settling = settling, settling + sum(self.turning) + queue_entries * (self.cycle + self.closing[1])
 
-    def _shape(self, bursts: int, apart: int) -> RunShape:
+    def _shape(self, bursts: int, apart: int) -> tuple[int, int, int, list[int]]:
         """Return the shape of a run of ``bursts`` on the grid, whose commands are ``apart`` places apart.
 
         The shape has four items. The first two are the places that the run blocks for its PC and for its group, as bits
@@ -334,17 +332,22 @@ class Channel:
             self.end_ps = now + (1 + max(ahead)) * of.burst
         return last, self.end_ps if any(ahead) else now
 
-    def _serve(self, now: int, base: int, runs: tuple[RowRun, ...], write: int) -> tuple[int, int, int]:
+    def _serve(  # noqa: PLR0912, PLR0915 - inlined for speed, as a simulation spends much of its time here
+        self, now: int, base: int, runs: tuple[RowRun, ...], write: int
+    ) -> tuple[int, int, int]:
         """Serve runs in the present direction; return the same times as ``serve``."""
         of, first, last, serial = self._of, FAR, now, self._serial
         leaving, held, room, places = self._leaving[write], self._held[write], of.rooms[write], of.places
         shapes, pace, column_command = of.shapes[write], of.pace[write], of.column_command
         all_rows, next_at, ends, bus_from = self._rows, self._next, self._ends, self._bus_from
-        closing, burst, claim, turns = of.closing[write], of.burst, self._claim, of.stacked and not write
-        if now - self._origin > of.kept_ps:
-            self._forget_grid(now)
+        closing, burst, stacked = of.closing[write], of.burst, of.stacked and not write
+        used, used_at, other_at = self._used, self._used_at, self._other_at
+        grid, origin, grid_end, unit, margin = self._grid, self._origin, self._grid_end, of.burst, of.margin
+        if now - origin > of.kept_ps:
+            origin = self._forget_grid(now)
         for bank, above, n in runs:
-            pc = places[bank][0]
+            pc, stack, group = places[bank]
+            near_in_pc, near_in_group, length, fits = shapes[n]
             row, at = base + above, now
             serial += n
             # The first burst enters at ``at``, the last at ``now``.
@@ -367,7 +370,27 @@ class Channel:
                 self._row_bus = (row_bus if row_bus > at else at) + n * column_command
             start = ready if ready > at else at
             start = bus_from if bus_from > start else start
-            start, end = claim(places[bank], shapes[n], at, start, n, turns and serial)
+            if grid_end <= at:
+                origin = self._begin_grid(at, start)
+            place = (start - origin + unit - 1) // unit
+            if stacked:
+                if used[stack] != group:
+                    used[stack], other_at[stack] = group, used_at[stack]
+                used_at[stack] = serial
+                if serial - other_at[stack] > room:
+                    place = self._take_turn(pc, place, n)
+            # The first place from ``start`` on at which all places of the run are free.
+            occupied = (grid[pc] | grid[group]) >> place
+            if occupied:
+                for by in fits:
+                    occupied |= occupied >> by
+                place += (~occupied & (occupied + 1)).bit_length() - 1
+            before = place - margin
+            grid[pc] |= near_in_pc << before
+            grid[group] |= near_in_group << before
+            start = origin + place * unit
+            end = start + length
+            grid_end = end if end > grid_end else grid_end
             # The last burst leaves after it has entered the queue.
             end = now + burst if end < now + burst else end
             if newest and end + closing > next_at[bank]:
@@ -383,39 +406,9 @@ class Channel:
             first = start if start < first else first
             last = end if end > last else last
         self._done[0] += serial - self._serial
-        self._serial, self._held[write] = serial, held
+        self._serial, self._held[write], self._grid_end = serial, held, grid_end
         self._first, self.end_ps = min(first, self._first), max(last, self.end_ps)
         return now, first, last
-
-    def _claim(
-        self, lanes: tuple[int, int, int], shape: RunShape, at: int, start: int, n: int, serial: int
-    ) -> tuple[int, int]:
-        """Take the first free places of the grid from ``start`` on for a run of ``n`` bursts that arrived ``at``.
-
-        ``serial``: the number of the last burst if stacks alternate, else 0. Return the begin and end of the bursts.
-        """
-        of, grid = self._of, self._grid
-        unit, (pc, stack, group), (near_in_pc, near_in_group, length, fits) = of.burst, lanes, shape
-        origin = self._begin_grid(at, start) if self._grid_end <= at else self._origin
-        place = (start - origin + unit - 1) // unit
-        if serial:
-            if self._used[stack] != group:
-                self._used[stack], self._other_at[stack] = group, self._used_at[stack]
-            self._used_at[stack] = serial
-            if serial - self._other_at[stack] > of.queue:
-                place = self._take_turn(pc, place, n)
-        occupied = (grid[pc] | grid[group]) >> place
-        if occupied:
-            for by in fits:
-                occupied |= occupied >> by
-            place += (~occupied & (occupied + 1)).bit_length() - 1
-        before = place - of.margin
-        grid[pc] |= near_in_pc << before
-        grid[group] |= near_in_group << before
-        start = origin + place * unit
-        end, grid_end = start + length, self._grid_end
-        self._grid_end = end if end > grid_end else grid_end
-        return start, end
 
     def _open(self, pc: int, bank: int, row: int, now: int, write: int) -> tuple[int, int]:
         """Open a row of a bank, after the rows that the bank has still to open.
@@ -455,11 +448,12 @@ class Channel:
         self._grid[:] = [0] * len(self._grid)
         return self._origin
 
-    def _forget_grid(self, now: int) -> None:
-        """Drop most places of the grid whose time is past at ``now``."""
+    def _forget_grid(self, now: int) -> int:
+        """Drop most places of the grid whose time is past at ``now``; return the new begin of the grid."""
         over = (now - self._origin) // self._of.burst - self._of.margin
         self._origin += over * self._of.burst
         self._grid[:] = [lane >> over for lane in self._grid]
+        return self._origin
 
     def _take_turn(self, pc: int, place: int, n: int) -> int:
         """Occupy the first places from ``place`` on with room for ``n`` bursts, tCCD_R apart; return the first place.
