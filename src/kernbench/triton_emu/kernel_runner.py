@@ -72,7 +72,7 @@ class KernelRunner:
             context.run(PROGRAM_FILE.set, file)
         self._resumer = getcurrent()  # the receiver of its requests and of its end
         self.hand_over: Callable[[KernelRequest], object] = self._resumer.switch
-        self._continue: Callable[[object], Any] = self._begin
+        self._continue: Callable[[Any], Any] = self._begin
         self._closing = False
         self.inside = False
 
