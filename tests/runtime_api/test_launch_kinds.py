@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from kernbench.common.values import value
+from kernbench.kernels import functions
+from kernbench.kernels.elementwise import Expression, Input
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.launch import Alike, prepare_launches
 from kernbench.runtime_api.launch_kinds import kind_of
@@ -110,3 +112,21 @@ def test_an_object_that_contains_itself_ends():
     loop: list[object] = []
     loop.append(loop)
     assert scaled_by(loop) is not None
+
+
+def kinds_of_numbers(torch, function, *numbers):
+    """Return the kinds of one function with each of the numbers."""
+    x = torch.zeros(8)
+    expressions = [Expression.of(function, Input(0), number) for number in numbers]
+    return [kind("k", kernel, x, x, 1, alike=Alike(expression)) for expression in expressions]
+
+
+def test_numbers_that_are_only_computed_with_are_no_part_of_a_kind(torch):
+    half, third, one, negative = kinds_of_numbers(torch, functions.divide, 0.5, 0.3, 1.0, -0.5)
+    assert half == third
+    assert len({half, one, negative}) == 3
+
+
+def test_numbers_that_decide_the_operations_are_part_of_a_kind(torch):
+    assert len(set(kinds_of_numbers(torch, functions.power, 2.0, 3.0, 0.5))) == 3
+    assert len(set(kinds_of_numbers(torch, functions.divide, 2, 3))) == 2

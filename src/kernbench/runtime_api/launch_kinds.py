@@ -2,6 +2,7 @@
 
 A kind consists of the kernel with all values that it uses, the PEs, and the layout of each tensor. Absolute addresses
 are no part of a kind. Values are compared by content: a function by its code and by the values that it captures.
+Numbers with which a kernel only computes are no part of a kind either, if their owner has a ``work_key``.
 """
 
 from __future__ import annotations
@@ -30,6 +31,14 @@ class _Wrapper(Protocol):
     """An object that stands for a function, such as a kernel that a front end compiles."""
 
     fn: FunctionType
+
+
+@runtime_checkable
+class _Work(Protocol):
+    """An object with values that do not decide its work. ``work_key``: the content that does."""
+
+    @property
+    def work_key(self) -> object: ...
 
 
 class _NoKindError(Exception):
@@ -113,8 +122,8 @@ class _Describer:
                 parts = self.describe(content.__func__), self.describe(content.__self__)
             case FunctionType():
                 parts = tuple(self._describe_function(content))
-            case _Wrapper():
-                parts = self.describe(content.fn)
+            case _Wrapper() | _Work():
+                parts = self.describe(content.fn if isinstance(content, _Wrapper) else content.work_key)
             case _ if is_dataclass(content) and _is_frozen(type(content)):
                 parts = tuple(self.describe(getattr(content, entry.name)) for entry in fields(content))
             case Hashable() if _has_value(content):
