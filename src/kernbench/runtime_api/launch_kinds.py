@@ -2,7 +2,7 @@
 
 A kind consists of the kernel with all values that it uses, the PEs, and the layout of each tensor. Absolute addresses
 are no part of a kind. Values are compared by content: a function by its code and by the values that it captures.
-Numbers with which a kernel only computes are no part of a kind either, if their owner has a ``work_key``.
+The property ``work_key`` of an object, if it has one, is the part of its content that decides the work.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import partial
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -24,21 +24,6 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), range)
 _SINGLE = (type, ModuleType, BuiltinFunctionType, CodeType, Enum, np.dtype, np.ufunc)
 """Types whose objects are equal only if they are the same, and that live as long as the program"""
 _PACKAGE = __name__.partition(".")[0]
-
-
-@runtime_checkable
-class _Wrapper(Protocol):
-    """An object that stands for a function, such as a kernel that a front end compiles."""
-
-    fn: FunctionType
-
-
-@runtime_checkable
-class _Work(Protocol):
-    """An object with values that do not decide its work. ``work_key``: the content that does."""
-
-    @property
-    def work_key(self) -> object: ...
 
 
 class _NoKindError(Exception):
@@ -122,8 +107,8 @@ class _Describer:
                 parts = self.describe(content.__func__), self.describe(content.__self__)
             case FunctionType():
                 parts = tuple(self._describe_function(content))
-            case _Wrapper() | _Work():
-                parts = self.describe(content.fn if isinstance(content, _Wrapper) else content.work_key)
+            case _ if name := _name_of_work(content):
+                parts = self.describe(getattr(content, name))
             case _ if is_dataclass(content) and _is_frozen(type(content)):
                 parts = tuple(self.describe(getattr(content, entry.name)) for entry in fields(content))
             case Hashable() if _has_value(content):
@@ -154,6 +139,16 @@ def _names_of(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names_of(constant)
+
+
+def _name_of_work(content: object) -> str:
+    """Return the attribute that decides the work of an object; an empty string if all its content does.
+
+    ``fn`` is the function for which an object stands, such as a kernel that a front end compiles.
+    """
+    if hasattr(type(content), "work_key"):
+        return "work_key"
+    return "fn" if hasattr(content, "fn") and not is_dataclass(content) else ""
 
 
 def _is_frozen(kind: Any) -> bool:

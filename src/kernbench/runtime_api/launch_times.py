@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import field
+from typing import NamedTuple
 
 from kernbench.common.values import state, value
 from kernbench.topology.hbm_refresh import RefreshClock
@@ -81,6 +82,17 @@ class SampledTimes:
         )
 
 
+class Deviations(NamedTuple):
+    """Variances of a launch of a kind, in ps².
+
+    ``of_kind``: by the variance of the kind's samples, and of ``PRIOR_SAMPLES`` with the common variance. ``of_share``:
+    by the share of a refresh, if the samples met more or less of refreshes than launches do on average.
+    """
+
+    of_kind: float
+    of_share: float
+
+
 @state
 class LaunchTimes:
     """The samples of all kinds of a run. Kinds with few samples use what all kinds have in common."""
@@ -88,16 +100,19 @@ class LaunchTimes:
     clock: RefreshClock
     kinds: list[SampledTimes] = field(default_factory=list)
     _common_share: float = COMMON_SHARE
+    _deviations: list[Deviations] | None = None
 
     def add_kind(self) -> SampledTimes:
         """Return the empty samples of a new kind."""
         self.kinds.append(SampledTimes())
+        self._deviations = None
         return self.kinds[-1]
 
     def add(self, kind: SampledTimes, begin_ps: int, end_ps: int) -> None:
         """Add a sample of a kind."""
         kind.durations.append(end_ps - begin_ps)
         kind.met.append(met_ps(self.clock, begin_ps, end_ps))
+        self._deviations = None
         products = [kind.products for kind in self.kinds if kind.durations]
         self._common_share = self._fit((sum(sums) for sums in zip(*products, strict=True)), COMMON_SHARE)
 
@@ -120,32 +135,27 @@ class LaunchTimes:
 
         The errors of kinds are independent.
         """
-        return float(DEVIATIONS * sum(self._list_variances()) ** 0.5)
+        return float(DEVIATIONS * sum(map(_variance, self.kinds, self._list_deviations())) ** 0.5)
 
     def error_share(self, kind: SampledTimes) -> float:
         """Return the part of the variance of the time that is due to a kind."""
-        variances = self._list_variances()
+        variances = list(map(_variance, self.kinds, self._list_deviations()))
         at = next(at for at, sampled in enumerate(self.kinds) if sampled is kind)
         return variances[at] / (sum(variances) or 1.0)
 
-    def _list_variances(self) -> list[float]:
-        """Return the variance of the time that passed, in ps², for each kind.
-
-        It has two parts. One is that of the mean: by the variance of the kind's samples, and of ``PRIOR_SAMPLES`` with
-        the common variance. The other is that of the share of a refresh, if the samples met more or less of refreshes
-        than launches do on average.
-        """
-        squares = [sum(rest**2 for rest in self._rests(kind)) for kind in self.kinds]
-        degrees = [max(0.0, len(kind.durations) - 1 - self._fitted(kind)) for kind in self.kinds]
-        common = sum(squares) / sum(degrees) if sum(degrees) else 0.0
-        average_met = self.clock.outage_ps / self.clock.period_ps
-        variances = []
-        for kind, of_samples, free in zip(self.kinds, squares, degrees, strict=True):
-            of_kind = (of_samples + PRIOR_SAMPLES * common) / (free + PRIOR_SAMPLES)
-            unusual_ps = kind.n_passed * (kind.mean_ps * average_met - kind.mean_met_ps)
-            of_share = (1 - self._fitted(kind)) * (SHARE_DEVIATION * unusual_ps) ** 2
-            variances.append(of_kind * (kind.error_weight**2 + kind.n_passed) + of_share)
-        return variances
+    def _list_deviations(self) -> list[Deviations]:
+        """Return the deviations of launches of each kind. They change with samples only."""
+        if self._deviations is None:
+            squares = [sum(rest**2 for rest in self._rests(kind)) for kind in self.kinds]
+            degrees = [max(0.0, len(kind.durations) - 1 - self._fitted(kind)) for kind in self.kinds]
+            common = sum(squares) / sum(degrees) if sum(degrees) else 0.0
+            average_met = self.clock.outage_ps / self.clock.period_ps
+            self._deviations = []
+            for kind, of_samples, free in zip(self.kinds, squares, degrees, strict=True):
+                of_kind = (of_samples + PRIOR_SAMPLES * common) / (free + PRIOR_SAMPLES)
+                unusual_ps = SHARE_DEVIATION * (kind.mean_ps * average_met - kind.mean_met_ps)
+                self._deviations.append(Deviations(of_kind, (1 - self._fitted(kind)) * unusual_ps**2))
+        return self._deviations
 
     def _fitted(self, kind: SampledTimes) -> float:
         """Return the part, from 0 to 1, by which the samples of a kind decide its share of a refresh."""
@@ -176,3 +186,9 @@ class LaunchTimes:
         if not by_met + weight:
             return 0.0
         return min(1.0, max(0.0, (by_duration + weight * prior) / (by_met + weight)))
+
+
+def _variance(kind: SampledTimes, deviations: Deviations) -> float:
+    """Return the variance of the time of all launches of a kind that passed, in ps²."""
+    n = kind.n_passed
+    return deviations.of_kind * (kind.error_weight**2 + n) + deviations.of_share * n**2
