@@ -15,15 +15,15 @@ import torch  # noqa: E402
 import kernbench as kb  # noqa: E402
 
 FOLDER = Path(__file__).parent / "reused"
-PROGRAMS = sorted(path.stem for path in FOLDER.glob("*.py"))
+PROGRAMS = {path.stem: path for path in sorted(FOLDER.glob("*.py"))}
 
 
-def run(program: str, **options: object) -> kb.Run:
+def run(script: Path, **options: object) -> kb.Run:
     """Run a program without data on one cube. PyTorch's defaults, which programs change, are restored."""
     dtype = torch.get_default_dtype()
     try:
         with torch.enable_grad():
-            result = kb.run(script=FOLDER / f"{program}.py", as_cuda=True, machine="one-cube", data=False, **options)
+            result = kb.run(script=script, as_cuda=True, machine="one-cube", data=False, **options)
     finally:
         torch.set_default_device(None)
         torch.set_default_dtype(dtype)
@@ -34,7 +34,7 @@ def run(program: str, **options: object) -> kb.Run:
 @pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_the_stated_error_covers_the_true_one(program: str) -> None:
-    simulated, reused = run(program, observe=False), run(program, reuse=True)
+    simulated, reused = run(PROGRAMS[program], observe=False), run(PROGRAMS[program], reuse=True)
     report = reused.reuse
     assert report is not None
     assert report.passed > 0
@@ -50,7 +50,7 @@ def test_the_stated_error_covers_the_true_one(program: str) -> None:
 
 @pytest.mark.slow
 def test_the_roofline_of_a_run_counts_the_work_of_passed_launches() -> None:
-    simulated, reused = (run("decode", reuse=reuse) for reuse in (False, True))
+    simulated, reused = (run(PROGRAMS["decode"], reuse=reuse) for reuse in (False, True))
     amounts = [
         {bound.resource: bound.amount for bound in result.explain().roof.bounds if bound.unit in ("MACs", "bytes")}
         for result in (simulated, reused)
@@ -58,3 +58,23 @@ def test_the_roofline_of_a_run_counts_the_work_of_passed_launches() -> None:
     assert amounts[0].keys() == amounts[1].keys()
     for resource, amount in amounts[0].items():
         assert amounts[1][resource] == pytest.approx(amount, rel=1e-3), resource
+
+
+def count_kinds(tmp_path: Path, steps: int) -> int:
+    """Return the number of kinds of launches in ``steps`` steps of AdamW."""
+    script = tmp_path / "adam.py"
+    script.write_text(
+        "import torch\n"
+        "x = torch.zeros(64, device='cuda', requires_grad=True)\n"
+        "x.grad = torch.ones_like(x)\n"
+        "optimizer = torch.optim.AdamW([x])\n"
+        f"for _ in range({steps}):\n"
+        "    optimizer.step()\n"
+    )
+    report = run(script, reuse=True).reuse
+    assert report is not None
+    return report.kinds
+
+
+def test_an_optimizer_whose_scalars_change_with_steps_has_no_new_kinds(tmp_path: Path) -> None:
+    assert count_kinds(tmp_path, 3) == count_kinds(tmp_path, 5)
