@@ -59,16 +59,20 @@ class GemvEpilogue:
             steps.append((self.activation,))
         return steps
 
-    def store(self, sums: Handle, column: int, tl: TLContext) -> None:
-        """Apply the steps to ``sums``, (m, columns) in f32 from ``column`` on, and store the result."""
-        corner, extents = (0, 0, column), sums.shape
+    def finish(self, sums: Handle, tl: TLContext) -> Handle:
+        """Apply the steps to ``sums`` in f32, which have the extents of the result, and return it, not yet rounded."""
         if self.scale != 1:
             sums = sums * self.scale
         if self.addend is not None:
-            sums = sums + tl.cast(self.addend.tile(corner, extents).load(tl), F32)
+            sums = sums + tl.cast(self.addend.load(tl), F32)
         if self.activation is not None:
             sums = tl.elementwise(self.activation, sums)
-        self.out.tile(corner, extents).store(sums, tl)
+        return sums
+
+    def store(self, sums: Handle, column: int, tl: TLContext) -> None:
+        """Apply the steps to ``sums``, (m, columns) in f32 from ``column`` on, and store the result."""
+        part_of_result = self.tile((0, 0, column), sums.shape)
+        part_of_result.out.store(part_of_result.finish(sums, tl), tl)
 
 
 @value

@@ -13,7 +13,7 @@ The PEs of a group, and their order, are those whose hops use no directed link o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise, permutations, product
 from typing import TypeAlias
@@ -196,15 +196,18 @@ def _path_of(
     best: tuple[tuple[int, int], tuple[tuple[int, ...], ...]] | None = None
     for groups in _divisions(corners):
         orders = [list(permutations(group))[:_MOST_CORNER_ORDERS] for group in groups]
-        for order in product(*orders):
-            links = used.copy()
-            for passage, stops in zip(passages, order, strict=False):
-                links.update(_links(form.noc, passage, [corner for corner, _ in stops]))
-            cost = sum(count - 1 for count in links.values()), links.total()
+        links = [
+            [_links(form.noc, passage, [corner for corner, _ in stops]) for stops in group_orders]
+            for passage, group_orders in zip(passages, orders, strict=True)
+        ]
+        for choice in product(*map(range, map(len, orders))):
+            uses = used.copy()
+            for group, number in enumerate(choice):
+                uses.update(links[group][number])
+            cost = sum(count - 1 for count in uses.values()), uses.total()
             if best is None or cost < best[0]:
-                best = cost, tuple([tuple([pe for _, group_pes in stops for pe in group_pes]) for stops in order])
-        if best is not None and not best[0][0]:
-            break
+                stops_of = [orders[group][number] for group, number in enumerate(choice)]
+                best = cost, tuple([tuple([pe for _, pes in stops for pe in pes]) for stops in stops_of])
     assert best is not None, "a cube has a PE"
     return tuple([_with_parts(form, group) for group in best[1]])
 
@@ -212,22 +215,29 @@ def _path_of(
 _Stops: TypeAlias = tuple[tuple[Corner, tuple[int, ...]], ...]
 
 
-def _divisions(corners: dict[Corner, list[int]]) -> Iterator[tuple[_Stops, _Stops]]:
-    """Yield divisions of a cube's PEs into two groups of equal size, as corners with PEs; complete corners first."""
-    total = sum(map(len, corners.values()))
-    if total % 2:
-        yield tuple([(corner, tuple(pes)) for corner, pes in corners.items()]), ()
-        return
-    shares = product(*(range(len(pes) + 1) for pes in corners.values()))
-    halves = [counts for counts in shares if 2 * sum(counts) == total]
+def _divisions(corners: dict[Corner, list[int]]) -> list[tuple[_Stops, _Stops]]:
+    """Return divisions of a cube's PEs into two groups of equal size, as corners with PEs.
+
+    As few corners as possible have PEs of both groups. An odd number of PEs is one group.
+    """
     sizes = [len(pes) for pes in corners.values()]
-    halves.sort(key=lambda counts: sum(0 < count < size for count, size in zip(counts, sizes, strict=True)))
+    total = sum(sizes)
+    if total % 2:
+        return [(tuple([(corner, tuple(pes)) for corner, pes in corners.items()]), ())]
+
+    def shared(counts: tuple[int, ...]) -> int:
+        return sum(0 < count < size for count, size in zip(counts, sizes, strict=True))
+
+    halves = [counts for counts in product(*(range(size + 1) for size in sizes)) if 2 * sum(counts) == total]
+    fewest = min(map(shared, halves))
+    divisions = []
     for counts in halves:
-        split = [(corner, pes[:count], pes[count:]) for (corner, pes), count in zip(corners.items(), counts, strict=True)]
-        yield (
-            tuple([(corner, tuple(first)) for corner, first, _ in split if first]),
-            tuple([(corner, tuple(second)) for corner, _, second in split if second]),
-        )
+        if shared(counts) == fewest:
+            split = [(corner, tuple(pes), count) for (corner, pes), count in zip(corners.items(), counts, strict=True)]
+            first = tuple([(corner, pes[:count]) for corner, pes, count in split if count])
+            second = tuple([(corner, pes[count:]) for corner, pes, count in split if count < len(pes)])
+            divisions.append((first, second))
+    return divisions
 
 
 def _links(noc: Grid, passage: Passage, stops: Sequence[Corner]) -> list[Link]:

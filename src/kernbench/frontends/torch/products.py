@@ -13,10 +13,12 @@ from kernbench.common.errors import InputError
 from kernbench.frontends.placed import pes_for, whole_grid
 from kernbench.frontends.torch.launches import dtype_of, launch, launch_on, view_of
 from kernbench.frontends.torch.modules import program_place
+from kernbench.frontends.torch.rings import ring_machine, ring_product
 from kernbench.frontends.torch.storage import Lowering, current
 from kernbench.frontends.torch.tensor import AhbmTensor, known_elements, new, sip_of
 from kernbench.kernels.gemm_grid import BlockProduct, GroupedProduct, SharedProduct
 from kernbench.kernels.gemv import Gemv, GemvEpilogue, PartialSums
+from kernbench.kernels.ring_sizes import choose_rings
 from kernbench.kernels.tiling import (
     PeRates,
     choose_cubes,
@@ -94,11 +96,18 @@ def _multiply_blocks(
     cubes, pes_of_cube = whole_grid(context)
     rates = PeRates.of(context.topology, dtype_of(a))
     _, grid = choose_grid(rates, cubes * pes_of_cube, batch, m, k, n, item)
+    product = BlockProduct(grid, view_of(a), view_of(b), epilogue)
+    inputs = (a, b) if addend is None else (a, b, addend)
+    machine = ring_machine(context, dtype_of(a))
+    rings = choose_rings(machine, batch, m, k, n, dtype_of(a))
+    if rings is not None:
+        on_rings = ring_product(machine, rings, product)
+        pes = [(sip, cube, pe) for cube in range(cubes) for pe in range(pes_of_cube)]
+        launch_on(name, pes, on_rings.run, (out,), inputs)
+        return
     used_cubes = -(-grid.pes // pes_of_cube)
     used_pes = pes_of_cube if used_cubes > 1 else grid.pes
     pes = [(sip, cube, pe) for cube in range(used_cubes) for pe in range(used_pes)]
-    product = BlockProduct(grid, view_of(a), view_of(b), epilogue)
-    inputs = (a, b) if addend is None else (a, b, addend)
     cube_grid = None
     if batch == 1 and used_cubes > 1:
         is_row_major = product.b.strides[1] > product.b.strides[2]

@@ -1,0 +1,198 @@
+"""Sizes of products on rings of PEs, and their predicted times, from the rates of a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from kernbench.common.dtypes import DType
+from kernbench.common.values import value
+from kernbench.kernels.product_rings import RingSizes
+from kernbench.kernels.ring_paths import CubeForm, block_counts
+from kernbench.topology.grid import Grid
+from kernbench.topology.spec import TopologySpec
+
+RING_SLOTS = 8
+"""Slots of a queue of a ring: as many pieces as are under way in a round trip, and as many that begin there."""
+SUM_SLOTS = 2
+"""Slots of a queue of half sums: they are copied when they arrive, and one more arrives meanwhile."""
+_SUM_PIECES = 2
+"""Bytes of a half sum's slot, in slots of pieces: a row block has as many columns as amortise a message."""
+_SHARE_OF_TCM = 8
+"""The queues of all rings take at most this share of scratch."""
+
+
+@value
+class RingMachine:
+    """The rates that decide on rings, for factors of one dtype.
+
+    ``hop_ns``: time of a message from a PE to the next without its bytes; ``bytes_per_ns``: rate of its bytes.
+    ``memory_bytes_per_ns``: rate at which a PE reads memory. ``cube_bytes_per_ns``: rate of a link between cubes.
+    """
+
+    mesh: Grid
+    form: CubeForm
+    cubes: int
+    tile: tuple[int, int, int]
+    tile_ns: float
+    hop_ns: float
+    bytes_per_ns: float
+    memory_bytes_per_ns: float
+    cube_bytes_per_ns: float
+    access_ns: float
+    scratch_bytes: int
+
+    @staticmethod
+    def of(spec: TopologySpec, item: DType, cubes: int, pes: int) -> RingMachine:
+        """Return the rates of a machine whose first ``cubes`` cubes, and ``pes`` PEs of each, are used."""
+        gemm, links, parts = spec.pe.gemm, spec.cube.links, spec.cube.components
+        rate = min(
+            links.pe_to_xbar.bw_gbs,
+            links.xbar_to_router.bw_gbs,
+            spec.cube.noc.link_bw_gbs,
+            links.router_to_ucie.bw_gbs,
+            spec.sip.links.cube_to_cube.bw_gbs,
+        )
+        noc = spec.cube.noc
+        hop_ns = (
+            2 * spec.pe.components.pe_ipcq.attrs.overhead_ns
+            + spec.pe.dma.setup_ns
+            + 2 * parts.xbar.attrs.overhead_ns
+            + (noc.w + noc.h) * parts.noc_router.attrs.overhead_ns
+            + 2 * parts.ucie.attrs.overhead_ns
+        )
+        return RingMachine(
+            mesh=spec.sip.cube_mesh.grid,
+            form=CubeForm.of(spec.cube, pes),
+            cubes=cubes,
+            tile=gemm.tile_sizes,
+            tile_ns=gemm.tile_ns(item),
+            hop_ns=hop_ns,
+            bytes_per_ns=rate,
+            memory_bytes_per_ns=min(links.pe_to_xbar.bw_gbs, spec.cube.slice_bw_gbs),
+            cube_bytes_per_ns=spec.sip.links.cube_to_cube.bw_gbs,
+            access_ns=spec.cube.hbm_access_ns,
+            scratch_bytes=spec.pe.tcm.scratch_bytes,
+        )
+
+    @property
+    def slot_bytes(self) -> int:
+        """Return the bytes of a piece's slot; 0 if scratch has no room for rings.
+
+        Its transfer takes at least as long as the message without its bytes. It has full tiles of 2-byte elements.
+        """
+        tile_m, tile_k, _ = self.tile
+        least = nbytes = tile_m * tile_k * 2
+        while nbytes < self.hop_ns * self.bytes_per_ns:
+            nbytes *= 2
+        while nbytes > least and _ring_bytes(nbytes) > self.scratch_bytes // _SHARE_OF_TCM:
+            nbytes //= 2
+        return nbytes if _ring_bytes(nbytes) <= self.scratch_bytes // _SHARE_OF_TCM else 0
+
+    @property
+    def sum_bytes(self) -> int:
+        """Return the bytes of a slot of half sums."""
+        return _SUM_PIECES * self.slot_bytes
+
+    @property
+    def block_counts(self) -> list[int]:
+        """Return the numbers of blocks of cubes that have rings, as many as fit in their share of scratch.
+
+        A ring has three PEs or more: of two, each is behind and before the other.
+        """
+        if self.cubes < 2 or not self.slot_bytes:
+            return []
+        room = self.scratch_bytes // _SHARE_OF_TCM // _ring_bytes(self.slot_bytes)
+        counts = block_counts(self.mesh, self.cubes)
+        return [count for count in counts if self.cubes // count * self.parts > 2][:room]
+
+    @property
+    def groups(self) -> int:
+        """Return the number of groups of a cube's PEs, each on a ring of its own."""
+        return 1 if len(self.form.corners) % 2 else 2
+
+    @property
+    def parts(self) -> int:
+        """Return the number of PEs of a group in a cube."""
+        return len(self.form.corners) // self.groups
+
+    @property
+    def free_bytes(self) -> int:
+        """Return the bytes of scratch beside the queues of all rings."""
+        return self.scratch_bytes - len(self.block_counts) * _ring_bytes(self.slot_bytes)
+
+
+def _ceil(n: int, size: int) -> int:
+    return -(-n // size)
+
+
+def _ring_bytes(slot_bytes: int) -> int:
+    """Return the bytes of the queues of a PE on one ring."""
+    return slot_bytes * (RING_SLOTS + SUM_SLOTS * _SUM_PIECES)
+
+
+@value
+class RingChoice:
+    """A product on rings of ``blocks`` blocks of cubes, and its predicted time."""
+
+    ns: float
+    blocks: int
+    sizes: RingSizes
+
+
+@lru_cache(maxsize=4096)
+def choose_rings(machine: RingMachine, batch: int, m: int, k: int, n: int, item: DType) -> RingChoice | None:
+    """Return the blocks and sizes that minimise the predicted time of a product on rings; None if there are none."""
+    return min(_choices(machine, batch, m, k, n, item), key=lambda choice: choice.ns, default=None)
+
+
+def _choices(machine: RingMachine, batch: int, m: int, k: int, n: int, item: DType) -> Iterator[RingChoice]:
+    tile_m, tile_k, _ = machine.tile
+    for n_blocks in machine.block_counts:
+        depth = tile_k
+        while tile_m * depth * item.itemsize <= machine.slot_bytes:
+            sizes = _sizes(machine, n_blocks, depth, k, n, item)
+            if sizes is not None and m >= n_blocks:
+                ns = batch * _predict_ns(machine, n_blocks, sizes, m, k, n, item)
+                yield RingChoice(ns, n_blocks, sizes)
+            depth *= 2
+
+
+def _sizes(machine: RingMachine, n_blocks: int, depth: int, k: int, n: int, item: DType) -> RingSizes | None:
+    """Return the sizes for pieces of ``depth``; None if scratch lacks room, or if a group would have no part of K."""
+    tile_m, tile_k, tile_n = machine.tile
+    groups, parts = machine.groups, machine.parts
+    if k <= (groups - 1) * tile_k:
+        return None
+    width = -(-n // (machine.cubes // n_blocks * parts)) + 1
+    k_of_group = _ceil(_ceil(k, tile_k), groups) * tile_k
+    most = machine.free_bytes // 2 // (k_of_group * item.itemsize)
+    if most < min(tile_n, width):
+        return None
+    pass_columns = min(width, most if most < tile_n else most // tile_n * tile_n)
+    columns = max(1, machine.sum_bytes // (tile_m * 4 * tile_n)) * tile_n
+    wave_bytes = pass_columns * (4 + item.itemsize) / 2
+    wave_rows = max(tile_m, int(machine.free_bytes / 4 / wave_bytes))
+    return RingSizes(tile_m, depth, RING_SLOTS // 2, min(columns, pass_columns), pass_columns, wave_rows)
+
+
+def _predict_ns(machine: RingMachine, n_blocks: int, sizes: RingSizes, m: int, k: int, n: int, item: DType) -> float:
+    tile_m, tile_k, tile_n = machine.tile
+    groups, parts = machine.groups, machine.parts
+    length = machine.cubes // n_blocks * parts
+    width = _ceil(n, length)
+    passes = _ceil(width, sizes.pass_columns)
+    k_of_group = min(k, _ceil(_ceil(k, tile_k), groups) * tile_k)
+    rows = _ceil(m, n_blocks)
+    pieces = _ceil(rows, sizes.rows) * _ceil(k_of_group, sizes.depth)
+    piece_bytes = sizes.rows * sizes.depth * item.itemsize
+    dot_ns = _ceil(sizes.depth, tile_k) * _ceil(width, tile_n) * _ceil(sizes.rows, tile_m) * machine.tile_ns
+    send_ns = piece_bytes / machine.bytes_per_ns
+    hop_ns = machine.hop_ns + send_ns
+    turns = -(-pieces // (length * sizes.own_pieces))
+    panel_ns = sizes.depth * width * item.itemsize / machine.memory_bytes_per_ns
+    b_ns = k_of_group * width * item.itemsize / machine.memory_bytes_per_ns
+    flow_ns = passes * max(pieces * max(dot_ns, send_ns), turns * (length - 1) * hop_ns, b_ns)
+    begin_ns = 2 * machine.access_ns + send_ns + panel_ns
+    end_ns = dot_ns + machine.hop_ns + sizes.rows * width * 4 / machine.bytes_per_ns + 2 * machine.access_ns
+    return begin_ns + flow_ns + end_ns
