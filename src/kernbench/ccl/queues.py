@@ -34,6 +34,7 @@ from kernbench.topology.spec import TopologySpec
 from kernbench.triton_emu.kernel_runner import check_host_calls
 
 _GLOBAL = "global_"
+_ONE_WAY = "_out"
 _MAX_LINES = 8
 
 
@@ -300,7 +301,8 @@ def pair_queues(edges: Sequence[QueueEdge], spec: TopologySpec) -> list[QueueEnd
     direction of the peer that leads back. A direction is the reverse of at most one edge. An edge without a reverse
     ends in a receive-only queue on the peer, named after the opposite direction: W for E, ``child_left`` or else
     ``child_right`` for ``parent``, and ``sip0`` for messages that SIP 0 sends on ``sip3``. For any other name x the
-    name is ``from_x``. Raises IpcqError for edges that cannot be installed.
+    name is ``from_x``. A direction ``x_out`` never has a reverse, and its receiving queue is ``x_in``. Raises IpcqError
+    for edges that cannot be installed.
     """
     by_name = _check_edges(edges, spec)
     reverse = _reverses(edges, by_name)
@@ -353,13 +355,16 @@ def _opposites(edge: QueueEdge) -> tuple[str, ...]:
         return (OPPOSITE_DIRECTION[direction],)
     if direction == direct_direction(peer_sip):
         return (direct_direction(sip),)
+    if direction.endswith(_ONE_WAY):
+        return (f"{direction.removesuffix(_ONE_WAY)}_in",)
     return _TREE.get(direction, ())
 
 
 def _reverses(edges: Sequence[QueueEdge], by_name: _ByName) -> dict[QueueEdge, QueueEdge]:
     """Return the reverse of every edge that has one; the result has both directions."""
     between: defaultdict[tuple[PeCoord, PeCoord], list[QueueEdge]] = defaultdict(list)
-    for edge in edges:
+    two_way_edges = [edge for edge in edges if not edge[1].endswith(_ONE_WAY)]
+    for edge in two_way_edges:
         between[edge[0], edge[2]].append(edge)
 
     def opposite(edge: QueueEdge) -> Iterable[QueueEdge]:
@@ -371,7 +376,7 @@ def _reverses(edges: Sequence[QueueEdge], by_name: _ByName) -> dict[QueueEdge, Q
 
     reverse_of: dict[QueueEdge, QueueEdge] = {}
     for candidates in (opposite, whichever):
-        for edge in edges:
+        for edge in two_way_edges:
             if edge not in reverse_of:
                 back = next((back for back in candidates(edge) if back not in reverse_of), None)
                 if back is not None:

@@ -33,12 +33,24 @@ Turn = tuple[tuple[Piece, ...], ...]
 """The pieces that go once round a ring, by the position where they begin"""
 
 
-def queue_names(n_blocks: int) -> tuple[str, str, str]:
-    """Return the names of the queues of a PE: to the next PE of its ring, from the last one, and for half sums.
+@value
+class RingQueues:
+    """Names of the queues of a PE for the rings of ``blocks`` blocks of cubes: those that send end in ``_out``.
 
-    Rings of another number of blocks have queues of their own.
+    Pieces go to the next PE of the ring, half sums to the PE of the other group with the same columns.
     """
-    return f"product{n_blocks}", f"from_product{n_blocks}", f"product{n_blocks}_sum"
+
+    blocks: int
+
+    @property
+    def piece(self) -> str:
+        """Return the name of the queues of pieces, without its end."""
+        return f"product{self.blocks}"
+
+    @property
+    def half_sum(self) -> str:
+        """Return the name of the queues of half sums, without its end."""
+        return f"product{self.blocks}_sum"
 
 
 @value
@@ -211,7 +223,7 @@ class RingProgram:
     results: list[tuple[View, Handle]] = field(default_factory=list)
     own_rows: frozenset[int] = frozenset()
     positions: tuple[int, ...] = field(init=False)
-    queues: tuple[str, str, str] = field(init=False)
+    queues: RingQueues = field(init=False)
     sum_dtype: DType = field(init=False)
     by_columns: tuple[bool, bool] = field(init=False)
 
@@ -221,7 +233,7 @@ class RingProgram:
         self.positions = tuple(
             [[(other.cube, other.part) for other in ring].index((place.cube, place.part)) for ring in rings]
         )
-        self.queues = queue_names(len(self.plan.blocks))
+        self.queues = RingQueues(len(self.plan.blocks))
         self.sum_dtype = F32 if a.dtype.is_float else I32
         self.by_columns = a.strides[1] < a.strides[2], b.strides[1] < b.strides[2]
 
@@ -249,14 +261,15 @@ class RingProgram:
     def _turn(self, wave: Wave, turn: Turn, own: list[Handle], left: dict[int, int]) -> None:
         """Multiply the pieces of a turn, and send on all but those that the next PE has had."""
         tl, last_step = self.tl, len(turn) - 1
-        out, queue_in, _ = self.queues
         for step, pieces in enumerate(steps_of(turn, self.at.position)):
             for row, number in pieces:
                 shape = self._piece_view(wave, row, number).extents
-                piece = own.pop(0) if step == 0 else tl.recv_async(queue_in, shape, self.product.a.dtype)
+                piece = (
+                    own.pop(0) if step == 0 else tl.recv_async(f"{self.queues.piece}_in", shape, self.product.a.dtype)
+                )
                 self._multiply(piece, row, number)
                 if step < last_step:
-                    tl.send(out, piece)
+                    tl.send(f"{self.queues.piece}_out", piece)
                 del piece
                 left[row] -= 1
                 if not left[row]:
@@ -277,7 +290,7 @@ class RingProgram:
         for column, span in enumerate(self.columns):
             half = self.sums.pop((row, column))
             if len(self.positions) > 1 and row not in self.own_rows:
-                tl.send(self.queues[2], half)
+                tl.send(f"{self.queues.half_sum}_out", half)
                 continue
             if len(self.positions) > 1:
                 half = half + self.partners.pop((row, column))
@@ -296,7 +309,9 @@ class RingProgram:
             if row in self.own_rows:
                 for column, (_, width) in enumerate(self.columns):
                     shape = wave.row_blocks[row][1], width
-                    self.partners[row, column] = tl.copy(tl.recv_async(self.queues[2], shape, self.sum_dtype))
+                    self.partners[row, column] = tl.copy(
+                        tl.recv_async(f"{self.queues.half_sum}_in", shape, self.sum_dtype)
+                    )
 
     def _store_results(self) -> None:
         for view, result in self.results:

@@ -7,7 +7,7 @@ from kernbench.ccl.topologies import QueueEdge
 from kernbench.common.dtypes import F16, DType
 from kernbench.frontends.placed import whole_grid
 from kernbench.kernels.gemm_grid import BlockProduct
-from kernbench.kernels.product_rings import RingProduct, plan_block, queue_names
+from kernbench.kernels.product_rings import RingProduct, RingQueues, plan_block
 from kernbench.kernels.ring_paths import CubeRing, plan_rings
 from kernbench.kernels.ring_sizes import RING_SLOTS, SUM_SLOTS, RingChoice, RingMachine
 from kernbench.kernels.shares import part
@@ -26,7 +26,8 @@ def install_rings(context: AnyContext, sip: int) -> None:
     edges: list[QueueEdge] = []
     slots: dict[str, SlotSize] = {}
     for n_blocks in machine.block_counts:
-        out, _, half_sum = queue_names(n_blocks)
+        queues = RingQueues(n_blocks)
+        out, half_sum = f"{queues.piece}_out", f"{queues.half_sum}_out"
         slots |= {out: SlotSize(RING_SLOTS, machine.slot_bytes), half_sum: SlotSize(SUM_SLOTS, machine.sum_bytes)}
         for block in plan_rings(machine.mesh, machine.form, machine.cubes, n_blocks):
             edges += _edges_of(block, sip, out, half_sum)
