@@ -261,15 +261,14 @@ class RingProgram:
     def _turn(self, wave: Wave, turn: Turn, own: list[Handle], left: dict[int, int]) -> None:
         """Multiply the pieces of a turn, and send on all but those that the next PE has had."""
         tl, last_step = self.tl, len(turn) - 1
+        piece_in, piece_out = f"{self.queues.piece}_in", f"{self.queues.piece}_out"
         for step, pieces in enumerate(steps_of(turn, self.at.position)):
             for row, number in pieces:
                 shape = self._piece_view(wave, row, number).extents
-                piece = (
-                    own.pop(0) if step == 0 else tl.recv_async(f"{self.queues.piece}_in", shape, self.product.a.dtype)
-                )
+                piece = own.pop(0) if step == 0 else tl.recv_async(piece_in, shape, self.product.a.dtype)
                 self._multiply(piece, row, number)
                 if step < last_step:
-                    tl.send(f"{self.queues.piece}_out", piece)
+                    tl.send(piece_out, piece)
                 del piece
                 left[row] -= 1
                 if not left[row]:
@@ -303,8 +302,8 @@ class RingProgram:
         if len(self.positions) == 1:
             return
         tl, orders = self.tl, [wave.rows_of(group, position) for group, position in enumerate(self.positions)]
-        half = len(wave.row_blocks) // 2
-        self.own_rows = frozenset(orders[0][:half] if self.at.group else orders[0][half:])
+        middle = len(wave.row_blocks) // 2
+        self.own_rows = frozenset(orders[0][:middle] if self.at.group else orders[0][middle:])
         for row in orders[1 - self.at.group]:
             if row in self.own_rows:
                 for column, (_, width) in enumerate(self.columns):

@@ -18,6 +18,8 @@ SUM_SLOTS = 2
 """Slots of a queue of half sums: they are copied when they arrive, and one more arrives meanwhile."""
 _SUM_PIECES = 2
 """Bytes of a half sum's slot, in slots of pieces: a row block has as many columns as amortise a message."""
+_ABOUT_AS_LONG = 1 + 1 / 32
+"""Ratio of times that a prediction does not tell apart."""
 _SHARE_OF_TCM = 8
 """The queues of all rings take at most this share of scratch."""
 
@@ -142,8 +144,14 @@ class RingChoice:
 
 @lru_cache(maxsize=4096)
 def choose_rings(machine: RingMachine, batch: int, m: int, k: int, n: int, item: DType) -> RingChoice | None:
-    """Return the blocks and sizes that minimise the predicted time of a product on rings; None if there are none."""
-    return min(_choices(machine, batch, m, k, n, item), key=lambda choice: choice.ns, default=None)
+    """Return the blocks and sizes that minimise the predicted time of a product on rings; None if there are none.
+
+    Of choices that take about as long, the one with the largest pieces is returned, as each piece costs commands.
+    """
+    choices = list(_choices(machine, batch, m, k, n, item))
+    least = min((choice.ns for choice in choices), default=0.0)
+    near = (choice for choice in choices if choice.ns <= least * _ABOUT_AS_LONG)
+    return max(near, key=lambda choice: (choice.sizes.depth, -choice.ns), default=None)
 
 
 def _choices(machine: RingMachine, batch: int, m: int, k: int, n: int, item: DType) -> Iterator[RingChoice]:
