@@ -54,7 +54,7 @@ def hops(block: CubeRing):
 
 def uses_of_links(topology, block: CubeRing):
     """Return how often the hops of both rings use each directed link inside a cube."""
-    planner = RoutePlanner(topology.graph)
+    planner = RoutePlanner(topology.topology_obj)
     return Counter(
         link
         for src, dst in hops(block)

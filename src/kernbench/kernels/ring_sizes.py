@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 
 from kernbench.common.dtypes import DType
@@ -148,22 +147,25 @@ def choose_rings(machine: RingMachine, batch: int, m: int, k: int, n: int, item:
 
     Of choices that take about as long, the one with the largest pieces is returned, as each piece costs commands.
     """
-    choices = list(_choices(machine, batch, m, k, n, item))
+    choices = list_choices(machine, batch, m, k, n, item)
     least = min((choice.ns for choice in choices), default=0.0)
     near = (choice for choice in choices if choice.ns <= least * _ABOUT_AS_LONG)
     return max(near, key=lambda choice: (choice.sizes.depth, -choice.ns), default=None)
 
 
-def _choices(machine: RingMachine, batch: int, m: int, k: int, n: int, item: DType) -> Iterator[RingChoice]:
+def list_choices(machine: RingMachine, batch: int, m: int, k: int, n: int, item: DType) -> list[RingChoice]:
+    """Return all blocks and sizes of a product on rings, with their predicted times."""
     tile_m, tile_k, _ = machine.tile
+    choices = []
     for n_blocks in machine.block_counts:
         depth = tile_k
         while tile_m * depth * item.itemsize <= machine.slot_bytes:
             sizes = _sizes(machine, n_blocks, depth, k, n, item)
             if sizes is not None and m >= n_blocks:
                 ns = batch * _predict_ns(machine, n_blocks, sizes, m, k, n, item)
-                yield RingChoice(ns, n_blocks, sizes)
+                choices.append(RingChoice(ns, n_blocks, sizes))
             depth *= 2
+    return choices
 
 
 def _sizes(machine: RingMachine, n_blocks: int, depth: int, k: int, n: int, item: DType) -> RingSizes | None:
