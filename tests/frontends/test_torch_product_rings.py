@@ -34,8 +34,8 @@ def multiply_on_rings(context, a, b, addend=None, number=None, **epilogue):
     """Return the product of two batches, by choice ``number`` of the rings' sizes, or by the fastest one."""
     (batch, m, k), n = a.shape, b.shape[2]
     rates, item = ring_machine(context, dtype_of(a)), dtype_of(a)
-    choices = list_choices(rates, batch, m, k, n, item)
-    choice = choose_rings(rates, batch, m, k, n, item) if number is None else choices[number % len(choices)]
+    choices = list_choices(rates, batch, m, k, n, item, False)
+    choice = choose_rings(rates, batch, m, k, n, item, False) if number is None else choices[number % len(choices)]
     assert choice is not None
     out = torch.empty(batch, m, n, dtype=torch.int32 if a.dtype is torch.int8 else a.dtype, device=AHBM)
     steps = GemvEpilogue(view_of(out), None if addend is None else view_of(addend), **epilogue)
@@ -123,7 +123,7 @@ def test_rows_of_several_waves_and_columns_of_several_passes():
     a, b = whole_numbers(1, 1, 200, 200), whole_numbers(2, 1, 150, 200)
     with machine("torch.cubes=2", "torch.pes=4", topology=MESH[2]) as context:
         rates, item = ring_machine(context, dtype_of(a)), dtype_of(a)
-        choice = choose_rings(rates, 1, 200, 200, 150, item)
+        choice = choose_rings(rates, 1, 200, 200, 150, item, False)
         sizes = replace(choice.sizes, own_pieces=1, columns=16, pass_columns=24, wave_rows=64)
         out = torch.empty(1, 200, 150, dtype=a.dtype, device=AHBM)
         x, y = a.to(AHBM), b.to(AHBM).transpose(1, 2)

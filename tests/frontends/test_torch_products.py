@@ -131,4 +131,4 @@ def test_four_cubes_are_faster_than_one() -> None:
 def test_cubes_bring_nothing_where_pes_do_better_alone(shape: tuple[int, int, int]) -> None:
     """Where what they ask for comes in the time that they multiply, it need not be brought first."""
     rates = PeRates.of(FOUR_CUBES.spec, F16)
-    assert choose_cubes(rates, 4, 8, *shape, 2, b_by_rows=False) is None
+    assert choose_cubes(rates, 4, 8, *shape, 2, b_by_rows=False)[1] is None

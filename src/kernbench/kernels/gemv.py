@@ -38,6 +38,11 @@ class GemvEpilogue:
     scale: float = 1.0
     activation: str | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Return True if there are no steps but rounding."""
+        return self.addend is None and self.scale == 1 and self.activation is None
+
     def on(self, out: int, addend: Sequence[int]) -> GemvEpilogue:
         """Return this epilogue at the address of the result. ``addend`` has the addend's address, if there is one."""
         placed = None if self.addend is None else self.addend.on(addend[0])

@@ -8,6 +8,7 @@ from kernbench.common.dtypes import DType
 from kernbench.common.values import value
 from kernbench.kernels.product_rings import RingSizes
 from kernbench.kernels.ring_paths import CubeForm, block_counts
+from kernbench.kernels.tiling import ROW_BYTES, PeRates
 from kernbench.topology.grid import Grid
 from kernbench.topology.spec import TopologySpec
 
@@ -28,7 +29,8 @@ class RingMachine:
     """The rates that decide on rings, for factors of one dtype.
 
     ``hop_ns``: time of a message from a PE to the next without its bytes; ``bytes_per_ns``: rate of its bytes.
-    ``memory_bytes_per_ns``: rate at which a PE reads memory. ``cube_bytes_per_ns``: rate of a link between cubes.
+    ``memory_bytes_per_ns``: rate at which a PE reads memory. ``far_bytes_per_ns``: rate at which a cube
+    reads the memories of other cubes. ``dot_ns``: time of a dot beside its tiles: the first ones are fetched.
     """
 
     mesh: Grid
@@ -39,7 +41,8 @@ class RingMachine:
     hop_ns: float
     bytes_per_ns: float
     memory_bytes_per_ns: float
-    cube_bytes_per_ns: float
+    far_bytes_per_ns: float
+    dot_ns: float
     access_ns: float
     scratch_bytes: int
 
@@ -54,7 +57,7 @@ class RingMachine:
             links.router_to_ucie.bw_gbs,
             spec.sip.links.cube_to_cube.bw_gbs,
         )
-        noc = spec.cube.noc
+        noc, (tile_m, tile_k, tile_n) = spec.cube.noc, gemm.tile_sizes
         hop_ns = (
             2 * spec.pe.components.pe_ipcq.attrs.overhead_ns
             + spec.pe.dma.setup_ns
@@ -71,7 +74,8 @@ class RingMachine:
             hop_ns=hop_ns,
             bytes_per_ns=rate,
             memory_bytes_per_ns=min(links.pe_to_xbar.bw_gbs, spec.cube.slice_bw_gbs),
-            cube_bytes_per_ns=spec.sip.links.cube_to_cube.bw_gbs,
+            far_bytes_per_ns=PeRates.of(spec, item).link_bytes_per_ns,
+            dot_ns=(tile_m + tile_n) * tile_k * item.itemsize / spec.pe.tcm.read_bw_gbs,
             access_ns=spec.cube.hbm_access_ns,
             scratch_bytes=spec.pe.tcm.scratch_bytes,
         )
@@ -142,18 +146,22 @@ class RingChoice:
 
 
 @lru_cache(maxsize=4096)
-def choose_rings(machine: RingMachine, batch: int, m: int, k: int, n: int, item: DType) -> RingChoice | None:
+def choose_rings(
+    machine: RingMachine, batch: int, m: int, k: int, n: int, item: DType, b_by_rows: bool
+) -> RingChoice | None:
     """Return the blocks and sizes that minimise the predicted time of a product on rings; None if there are none.
 
     Of choices that take about as long, the one with the largest pieces is returned, as each piece costs commands.
     """
-    choices = list_choices(machine, batch, m, k, n, item)
+    choices = list_choices(machine, batch, m, k, n, item, b_by_rows)
     least = min((choice.ns for choice in choices), default=0.0)
     near = (choice for choice in choices if choice.ns <= least * _ABOUT_AS_LONG)
     return max(near, key=lambda choice: (choice.sizes.depth, -choice.ns), default=None)
 
 
-def list_choices(machine: RingMachine, batch: int, m: int, k: int, n: int, item: DType) -> list[RingChoice]:
+def list_choices(
+    machine: RingMachine, batch: int, m: int, k: int, n: int, item: DType, b_by_rows: bool
+) -> list[RingChoice]:
     """Return all blocks and sizes of a product on rings, with their predicted times."""
     tile_m, tile_k, _ = machine.tile
     choices = []
@@ -162,7 +170,7 @@ def list_choices(machine: RingMachine, batch: int, m: int, k: int, n: int, item:
         while tile_m * depth * item.itemsize <= machine.slot_bytes:
             sizes = _sizes(machine, n_blocks, depth, k, n, item)
             if sizes is not None and m >= n_blocks:
-                ns = batch * _predict_ns(machine, n_blocks, sizes, m, k, n, item)
+                ns = batch * _predict_ns(machine, n_blocks, sizes, (m, k, n), item, b_by_rows)
                 choices.append(RingChoice(ns, n_blocks, sizes))
             depth *= 2
     return choices
@@ -186,23 +194,33 @@ def _sizes(machine: RingMachine, n_blocks: int, depth: int, k: int, n: int, item
     return RingSizes(tile_m, depth, RING_SLOTS // 2, min(columns, pass_columns), pass_columns, wave_rows)
 
 
-def _predict_ns(machine: RingMachine, n_blocks: int, sizes: RingSizes, m: int, k: int, n: int, item: DType) -> float:
-    tile_m, tile_k, tile_n = machine.tile
-    groups, parts = machine.groups, machine.parts
-    length = machine.cubes // n_blocks * parts
+def _predict_ns(
+    machine: RingMachine,
+    n_blocks: int,
+    sizes: RingSizes,
+    shape: tuple[int, int, int],
+    item: DType,
+    b_by_rows: bool,
+) -> float:
+    """Return the predicted time: a first piece and panel, all pieces or B, and the last half sum and result."""
+    (m, k, n), (tile_m, tile_k, tile_n) = shape, machine.tile
+    length = machine.cubes // n_blocks * machine.parts
     width = _ceil(n, length)
     passes = _ceil(width, sizes.pass_columns)
-    k_of_group = min(k, _ceil(_ceil(k, tile_k), groups) * tile_k)
-    rows = _ceil(m, n_blocks)
-    pieces = _ceil(rows, sizes.rows) * _ceil(k_of_group, sizes.depth)
-    piece_bytes = sizes.rows * sizes.depth * item.itemsize
-    dot_ns = _ceil(sizes.depth, tile_k) * _ceil(width, tile_n) * _ceil(sizes.rows, tile_m) * machine.tile_ns
-    send_ns = piece_bytes / machine.bytes_per_ns
-    hop_ns = machine.hop_ns + send_ns
-    turns = -(-pieces // (length * sizes.own_pieces))
-    panel_ns = sizes.depth * width * item.itemsize / machine.memory_bytes_per_ns
-    b_ns = k_of_group * width * item.itemsize / machine.memory_bytes_per_ns
-    flow_ns = passes * max(pieces * max(dot_ns, send_ns), turns * (length - 1) * hop_ns, b_ns)
-    begin_ns = 2 * machine.access_ns + send_ns + panel_ns
+    k_of_group = min(k, _ceil(_ceil(k, tile_k), machine.groups) * tile_k)
+    pieces = _ceil(_ceil(m, n_blocks), sizes.rows) * _ceil(k_of_group, sizes.depth)
+    depth = min(k_of_group, sizes.depth)
+    dot_ns = _ceil(depth, tile_k) * _ceil(width, tile_n) * _ceil(sizes.rows, tile_m) * machine.tile_ns
+    dot_ns += machine.dot_ns
+    send_ns = sizes.rows * depth * item.itemsize / machine.bytes_per_ns
+    turns = _ceil(pieces, length * sizes.own_pieces)
+    round_ns = turns * (length - 1) * (machine.hop_ns + send_ns)
+    # B arrives from memories of this cube, and of other cubes if a cube does not store its columns.
+    row_bytes = max(width * item.itemsize, ROW_BYTES) if b_by_rows else width * item.itemsize
+    local_ns = k_of_group * row_bytes / machine.memory_bytes_per_ns
+    far_part = 1 - 1 / machine.cubes if b_by_rows else 1 - 1 / n_blocks
+    far_ns = far_part * k * row_bytes * machine.parts / machine.far_bytes_per_ns
+    flow_ns = max(pieces * max(dot_ns, send_ns), round_ns, local_ns)
+    begin_ns = 2 * machine.access_ns + send_ns + depth * width * item.itemsize / machine.memory_bytes_per_ns
     end_ns = dot_ns + machine.hop_ns + sizes.rows * width * 4 / machine.bytes_per_ns + 2 * machine.access_ns
-    return begin_ns + flow_ns + end_ns
+    return begin_ns + passes * (flow_ns + far_ns) + end_ns

@@ -210,7 +210,7 @@ def partial_sum_columns(scratch_bytes: int, parts: int, m: int) -> int:
 
 _PIECE_BYTES = 64 << 10
 """Bytes that a PE moves at a time to stage an operand: each PE has several pieces, and one hides the next command."""
-_ROW_BYTES = 256
+ROW_BYTES = 256
 """Minimum cost of a piece of a row, in bytes: a shorter piece takes as long as one of this size."""
 
 
@@ -305,10 +305,10 @@ class CubeGrid:
 @lru_cache(maxsize=4096)
 def choose_cubes(
     rates: PeRates, cubes: int, pes: int, m: int, k: int, n: int, itemsize: int, b_by_rows: bool
-) -> CubeGrid | None:
-    """Return the grid that minimises the predicted time: staging for each cube, then work and reads of its PEs.
+) -> tuple[float, CubeGrid | None]:
+    """Return the predicted ns and the grid that minimises them: staging for each cube, then work and reads of its PEs.
 
-    Return None if no staging is faster: each PE then reads its operands while it computes. If all cubes split rows,
+    The grid is None if no staging is faster: each PE then reads its operands while it computes. If cubes split rows,
     each stores the rows of A that it multiplies. The same holds for columns of B, unless B is row-major
     (``b_by_rows``).
     """
@@ -321,14 +321,14 @@ def choose_cubes(
             continue
         cube_m, cube_n = -(-m // rows), -(-n // columns)
         stages_a, stages_b = columns > 1, rows > 1 or b_by_rows
-        row_bytes = max(cube_n * itemsize, _ROW_BYTES) if b_by_rows else cube_n * itemsize
+        row_bytes = max(cube_n * itemsize, ROW_BYTES) if b_by_rows else cube_n * itemsize
         staged_bytes = k * (cube_m * itemsize * stages_a + row_bytes * stages_b)
         compute_ns, within = choose_grid(rates, pes, 1, cube_m, k, cube_n, itemsize)
         # Operands arrive, and go to memory, before the first product.
         ns = 2 * staged_bytes / rates.link_bytes_per_ns + compute_ns
         if ns < best_ns:
             best_ns, best = ns, CubeGrid(rows, columns, within, stages_a, stages_b)
-    return best
+    return best_ns, best
 
 
 # --- rows

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kernbench.common.errors import InputError
-from kernbench.frontends.placed import pes_for, whole_grid
+from kernbench.frontends.placed import pes_for
 from kernbench.frontends.torch.launches import dtype_of, launch, launch_on, view_of
 from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.rings import ring_machine, ring_product
@@ -18,11 +18,9 @@ from kernbench.frontends.torch.storage import Lowering, current
 from kernbench.frontends.torch.tensor import AhbmTensor, known_elements, new, sip_of
 from kernbench.kernels.gemm_grid import BlockProduct, GroupedProduct, SharedProduct
 from kernbench.kernels.gemv import Gemv, GemvEpilogue, PartialSums
-from kernbench.kernels.ring_sizes import choose_rings
+from kernbench.kernels.product_ways import choose_way
 from kernbench.kernels.tiling import (
     PeRates,
-    choose_cubes,
-    choose_grid,
     is_few_rows,
     is_split_k_faster,
     panel_columns,
@@ -90,34 +88,28 @@ def _multiply_few_rows(
 def _multiply_blocks(
     name: str, a: Tensor, b: Tensor, out: Tensor, addend: Tensor | None, epilogue: GemvEpilogue
 ) -> None:
-    """Launch a product in blocks, on the grid of PEs and cubes that suits its shape."""
-    (batch, m, k), n, item = a.shape, b.shape[2], a.element_size()
+    """Launch a product of many rows in the fastest way."""
+    (batch, m, k), n, item = a.shape, b.shape[2], dtype_of(a)
     context, sip = current(), sip_of(out)
-    cubes, pes_of_cube = whole_grid(context)
-    rates = PeRates.of(context.topology, dtype_of(a))
-    _, grid = choose_grid(rates, cubes * pes_of_cube, batch, m, k, n, item)
-    product = BlockProduct(grid, view_of(a), view_of(b), epilogue)
+    product_views = view_of(a), view_of(b)
+    machine, rates = ring_machine(context, item), PeRates.of(context.topology, item)
+    b_by_rows = product_views[1].strides[1] > product_views[1].strides[2]
+    shape, has_rings = (batch, m, k, n), item.is_float or epilogue.is_plain
+    way = choose_way(rates, machine, shape, item, b_by_rows=b_by_rows, has_rings=has_rings)
+    product = BlockProduct(way.grid, *product_views, epilogue)
     inputs = (a, b) if addend is None else (a, b, addend)
-    machine = ring_machine(context, dtype_of(a))
-    rings = choose_rings(machine, batch, m, k, n, dtype_of(a))
-    if rings is not None:
-        on_rings = ring_product(machine, rings, product)
-        pes = [(sip, cube, pe) for cube in range(cubes) for pe in range(pes_of_cube)]
-        launch_on(name, pes, on_rings.run, (out,), inputs)
-        return
-    used_cubes = -(-grid.pes // pes_of_cube)
-    used_pes = pes_of_cube if used_cubes > 1 else grid.pes
+    pes_of_cube = len(machine.form.corners)
+    used_cubes = way.used_cubes(pes_of_cube) if way.rings is None else machine.cubes
+    used_pes = pes_of_cube if used_cubes > 1 else way.grid.pes
     pes = [(sip, cube, pe) for cube in range(used_cubes) for pe in range(used_pes)]
-    cube_grid = None
-    if batch == 1 and used_cubes > 1:
-        is_row_major = product.b.strides[1] > product.b.strides[2]
-        cube_grid = choose_cubes(rates, used_cubes, pes_of_cube, m, k, n, item, is_row_major)
-    if cube_grid is None:
+    if way.rings is not None:
+        launch_on(name, pes, ring_product(machine, way.rings, product).run, (out,), inputs)
+    elif way.cubes is not None:
+        shared = SharedProduct(product, way.cubes)
+        buffer = new((shared.buffer_elements,), a.dtype, sip)
+        launch_on(name, pes, shared.run, (out, buffer), inputs)
+    else:
         launch_on(name, pes, product.run, (out,), inputs)
-        return
-    shared = SharedProduct(product, cube_grid)
-    buffer = new((shared.buffer_elements,), a.dtype, sip)
-    launch_on(name, pes, shared.run, (out, buffer), inputs)
 
 
 def _without_zero_strides(x: Tensor) -> Tensor:
