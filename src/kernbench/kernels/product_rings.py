@@ -65,6 +65,7 @@ class RingSizes:
     rows: int
     depth: int
     own_pieces: int
+    interleaved: int
     columns: int
     pass_columns: int
     wave_rows: int
@@ -128,7 +129,14 @@ def plan_block(ring: CubeRing, row_span: Span, k: int, m_of_cube: float, sizes: 
     for wave in range(n_waves):
         members = row_blocks[wave::n_waves]
         turns = [
-            _turns_of(members, len(parts), [place.cube for place in ring.rings[group]], m_of_cube, most_pieces)
+            _turns_of(
+                members,
+                len(parts),
+                [place.cube for place in ring.rings[group]],
+                m_of_cube,
+                most_pieces,
+                sizes.interleaved,
+            )
             for group, parts in enumerate(depths)
         ]
         waves.append(Wave(tuple(members), tuple(turns)))
@@ -136,7 +144,12 @@ def plan_block(ring: CubeRing, row_span: Span, k: int, m_of_cube: float, sizes: 
 
 
 def _turns_of(
-    row_blocks: Sequence[Span], n_parts: int, cubes: Sequence[int], m_of_cube: float, most_pieces: int
+    row_blocks: Sequence[Span],
+    n_parts: int,
+    cubes: Sequence[int],
+    m_of_cube: float,
+    most_pieces: int,
+    interleaved: int,
 ) -> tuple[Turn, ...]:
     """Return the turns of the pieces of some row blocks on a ring through ``cubes``.
 
@@ -148,7 +161,12 @@ def _turns_of(
         return first_position.get(int(row_blocks[row][0] // m_of_cube), 0)
 
     rows = sorted(range(len(row_blocks)), key=lambda row: (home(row), row))
-    pieces = [(row, number) for row in rows for number in range(n_parts)]
+    pieces = [
+        (row, number)
+        for first, count in blocks(len(rows), interleaved)
+        for number in range(n_parts)
+        for row in rows[first : first + count]
+    ]
     turns = []
     for first, count in blocks(len(pieces), most_pieces):
         own: list[list[Piece]] = [[] for _ in cubes]
@@ -242,15 +260,13 @@ class RingProgram:
         group, position = self.at.group, self.at.position
         waves = self.block.waves
         turns = [(wave, turn) for wave in waves for turn in wave.turns[group]]
-        own = self._load_pieces(*turns[0], position) if turns else []
+        own = self._load_first(*turns[0]) if turns else []
         current: Wave | None = None
         left: dict[int, int] = {}
         for number, (wave, turn) in enumerate(turns):
             if wave is not current:
                 current, left = wave, dict.fromkeys(range(len(wave.row_blocks)), len(self.block.depths[group]))
                 self._receive_sums(wave)
-            if not self.panels:
-                self._load_panels(wave.order_of(group, position))
             following = turns[number + 1 : number + 2]
             next_own = self._load_pieces(*following[0], position) if following else []
             self._turn(wave, turn, own, left)
@@ -325,10 +341,20 @@ class RingProgram:
         view = self.product.a.tile((self.z, first, k), (count, depth))
         return view.transposed if self.by_columns[0] else view
 
-    def _load_panels(self, order: Sequence[Piece]) -> None:
-        """Load this PE's part of B, in the order in which the pieces need it."""
-        for number in dict.fromkeys(number for _, number in order):
-            k, depth = self.block.depths[self.at.group][number]
-            for column, (j, width) in enumerate(self.columns):
+    def _load_first(self, wave: Wave, turn: Turn) -> list[Handle]:
+        """Load the pieces of the first turn, and this PE's part of B, in the order in which they are multiplied."""
+        pieces = []
+        for piece in turn[self.at.position]:
+            pieces.append(self._piece_view(wave, *piece).load(self.tl))
+            self._load_panel(piece[1])
+        for _, number in wave.order_of(self.at.group, self.at.position):
+            self._load_panel(number)
+        return pieces
+
+    def _load_panel(self, number: int) -> None:
+        """Load a part of B, unless it has been loaded."""
+        k, depth = self.block.depths[self.at.group][number]
+        for column, (j, width) in enumerate(self.columns):
+            if (number, column) not in self.panels:
                 view = self.product.b.tile((self.z, k, j), (depth, width))
                 self.panels[number, column] = (view.transposed if self.by_columns[1] else view).load(self.tl)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import ceil
 
 from kernbench.common.dtypes import DType
 from kernbench.common.values import value
@@ -20,6 +21,8 @@ _SUM_PIECES = 2
 """Bytes of a half sum's slot, in slots of pieces: a row block has as many columns as amortise a message."""
 _ABOUT_AS_LONG = 1 + 1 / 32
 """Ratio of times that a prediction does not tell apart."""
+_MOST_INTERLEAVED = 4
+"""Maximum number of row blocks whose sums are incomplete at a time: they are finished together."""
 _SHARE_OF_TCM = 8
 """The queues of all rings take at most this share of scratch."""
 
@@ -191,7 +194,10 @@ def _sizes(machine: RingMachine, n_blocks: int, depth: int, k: int, n: int, item
     columns = max(1, machine.sum_bytes // (tile_m * 4 * tile_n)) * tile_n
     wave_bytes = pass_columns * (4 + item.itemsize) / 2
     wave_rows = max(tile_m, int(machine.free_bytes / 4 / wave_bytes))
-    return RingSizes(tile_m, depth, RING_SLOTS // 2, min(columns, pass_columns), pass_columns, wave_rows)
+    panel_ns = depth * pass_columns * item.itemsize / machine.memory_bytes_per_ns
+    dot_ns = _ceil(depth, tile_k) * _ceil(pass_columns, tile_n) * machine.tile_ns
+    interleaved = min(_MOST_INTERLEAVED, max(1, ceil(panel_ns / dot_ns)))
+    return RingSizes(tile_m, depth, RING_SLOTS // 2, interleaved, min(columns, pass_columns), pass_columns, wave_rows)
 
 
 def _predict_ns(
