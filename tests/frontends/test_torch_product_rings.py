@@ -132,3 +132,16 @@ def test_rows_of_several_waves_and_columns_of_several_passes():
         assert len(product.blocks[0].waves) > 2
         launch_on("mm", [(0, cube, pe) for cube in range(2) for pe in range(4)], product.run, (out,), (x, y))
         assert torch.equal(out.cpu().double(), a.double() @ b.double().transpose(1, 2))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("n", [64, 75])
+def test_blocks_of_cubes_each_have_their_rows(n, turned):
+    """If parts divide the columns, a cube has those of the cubes in its place in all blocks."""
+    a, b = whole_numbers(1, 1, 70, 200), whole_numbers(2, 1, *((n, 200) if turned else (200, n)))
+    with machine("torch.cubes=4", "torch.pes=4", topology=MESH[4]) as context:
+        x, y = a.to(AHBM), b.to(AHBM).transpose(1, 2) if turned else b.to(AHBM)
+        choices = list_choices(ring_machine(context, dtype_of(a)), 1, 70, 200, n, dtype_of(a), False)
+        number = [choice.blocks for choice in choices].index(2)
+        result = multiply_on_rings(context, x, y, number=number)
+    assert torch.equal(result.double(), a.double() @ (b.transpose(1, 2) if turned else b).double())

@@ -14,11 +14,12 @@ group that is finished first sends its half sum to the other, which adds both an
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 
 from kernbench.common.dtypes import F32, I32, DType
 from kernbench.common.values import state, value
 from kernbench.kernels.gemm_grid import BlockProduct
+from kernbench.kernels.gemv import GemvEpilogue
 from kernbench.kernels.ring_paths import CubeRing
 from kernbench.kernels.shares import blocks, part
 from kernbench.kernels.view import View
@@ -51,6 +52,40 @@ class RingQueues:
     def half_sum(self) -> str:
         """Return the name of the queues of half sums, without its end."""
         return f"product{self.blocks}_sum"
+
+
+@value
+class Columns:
+    """Columns of the result: ``width`` from ``first`` on, in ``copies`` groups that begin ``apart`` columns apart.
+
+    Each of several blocks of cubes computes all columns. A cube has those of the cubes in its place in all blocks.
+    """
+
+    first: int
+    width: int
+    copies: int = 1
+    apart: int = 0
+
+    @property
+    def count(self) -> int:
+        """Return the number of columns."""
+        return self.width * self.copies
+
+    def divide(self, parts: int, most: int) -> list[tuple[Columns, ...]]:
+        """Return ``parts`` parts of the columns, each in pieces of at most ``most`` columns."""
+        widths = [part(self.width, parts, number) for number in range(parts)]
+        return [
+            tuple(
+                [replace(self, first=j, width=count) for j, count in blocks(width, most // self.copies, self.first + i)]
+            )
+            for i, width in widths
+        ]
+
+    def of(self, matrix: View) -> View:
+        """Return these columns of ``matrix``, (rows, n), as (rows, copies, width)."""
+        (rows, _), (row, column) = matrix.extents, matrix.strides
+        strides = row, self.apart * column, column
+        return View(matrix.at((0, self.first)), (rows, self.copies, self.width), strides, matrix.dtype)
 
 
 @value
@@ -195,18 +230,24 @@ class RingProduct:
 
     def _run_at(self, at: RingPosition, product: BlockProduct, tl: TLContext) -> None:
         block = self.blocks[at.block]
-        place = block.ring.rings[at.group][at.position]
-        cubes = sorted(block.ring.cubes)
-        n = product.b.extents[2]
-        j, of_cube = part(n, len(cubes), cubes.index(place.cube))
-        first, count = part(of_cube, block.ring.parts, place.part)
-        widest = -(-n // len(cubes) // block.ring.parts) + 1
+        columns, widest = self._columns_of(at, product.b.extents[2])
         n_passes = max(1, -(-widest // self.sizes.pass_columns))
         for z in range(product.a.extents[0]):
-            for number in range(n_passes):
-                column, width = part(count, n_passes, number)
-                columns = tuple(blocks(width, self.sizes.columns, j + first + column))
-                RingProgram(self, at, block, product, z, columns, tl).run()
+            for pieces in columns.divide(n_passes, self.sizes.columns):
+                RingProgram(self, at, block, product, z, pieces, tl).run()
+
+    def _columns_of(self, at: RingPosition, n: int) -> tuple[Columns, int]:
+        """Return the columns of a PE, and the maximum number of columns of any PE."""
+        ring, n_blocks = self.blocks[at.block].ring, len(self.blocks)
+        place, cubes = ring.rings[at.group][at.position], sorted(ring.cubes)
+        number, units = cubes.index(place.cube), n_blocks * len(cubes) * ring.parts
+        if n_blocks > 1 and n % units == 0:
+            width = n // units
+            first = (number * ring.parts + place.part) * width
+            return Columns(first, width, n_blocks, n // n_blocks), n_blocks * width
+        j, of_cube = part(n, len(cubes), number)
+        first, count = part(of_cube, ring.parts, place.part)
+        return Columns(j + first, count), -(-n // len(cubes) // ring.parts) + 1
 
 
 @value
@@ -233,7 +274,7 @@ class RingProgram:
     block: RingBlock
     product: BlockProduct
     z: int
-    columns: tuple[Span, ...]
+    columns: tuple[Columns, ...]
     tl: TLContext
     panels: dict[tuple[int, int], Handle] = field(default_factory=dict)
     sums: dict[tuple[int, int], Handle] = field(default_factory=dict)
@@ -310,8 +351,9 @@ class RingProgram:
             if len(self.positions) > 1:
                 half = half + self.partners.pop((row, column))
             first, count = wave.row_blocks[row]
-            epilogue = self.product.epilogue.tile((self.z, first, span[0]), (count, span[1]))
-            self.results.append((epilogue.out, tl.cast(epilogue.finish(half, tl), epilogue.out.dtype)))
+            epilogue = self._epilogue_of((first, count), span)
+            result = epilogue.finish(tl.reshape(half, epilogue.out.extents), tl)
+            self.results.append((epilogue.out, tl.cast(result, epilogue.out.dtype)))
 
     def _receive_sums(self, wave: Wave) -> None:
         """Receive the half sums that the other group will send in a wave, into scratch, which frees their slots."""
@@ -322,8 +364,8 @@ class RingProgram:
         self.own_rows = frozenset(orders[0][:middle] if self.at.group else orders[0][middle:])
         for row in orders[1 - self.at.group]:
             if row in self.own_rows:
-                for column, (_, width) in enumerate(self.columns):
-                    shape = wave.row_blocks[row][1], width
+                for column, span in enumerate(self.columns):
+                    shape = wave.row_blocks[row][1], span.count
                     self.partners[row, column] = tl.copy(
                         tl.recv_async(f"{self.queues.half_sum}_in", shape, self.sum_dtype)
                     )
@@ -354,7 +396,20 @@ class RingProgram:
     def _load_panel(self, number: int) -> None:
         """Load a part of B, unless it has been loaded."""
         k, depth = self.block.depths[self.at.group][number]
-        for column, (j, width) in enumerate(self.columns):
+        matrix = self.product.b.tile((self.z, k, 0), (depth, self.product.b.extents[2]))
+        for column, span in enumerate(self.columns):
             if (number, column) not in self.panels:
-                view = self.product.b.tile((self.z, k, j), (depth, width))
-                self.panels[number, column] = (view.transposed if self.by_columns[1] else view).load(self.tl)
+                view = span.of(matrix)
+                if self.by_columns[1]:
+                    (_, copies, width), (row, apart, step) = view.extents, view.strides
+                    view = View(view.address, (copies, width, depth), (apart, step, row), view.dtype)
+                shape = (span.count, depth) if self.by_columns[1] else (depth, span.count)
+                self.panels[number, column] = self.tl.reshape(view.load(self.tl), shape)
+
+    def _epilogue_of(self, rows: Span, columns: Columns) -> GemvEpilogue:
+        """Return the last steps of a part of the result, (rows, copies, width)."""
+        (first, count), epilogue = rows, self.product.epilogue
+        n = epilogue.out.extents[2]
+        placed = epilogue.tile((self.z, first, 0), (count, n))
+        addend = None if placed.addend is None else columns.of(placed.addend)
+        return replace(placed, out=columns.of(placed.out), addend=addend)
