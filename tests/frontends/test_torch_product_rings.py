@@ -119,7 +119,7 @@ def test_no_random_shape_deadlocks(seed, topology):
 
 
 def test_rows_of_several_waves_and_columns_of_several_passes():
-    """As in a scratch that has room for few half sums, and for a part of B."""
+    """Scratch then has room for few half sums and for a part of B."""
     a, b = whole_numbers(1, 1, 200, 200), whole_numbers(2, 1, 150, 200)
     with machine("torch.cubes=2", "torch.pes=4", topology=MESH[2]) as context:
         rates, item = ring_machine(context, dtype_of(a)), dtype_of(a)

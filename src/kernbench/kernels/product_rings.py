@@ -13,7 +13,7 @@ group that is finished first sends its half sum to the other, which adds both an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 
 from kernbench.common.dtypes import F32, I32, DType
@@ -218,17 +218,24 @@ class RingProduct:
     product: BlockProduct
     blocks: tuple[RingBlock, ...]
     sizes: RingSizes
+    positions: Mapping[tuple[int, int], RingPosition] = field(hash=False, repr=False)
+
+    @staticmethod
+    def of(product: BlockProduct, ring_blocks: Sequence[RingBlock], sizes: RingSizes) -> RingProduct:
+        """Return a product on the rings of ``ring_blocks``. ``positions`` has the position of each (cube, PE)."""
+        positions = {
+            (place.cube, place.pe): RingPosition(number, group, position)
+            for number, block in enumerate(ring_blocks)
+            for group, places in enumerate(block.ring.rings)
+            for position, place in enumerate(places)
+        }
+        return RingProduct(product, tuple(ring_blocks), sizes, positions)
 
     def run(self, out: int, a: int, b: int, *addend: int, tl: TLContext) -> None:
         """Compute this program's part. The arguments are addresses."""
-        placed = self.product.on(out, a, b, addend)
-        for number, block in enumerate(self.blocks):
-            for group, places in enumerate(block.ring.rings):
-                for position, place in enumerate(places):
-                    if (place.cube, place.pe) == (tl.program_id(1), tl.program_id(0)):
-                        self._run_at(RingPosition(number, group, position), placed, tl)
-
-    def _run_at(self, at: RingPosition, product: BlockProduct, tl: TLContext) -> None:
+        product, at = self.product.on(out, a, b, addend), self.positions.get((tl.program_id(1), tl.program_id(0)))
+        if at is None:
+            return
         block = self.blocks[at.block]
         columns, widest = self._columns_of(at, product.b.extents[2])
         n_passes = max(1, -(-widest // self.sizes.pass_columns))

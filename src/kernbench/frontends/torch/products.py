@@ -13,7 +13,7 @@ from kernbench.common.errors import InputError
 from kernbench.frontends.placed import pes_for
 from kernbench.frontends.torch.launches import dtype_of, launch, launch_on, view_of
 from kernbench.frontends.torch.modules import program_place
-from kernbench.frontends.torch.rings import ring_machine, ring_product
+from kernbench.frontends.torch.rings import ring_machine, ring_product, rings_of
 from kernbench.frontends.torch.storage import Lowering, current
 from kernbench.frontends.torch.tensor import AhbmTensor, known_elements, new, sip_of
 from kernbench.kernels.gemm_grid import BlockProduct, GroupedProduct, SharedProduct
@@ -46,14 +46,15 @@ def multiply(
             f"{program_place()}: {name} of {tuple(a.shape)} {a.dtype} and {tuple(b.shape)} {b.dtype}: factors need one "
             f"type, and the first needs as many columns as the second has rows"
         )
-    (batch, m, k), n, pe = a.shape, b.shape[2], current().topology.pe
+    context = current()
+    (batch, m, k), n, pe = a.shape, b.shape[2], context.topology.pe
     if not (batch and m and n):
         return out
     if not k:
         return out.zero_() if addend is None else out.copy_(addend)
     a, b = _without_zero_strides(a), _without_zero_strides(b)
     epilogue = GemvEpilogue(view_of(out), None if addend is None else view_of(addend), scale, activation)
-    has_few_rows = is_few_rows(pe.gemm.tile_m, pe.tcm.scratch_bytes, m, k, a.element_size())
+    has_few_rows = is_few_rows(pe.gemm.tile_m, rings_of(context).free_bytes, m, k, a.element_size())
     if batch == 1 and has_few_rows and b.is_floating_point() and n > 1:
         _multiply_few_rows(name, a.contiguous(), b, out, addend, epilogue)
     elif dtype_of(a).name not in pe.gemm.macs_per_ns:
@@ -71,7 +72,7 @@ def _multiply_few_rows(
     context, sip = current(), sip_of(out)
     pes, pe = pes_for(context, sip, b.numel() * item), context.topology.pe
     cubes, pes_of_cube = pes[-1][1] + 1, pes[-1][2] + 1
-    layout, scratch = view_of(b), pe.tcm.scratch_bytes
+    layout, scratch = view_of(b), rings_of(context).free_bytes
     addends = () if addend is None else (addend,)
     product = Gemv(m, layout, epilogue, pe.gemm.tile_n, panel_columns(scratch, pes_of_cube, m, item))
     if layout.strides[1] > layout.strides[2] and is_split_k_faster(cubes, m, k, n, item):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from kernbench.ccl.config import QueueSettings, SlotSize
 from kernbench.ccl.topologies import QueueEdge
-from kernbench.common.dtypes import F16, DType
+from kernbench.common.dtypes import DType
+from kernbench.common.dtypes import dtype as element_type
 from kernbench.frontends.placed import whole_grid
 from kernbench.kernels.gemm_grid import BlockProduct
 from kernbench.kernels.product_rings import RingProduct, RingQueues, plan_block
@@ -20,9 +21,14 @@ def ring_machine(context: AnyContext, item: DType) -> RingMachine:
     return RingMachine.of(context.topology, item, cubes, pes)
 
 
+def rings_of(context: AnyContext) -> RingMachine:
+    """Return the rates for some dtype, where only the queues of the rings matter: these are the same for all dtypes."""
+    return ring_machine(context, element_type(next(iter(context.topology.pe.gemm.macs_per_ns))))
+
+
 def install_rings(context: AnyContext, sip: int) -> None:
     """Install the queues of all rings of a SIP, once, when its first tensor is created."""
-    machine = ring_machine(context, F16)
+    machine = rings_of(context)
     edges: list[QueueEdge] = []
     slots: dict[str, SlotSize] = {}
     for n_blocks in machine.block_counts:
@@ -56,4 +62,4 @@ def ring_product(machine: RingMachine, choice: RingChoice, product: BlockProduct
         plan_block(ring, part(m, len(rings), number), k, m / machine.cubes, choice.sizes, machine.tile[1])
         for number, ring in enumerate(rings)
     ]
-    return RingProduct(product, tuple(planned), choice.sizes)
+    return RingProduct.of(product, planned, choice.sizes)
