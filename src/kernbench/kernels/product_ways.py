@@ -47,6 +47,6 @@ def choose_way(
     used_cubes = way.used_cubes(pes)
     if batch == 1 and used_cubes > 1:
         ns, cubes = choose_cubes(rates, used_cubes, pes, m, k, n, item.itemsize, b_by_rows)
-        way = ProductWay(ns, grid, cubes)
+        way = ProductWay(ns if cubes is None else ns + machine.staging_ns, grid, cubes)
     rings = choose_rings(machine, batch, m, k, n, item, b_by_rows) if has_rings else None
     return way if rings is None or way.ns <= rings.ns else ProductWay(rings.ns, grid, rings=rings)

@@ -31,9 +31,10 @@ _SHARE_OF_TCM = 8
 class RingMachine:
     """The rates that decide on rings, for factors of one dtype.
 
-    ``hop_ns``: time of a message from a PE to the next without its bytes; ``bytes_per_ns``: rate of its bytes.
-    ``memory_bytes_per_ns``: rate at which a PE reads memory. ``far_bytes_per_ns``: rate at which a cube
-    reads the memories of other cubes. ``dot_ns``: time of a dot beside its tiles: the first ones are fetched.
+    ``hop_ns``: time of a message from a PE to the next without its bytes; every other message leaves its corner.
+    ``bytes_per_ns``: rate of its bytes. ``memory_bytes_per_ns``: rate at which a PE reads memory.
+    ``far_bytes_per_ns``: rate at which a cube reads the memories of other cubes. ``dot_ns``: time of a dot beside its
+    tiles, the first of which are fetched.
     """
 
     mesh: Grid
@@ -65,7 +66,7 @@ class RingMachine:
             2 * spec.pe.components.pe_ipcq.attrs.overhead_ns
             + spec.pe.dma.setup_ns
             + 2 * parts.xbar.attrs.overhead_ns
-            + (noc.w + noc.h) * parts.noc_router.attrs.overhead_ns
+            + (noc.w + noc.h) * (parts.noc_router.attrs.overhead_ns + spec.transport.packet_bytes / rate / 2)
             + 2 * parts.ucie.attrs.overhead_ns
         )
         return RingMachine(
@@ -113,6 +114,11 @@ class RingMachine:
         room = self.scratch_bytes // _SHARE_OF_TCM // _ring_bytes(self.slot_bytes)
         counts = block_counts(self.mesh, self.cubes)
         return [count for count in counts if self.cubes // count * self.parts > 2][:room]
+
+    @property
+    def staging_ns(self) -> float:
+        """Return the time to stage operands without their bytes: a read, a write, a barrier, and the next read."""
+        return 8 * self.hop_ns + 4 * self.access_ns
 
     @property
     def groups(self) -> int:
@@ -226,7 +232,10 @@ def _predict_ns(
     local_ns = k_of_group * row_bytes / machine.memory_bytes_per_ns
     far_part = 1 - 1 / machine.cubes if b_by_rows else 1 - 1 / n_blocks
     far_ns = far_part * k * row_bytes * machine.parts / machine.far_bytes_per_ns
-    flow_ns = max(pieces * max(dot_ns, send_ns), round_ns, local_ns)
+    # Of few pieces, each arrives long after the one before it, and half of the shorter time is not hidden.
+    work_ns = pieces * max(dot_ns, send_ns)
+    exposed_ns = min(work_ns, round_ns) / 2 * length / (length + pieces)
+    flow_ns = max(work_ns, round_ns, local_ns) + exposed_ns
     begin_ns = 2 * machine.access_ns + send_ns + depth * width * item.itemsize / machine.memory_bytes_per_ns
     end_ns = dot_ns + machine.hop_ns + sizes.rows * width * 4 / machine.bytes_per_ns + 2 * machine.access_ns
     return begin_ns + passes * (flow_ns + far_ns) + end_ns
