@@ -9,7 +9,7 @@ from compiled import compiled
 from kernbench.common.dtypes import F32
 from kernbench.engine.engine import GraphEngine
 from kernbench.kernels.gemv import Gemv, GemvEpilogue
-from kernbench.kernels.tiling import gathered_copies
+from kernbench.kernels.tiling import column_panels, gathered_copies, panel_rows, piece_rows
 from kernbench.kernels.view import View
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
@@ -43,3 +43,14 @@ def test_shards_of_columns(torch, k, max_columns):
     tensors = torch.tensor(a, dp=ROWS), torch.tensor(b, dp=COLUMNS), torch.tensor(bias)
     torch.launch("gemv", product.run, out, buffer, *tensors)
     np.testing.assert_array_equal(out.numpy(), np.maximum(0.5 * (a @ b) + bias, 0))
+
+
+@pytest.mark.parametrize("k", [64, 130, 1000, 2048, 4096, 4160, 14336])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_panels_of_columns_cover_all_rows_by_pieces(k: int, is_last: bool) -> None:
+    depth = panel_rows(k, 32, 2)
+    piece = piece_rows(k, depth)
+    panels = list(column_panels(k, depth, piece, is_last=is_last))
+    assert [first for first, _ in panels] == [sum(rows for _, rows in panels[:i]) for i in range(len(panels))]
+    assert sum(rows for _, rows in panels) == k
+    assert all(rows <= depth and (rows % piece == 0 or rows == k % piece) for _, rows in panels)
