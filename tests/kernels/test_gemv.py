@@ -9,7 +9,7 @@ from compiled import compiled
 from kernbench.common.dtypes import F32
 from kernbench.engine.engine import GraphEngine
 from kernbench.kernels.gemv import Gemv, GemvEpilogue
-from kernbench.kernels.tiling import column_panels, gathered_copies, panel_rows, piece_rows
+from kernbench.kernels.tiling import column_panels, panel_rows, piece_rows
 from kernbench.kernels.view import View
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
@@ -36,7 +36,7 @@ def test_shards_of_columns(torch, k, max_columns):
     cubes = torch.topology.cubes_per_sip
     out, buffer = (
         torch.zeros(m, n, dp=ROWS),
-        torch.zeros(cubes * gathered_copies(torch.topology.pes_per_cube) * m * k, dp=ROWS),
+        torch.zeros(cubes * m * k, dp=ROWS),
     )
     epilogue = GemvEpilogue(View.row_major(0, (1, m, n), F32), View(0, (1, m, n), (0, 0, 1), F32), 0.5, "relu")
     product = Gemv(m, View.row_major(0, (1, k, n), F32), epilogue, 32, max_columns, is_sharded=True)

@@ -6,7 +6,7 @@ end with a `GemvEpilogue`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import accumulate, groupby
@@ -15,8 +15,15 @@ from typing import TypeAlias
 
 from kernbench.common.dtypes import F32, Shape
 from kernbench.common.values import value
-from kernbench.kernels.shares import blocks, part, share
-from kernbench.kernels.tiling import column_panels, gathered_copies, panel_rows, piece_rows, shard_panel_rows
+from kernbench.kernels.shares import all_gather, blocks, part, share
+from kernbench.kernels.tiling import (
+    PREFETCHED_PANELS,
+    column_panels,
+    gathered_copies,
+    panel_rows,
+    piece_rows,
+    shard_panel_rows,
+)
 from kernbench.kernels.view import View
 from kernbench.triton_emu.composites import EpilogueCall
 from kernbench.triton_emu.handles import Handle
@@ -106,8 +113,9 @@ class Gemv:
     - ``is_sharded``: the columns of each program of `run` are a row-major matrix in its PE's memory. These matrices
       follow each other in the order of the programs.
 
-    ``a_grid``: cubes, and PEs of each, whose memories serve A to all cubes; their PEs prefetch nothing beside that.
-    All other PEs prefetch B for as long as the cubes gather A: ``prefetched_bytes``.
+    ``a_grid``, ``prefetched``: of shards, the cubes, and PEs of each, whose memories serve A to all cubes. These PEs
+    prefetch nothing beside that, and all other PEs ``prefetched`` panels. Without shards, all PEs prefetch panels of
+    ``prefetched_bytes``.
     ``tile_n``: columns of a tile of the matrix unit. ``max_columns``: number of columns that fit in scratch, for a B
     with contiguous rows. ``is_by_pieces``: B arrives more slowly than it is multiplied, so that the last panels of
     weights are small.
@@ -120,22 +128,30 @@ class Gemv:
     max_columns: int
     is_sharded: bool = False
     a_grid: tuple[int, int] = (0, 0)
+    prefetched: int = PREFETCHED_PANELS
     prefetched_bytes: int = 0
     is_by_pieces: bool = False
 
     def run(self, out: int, buffer: int, a: int, b: int, *addend: int, tl: TLContext) -> None:
         """Compute this program's columns. The arguments are addresses.
 
-        ``buffer`` has room for the `gathered_copies` of A of each cube, stored in the memory of that cube.
+        ``buffer`` has room for the copies of A of each cube, stored in the memory of that cube: `gathered_copies`, or a
+        single one for shards.
         """
         columns = share(self.b.extents[2], tl)
         b_view = self._shard(b, columns) if self.is_sharded else self.b.on(b)
         panels = self._panels((0, self.b.extents[1]), columns, tl)
-        serves_a = tl.program_id(1) < self.a_grid[0] and tl.program_id(0) < self.a_grid[1]
         prefetched = list[Handle]()
+        if self.is_sharded:
+            serves_a = tl.program_id(1) < self.a_grid[0] and tl.program_id(0) < self.a_grid[1]
+            prefetched += [self._load(b_view, panel, tl) for panel in panels[: 0 if serves_a else self.prefetched]]
         if tl.num_programs(1) > 1:
-            early = () if serves_a else self._prefetched(panels)
-            a = self._all_gather(a, buffer, lambda: prefetched.extend(self._load(b_view, p, tl) for p in early), tl)
+            if self.is_sharded:
+                a = self._all_gather(a, buffer, tl)
+            else:
+                piece = self._ask_for_piece(a, tl)
+                prefetched += [self._load(b_view, panel, tl) for panel in self._early(panels)]
+                a = self._exchange(piece, buffer, tl)
         pieces = self._load_rows(a, panels, tl)
         if self.is_sharded and pieces:  # panels behind A would fill the queues of the memories that A comes from
             tl.wait(next(reversed(pieces.values())))
@@ -235,30 +251,47 @@ class Gemv:
         _, row, column = self.b.strides
         return row < column
 
-    def _prefetched(self, panels: Sequence[WeightPanel]) -> Sequence[WeightPanel]:
+    def _early(self, panels: Sequence[WeightPanel]) -> Sequence[WeightPanel]:
         """Return the first panels, up to ``prefetched_bytes`` and at least one."""
         ends = accumulate(panel.parts * panel.depth * panel.columns * self.b.dtype.itemsize for panel in panels)
         return panels[: 1 + sum(end < self.prefetched_bytes for end in ends)]
 
-    def _all_gather(self, a: int, buffer: int, prefetch: Callable[[], None], tl: TLContext) -> int:
-        """Copy A to this cube's memory, each PE a piece, and return the address of the copy that this PE reads.
-
-        A memory serves the accesses of its own PE in order. The copies are such that no PE writes or reads a copy in
-        its own memory, behind the panels that it has prefetched. ``prefetch`` is called when the PE has asked for its
-        piece.
-        """
-        size, pe, pes, cube = self.m * self.b.extents[1], tl.program_id(0), tl.num_programs(0), tl.program_id(1)
-        copies, half = gathered_copies(pes), pes // 2
-        number = pe if copies == 1 else 2 * ((pe + 1) % half) + pe // half
-        first, count = part(size, pes, number)
+    def _all_gather(self, a: int, buffer: int, tl: TLContext) -> int:
+        """Copy A to this cube's memory, and return the address of the copy."""
+        size = self.m * self.b.extents[1]
         source = View.row_major(a, (1, size), self.b.dtype)
-        gathered = View.row_major(buffer, (tl.num_programs(1), copies, size), self.b.dtype)
-        piece = source.tile((0, first), (1, count)).load(tl) if count else None
-        prefetch()
-        for copy in range(copies if piece is not None else 0):
-            gathered.tile((cube, copy, first), (1, count)).store(piece, tl)
+        copies = View.row_major(buffer, (tl.num_programs(1), size), self.b.dtype)
+        return all_gather([source], [copies], tl)[0].address
+
+    def _own_piece(self, tl: TLContext) -> tuple[int, int]:
+        """Return the first element and the size of the piece of A that this PE copies to its cube.
+
+        A memory serves the accesses of its own PE in order. The piece of a PE is such that the PE neither writes nor
+        reads it in its own memory, behind the panels that it has prefetched.
+        """
+        pe, pes = tl.program_id(0), tl.num_programs(0)
+        half = pes // 2
+        number = pe if gathered_copies(pes) == 1 else 2 * ((pe + 1) % half) + pe // half
+        return part(self.m * self.b.extents[1], pes, number)
+
+    def _ask_for_piece(self, a: int, tl: TLContext) -> Handle | None:
+        """Load this PE's piece of A. Return None for a piece without elements."""
+        first, count = self._own_piece(tl)
+        return View(a + first * self.b.dtype.itemsize, (count,), (1,), self.b.dtype).load(tl) if count else None
+
+    def _exchange(self, piece: Handle | None, buffer: int, tl: TLContext) -> int:
+        """Write this PE's piece to all copies of its cube, and return the address of the copy that the PE reads.
+
+        Panels stay in flight: the PEs of the cube only wait for each other's writes.
+        """
+        (first, count), copies = self._own_piece(tl), gathered_copies(tl.num_programs(0))
+        shape = (tl.num_programs(1), copies, self.m * self.b.extents[1])
+        gathered, cube = View.row_major(buffer, shape, self.b.dtype), tl.program_id(1)
+        if piece is not None:
+            for copy in range(copies):
+                gathered.tile((cube, copy, first), (count,)).store(piece, tl)
         tl.barrier(writes_only=True)
-        return gathered.at((cube, 0 if copies == 1 else 1 - pe // half))
+        return gathered.at((cube, 0 if copies == 1 else 1 - tl.program_id(0) // (tl.num_programs(0) // 2)))
 
     def _load(self, b: View, panel: WeightPanel, tl: TLContext) -> Handle:
         tile = b.tile((0, panel.row, panel.column), (panel.depth, panel.columns))

@@ -132,6 +132,8 @@ def gradient_block(keys: int, heads: int, pes: int) -> int:
 
 # --- products of few rows
 
+PREFETCHED_PANELS = 2
+"""Panels of a shard that a PE prefetches while the PEs of its cube all-gather A: one to multiply first, one behind."""
 _PANEL_BYTES = 128 << 10
 """Bytes of a panel of B: its transfer takes far longer than its command, and several panels fit in scratch."""
 _PANEL_ROWS = 64
@@ -162,6 +164,18 @@ def shard_panel_rows(k: int, columns: int, itemsize: int) -> int:
     """
     sixteenth = -(-k // (16 * _PANEL_ROWS)) * _PANEL_ROWS
     return min(sixteenth, panel_rows(k, columns, itemsize))
+
+
+def gathering_panels(
+    cubes: int, a_bytes: int, memories: int, shard: tuple[int, int], itemsize: int, scratch_bytes: int
+) -> int:
+    """Return the number of panels that a memory serves while each memory that stores A serves its part to all cubes.
+
+    ``memories``: the number of memories that store A. ``shard``: rows and columns of B that a PE reads. The panels take
+    at most a quarter of scratch.
+    """
+    panel_bytes = shard_panel_rows(*shard, itemsize) * shard[1] * itemsize
+    return min(-(-cubes * a_bytes // (memories * panel_bytes)), scratch_bytes // 4 // panel_bytes)
 
 
 def prefetched_bytes(rates: PeRates, cubes: int, memories: int, a_bytes: int, scratch_bytes: int) -> int:

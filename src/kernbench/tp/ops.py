@@ -21,7 +21,7 @@ from kernbench.kernels.gemv import Gemv, GemvEpilogue
 from kernbench.kernels.linear import add_bias as add_bias_kernel
 from kernbench.kernels.linear import linear as linear_kernel
 from kernbench.kernels.norms import layernorm as layernorm_kernel
-from kernbench.kernels.tiling import PeRates, gathered_copies, is_few_rows, panel_columns, prefetched_bytes
+from kernbench.kernels.tiling import PREFETCHED_PANELS, gathering_panels, is_few_rows, panel_columns
 from kernbench.kernels.view import View
 from kernbench.messages.requests import KernelRef
 from kernbench.policy.placement.dp import DPPolicy
@@ -207,17 +207,18 @@ def suits_gemv(m: int, weight: Tensor, torch: AnyContext) -> bool:
 
 
 def gather_buffer(m: int, weight: Tensor, torch: AnyContext) -> Tensor:
-    """Return the memory in which each cube gathers ``m`` rows of x, as `Gemv.run` needs it."""
+    """Return the memory in which each cube gathers ``m`` rows of x."""
     grid = PeGrid.of(weight)
-    size = grid.cubes * gathered_copies(grid.pes) * m * weight.shape[0]
+    size = grid.cubes * m * weight.shape[0]
     return torch.workspace(size, dtype=weight.dtype, dp=grid.rows(size))
 
 
 def _launch_gemv(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, torch: AnyContext, name: str) -> None:
     (m, k), n, item = matrix_size(x), weight.shape[1], weight.dtype
     pe, grid, x_grid = torch.topology.pe, PeGrid.of(weight), PeGrid.of(x)
+    shard = k, -(-n // (grid.cubes * grid.pes))
     scratch, memories = pe.tcm.scratch_bytes, x_grid.cubes * x_grid.pes
-    rates = PeRates.of(torch.topology, item)
+    behind = gathering_panels(grid.cubes, m * k * item.itemsize, memories, shard, item.itemsize, scratch)
     addend = None if bias is None else View(0, (1, m, n), (0, 0, 1), item)
     product = Gemv(
         m,
@@ -226,8 +227,8 @@ def _launch_gemv(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, torc
         pe.gemm.tile_n,
         panel_columns(scratch, grid.pes, m, item.itemsize),
         is_sharded=True,
-        a_grid=(x_grid.cubes, x_grid.pes) if memories < grid.pes else (0, 0),
-        prefetched_bytes=prefetched_bytes(rates, grid.cubes, memories, m * k * item.itemsize, scratch),
+        a_grid=(x_grid.cubes, x_grid.pes) if behind > PREFETCHED_PANELS else (0, 0),
+        prefetched=max(PREFETCHED_PANELS, behind),
     )
     buffer = gather_buffer(m, weight, torch)
     tensors = (y, buffer, x, weight, *(() if bias is None else (bias,)))
