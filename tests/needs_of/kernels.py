@@ -82,8 +82,8 @@ class Kernels:
                     each = [last(self._done(program, serial)) for serial in asked.under_way]
                     first = min(needs[0].at for needs in each)
                     after = after + relabelled(By.SPACE, [need for needs in each for need in needs if need.at == first])
-                case Meet():
-                    came = [*after, *self._all_done(program, commands)]
+                case Meet(drains=drains):
+                    came = [*after, *(self._all_done(program, commands) if drains else ())]
                     self.arrivals.setdefault((program.pe, program.launch), []).append(came)
                     after = [self._release_of(program, len(self.arrivals[program.pe, program.launch]) - 1)]
                 case Fence():

@@ -288,8 +288,9 @@ class MockPe:
 
     @property
     def at_barrier(self) -> bool:
-        """True if the kernel's commands are complete and it waits at a barrier."""
-        return isinstance(self._request, Meet) and not self._in_flight and not self._released
+        """True if the kernel waits at a barrier, and the commands that the barrier waits for are complete."""
+        request = self._request
+        return isinstance(request, Meet) and not (request.drains and self._in_flight) and not self._released
 
     def release(self) -> None:
         """Release the kernel from its barrier."""

@@ -21,10 +21,12 @@ from kernbench.kernels.gemv import Gemv, GemvEpilogue, PartialSums
 from kernbench.kernels.product_ways import choose_way
 from kernbench.kernels.tiling import (
     PeRates,
+    gathered_copies,
     is_few_rows,
     is_split_k_faster,
     panel_columns,
     partial_sum_columns,
+    prefetched_bytes,
 )
 
 
@@ -74,7 +76,16 @@ def _multiply_few_rows(
     cubes, pes_of_cube = pes[-1][1] + 1, pes[-1][2] + 1
     layout, scratch = view_of(b), rings_of(context).free_bytes
     addends = () if addend is None else (addend,)
-    product = Gemv(m, layout, epilogue, pe.gemm.tile_n, panel_columns(scratch, pes_of_cube, m, item))
+    rates, memories = PeRates.of(context.topology, dtype_of(a)), len(pes_for(context, sip, a.numel() * item))
+    product = Gemv(
+        m,
+        layout,
+        epilogue,
+        pe.gemm.tile_n,
+        panel_columns(scratch, pes_of_cube, m, item),
+        prefetched_bytes=prefetched_bytes(rates, cubes, memories, m * k * item, scratch),
+        is_by_pieces=rates.is_memory_bound(item),
+    )
     if layout.strides[1] > layout.strides[2] and is_split_k_faster(cubes, m, k, n, item):
         sums = new((cubes, m, n), torch.float32, sip)
         by_rows = replace(product, epilogue=GemvEpilogue(view_of(sums)))
@@ -82,7 +93,7 @@ def _multiply_few_rows(
         adding = PartialSums(cubes, m, n, epilogue, partial_sum_columns(scratch, cubes, m))
         launch_on(name, pes, adding.run, (out,), (sums, *addends))
         return
-    buffer = new((cubes * m * k,), a.dtype, sip)
+    buffer = new((cubes * gathered_copies(pes_of_cube) * m * k,), a.dtype, sip)
     launch_on(name, pes, product.run, (out, buffer), (a, b, *addends))
 
 
