@@ -254,7 +254,7 @@ class RingProduct:
             return Columns(first, width, n_blocks, n // n_blocks), n_blocks * width
         j, of_cube = part(n, len(cubes), number)
         first, count = part(of_cube, ring.parts, place.part)
-        return Columns(j + first, count), -(-n // len(cubes) // ring.parts) + 1
+        return Columns(j + first, count), -(-n // (len(cubes) * ring.parts))
 
 
 @value

@@ -33,8 +33,8 @@ class RingMachine:
 
     ``hop_ns``: time of a message from a PE to the next without its bytes; every other message leaves its corner.
     ``bytes_per_ns``: rate of its bytes. ``memory_bytes_per_ns``: rate at which a PE reads memory.
-    ``far_bytes_per_ns``: rate at which a cube reads the memories of other cubes. ``dot_ns``: time of a dot beside its
-    tiles, the first of which are fetched.
+    ``far_bytes_per_ns``: rate at which a cube reads the memories of other cubes. ``link_bytes_per_ns``: rate of a link
+    between cubes. ``dot_ns``: time of a dot beside its tiles, the first of which are fetched.
     """
 
     mesh: Grid
@@ -46,6 +46,7 @@ class RingMachine:
     bytes_per_ns: float
     memory_bytes_per_ns: float
     far_bytes_per_ns: float
+    link_bytes_per_ns: float
     dot_ns: float
     access_ns: float
     scratch_bytes: int
@@ -78,6 +79,7 @@ class RingMachine:
             hop_ns=hop_ns,
             bytes_per_ns=rate,
             memory_bytes_per_ns=min(links.pe_to_xbar.bw_gbs, spec.cube.slice_bw_gbs),
+            link_bytes_per_ns=spec.sip.links.cube_to_cube.bw_gbs,
             far_bytes_per_ns=PeRates.of(spec, item).link_bytes_per_ns,
             dot_ns=(tile_m + tile_n) * tile_k * item.itemsize / spec.pe.tcm.read_bw_gbs,
             access_ns=spec.cube.hbm_access_ns,
@@ -114,6 +116,15 @@ class RingMachine:
         room = self.scratch_bytes // _SHARE_OF_TCM // _ring_bytes(self.slot_bytes)
         counts = block_counts(self.mesh, self.cubes)
         return [count for count in counts if self.cubes // count * self.parts > 2][:room]
+
+    def crossing_part(self, n_blocks: int) -> float:
+        """Return the bytes over the busiest link between blocks, as a part of the bytes of B that a cube multiplies.
+
+        Each block reads equal parts of B from all blocks. The cut in the middle is crossed by most of them.
+        """
+        before = n_blocks // 2
+        links = self.mesh.w if self.cubes > self.mesh.w else 1
+        return self.cubes * before * (n_blocks - before) / (n_blocks * n_blocks * links)
 
     @property
     def staging_ns(self) -> float:
@@ -191,7 +202,7 @@ def _sizes(machine: RingMachine, n_blocks: int, depth: int, k: int, n: int, item
     groups, parts = machine.groups, machine.parts
     if k <= (groups - 1) * tile_k:
         return None
-    width = -(-n // (machine.cubes // n_blocks * parts)) + 1
+    width = _ceil(n, machine.cubes // n_blocks * parts)
     k_of_group = _ceil(_ceil(k, tile_k), groups) * tile_k
     most = machine.free_bytes // 2 // (k_of_group * item.itemsize)
     if most < min(tile_n, width):
@@ -230,11 +241,14 @@ def _predict_ns(
     # B arrives from memories of this cube, and of other cubes if a cube does not store its columns.
     row_bytes = max(width * item.itemsize, ROW_BYTES) if b_by_rows else width * item.itemsize
     local_ns = k_of_group * row_bytes / machine.memory_bytes_per_ns
-    far_part = 1 - 1 / machine.cubes if b_by_rows else 1 - 1 / n_blocks
-    far_ns = far_part * k * row_bytes * machine.parts / machine.far_bytes_per_ns
-    # Of few pieces, each arrives long after the one before it, and half of the shorter time is not hidden.
+    cube_bytes = k * row_bytes * machine.parts
+    if b_by_rows:
+        far_ns = (1 - 1 / machine.cubes) * cube_bytes / machine.far_bytes_per_ns
+    else:
+        far_ns = machine.crossing_part(n_blocks) * cube_bytes / machine.link_bytes_per_ns
+    # Of few pieces, each arrives long after the one before it. Work waits for it, unless the round takes longer anyway.
     work_ns = pieces * max(dot_ns, send_ns)
-    exposed_ns = min(work_ns, round_ns) / 2 * length / (length + pieces)
+    exposed_ns = round_ns / 2 * length / (length + pieces) if round_ns < work_ns else 0.0
     flow_ns = max(work_ns, round_ns, local_ns) + exposed_ns
     begin_ns = 2 * machine.access_ns + send_ns + depth * width * item.itemsize / machine.memory_bytes_per_ns
     end_ns = dot_ns + machine.hop_ns + sizes.rows * width * 4 / machine.bytes_per_ns + 2 * machine.access_ns
