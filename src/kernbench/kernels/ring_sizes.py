@@ -17,8 +17,8 @@ RING_SLOTS = 8
 """Slots of a queue of a ring: as many pieces as are under way in a round trip, and as many that begin there."""
 SUM_SLOTS = 2
 """Slots of a queue of half sums: they are copied when they arrive, and one more arrives meanwhile."""
-_SUM_PIECES = 2
-"""Bytes of a half sum's slot, in slots of pieces: a row block has as many columns as amortise a message."""
+_TRANSFER_HOPS = 2
+"""Minimum time of the bytes of a full slot, in times of its message without bytes."""
 _ABOUT_AS_LONG = 1 + 1 / 32
 """Ratio of times that a prediction does not tell apart."""
 _MOST_INTERLEAVED = 4
@@ -90,20 +90,15 @@ class RingMachine:
     def slot_bytes(self) -> int:
         """Return the bytes of a piece's slot; 0 if scratch has no room for rings.
 
-        Its transfer takes at least as long as the message without its bytes. It has full tiles of 2-byte elements.
+        Its bytes take at least `_TRANSFER_HOPS` times as long as the message without them. It has full tiles of 2-byte elements.
         """
         tile_m, tile_k, _ = self.tile
         least = nbytes = tile_m * tile_k * 2
-        while nbytes < self.hop_ns * self.bytes_per_ns:
+        while nbytes < _TRANSFER_HOPS * self.hop_ns * self.bytes_per_ns:
             nbytes *= 2
         while nbytes > least and _ring_bytes(nbytes) > self.scratch_bytes // _SHARE_OF_TCM:
             nbytes //= 2
         return nbytes if _ring_bytes(nbytes) <= self.scratch_bytes // _SHARE_OF_TCM else 0
-
-    @property
-    def sum_bytes(self) -> int:
-        """Return the bytes of a slot of half sums."""
-        return _SUM_PIECES * self.slot_bytes
 
     @property
     def block_counts(self) -> list[int]:
@@ -153,7 +148,7 @@ def _ceil(n: int, size: int) -> int:
 
 def _ring_bytes(slot_bytes: int) -> int:
     """Return the bytes of the queues of a PE on one ring."""
-    return slot_bytes * (RING_SLOTS + SUM_SLOTS * _SUM_PIECES)
+    return slot_bytes * (RING_SLOTS + SUM_SLOTS)
 
 
 @value
@@ -208,7 +203,7 @@ def _sizes(machine: RingMachine, n_blocks: int, depth: int, k: int, n: int, item
     if most < min(tile_n, width):
         return None
     pass_columns = min(width, most if most < tile_n else most // tile_n * tile_n)
-    columns = max(1, machine.sum_bytes // (tile_m * 4 * tile_n)) * tile_n
+    columns = max(1, machine.slot_bytes // (tile_m * 4 * tile_n)) * tile_n
     wave_bytes = pass_columns * (4 + item.itemsize) / 2
     wave_rows = max(tile_m, int(machine.free_bytes / 4 / wave_bytes))
     panel_ns = depth * pass_columns * item.itemsize / machine.memory_bytes_per_ns
@@ -248,7 +243,7 @@ def _predict_ns(
         far_ns = machine.crossing_part(n_blocks) * cube_bytes / machine.link_bytes_per_ns
     # Of few pieces, each arrives long after the one before it. Work waits for it, unless the round takes longer anyway.
     work_ns = pieces * max(dot_ns, send_ns)
-    exposed_ns = round_ns / 2 * length / (length + pieces) if round_ns < work_ns else 0.0
+    exposed_ns = round_ns / 4 * length / (length + pieces) if round_ns < work_ns else 0.0
     flow_ns = max(work_ns, round_ns, local_ns) + exposed_ns
     begin_ns = 2 * machine.access_ns + send_ns + depth * width * item.itemsize / machine.memory_bytes_per_ns
     end_ns = dot_ns + machine.hop_ns + sizes.rows * width * 4 / machine.bytes_per_ns + 2 * machine.access_ns

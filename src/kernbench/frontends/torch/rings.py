@@ -34,7 +34,7 @@ def install_rings(context: AnyContext, sip: int) -> None:
     for n_blocks in machine.block_counts:
         queues = RingQueues(n_blocks)
         out, half_sum = f"{queues.piece}_out", f"{queues.half_sum}_out"
-        slots |= {out: SlotSize(RING_SLOTS, machine.slot_bytes), half_sum: SlotSize(SUM_SLOTS, machine.sum_bytes)}
+        slots |= {out: SlotSize(RING_SLOTS, machine.slot_bytes), half_sum: SlotSize(SUM_SLOTS, machine.slot_bytes)}
         for block in plan_rings(machine.mesh, machine.form, machine.cubes, n_blocks):
             edges += _edges_of(block, sip, out, half_sum)
     if edges:
