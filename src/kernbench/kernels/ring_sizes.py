@@ -90,7 +90,8 @@ class RingMachine:
     def slot_bytes(self) -> int:
         """Return the bytes of a piece's slot; 0 if scratch has no room for rings.
 
-        Its bytes take at least `_TRANSFER_HOPS` times as long as the message without them. It has full tiles of 2-byte elements.
+        Its bytes take at least `_TRANSFER_HOPS` times as long as the message without them. It has full tiles of 2-byte
+        elements.
         """
         tile_m, tile_k, _ = self.tile
         least = nbytes = tile_m * tile_k * 2
@@ -185,7 +186,7 @@ def list_choices(
         while tile_m * depth * item.itemsize <= machine.slot_bytes:
             sizes = _sizes(machine, n_blocks, depth, k, n, item)
             if sizes is not None and m >= n_blocks:
-                ns = batch * _predict_ns(machine, n_blocks, sizes, (m, k, n), item, b_by_rows)
+                ns = _predict_ns(machine, n_blocks, sizes, (batch, m, k, n), item, b_by_rows)
                 choices.append(RingChoice(ns, n_blocks, sizes))
             depth *= 2
     return choices
@@ -216,12 +217,12 @@ def _predict_ns(
     machine: RingMachine,
     n_blocks: int,
     sizes: RingSizes,
-    shape: tuple[int, int, int],
+    shape: tuple[int, int, int, int],
     item: DType,
     b_by_rows: bool,
 ) -> float:
     """Return the predicted time: a first piece and panel, all pieces or B, and the last half sum and result."""
-    (m, k, n), (tile_m, tile_k, tile_n) = shape, machine.tile
+    (batch, m, k, n), (tile_m, tile_k, tile_n) = shape, machine.tile
     length = machine.cubes // n_blocks * machine.parts
     width = _ceil(n, length)
     passes = _ceil(width, sizes.pass_columns)
@@ -237,8 +238,8 @@ def _predict_ns(
     row_bytes = max(width * item.itemsize, ROW_BYTES) if b_by_rows else width * item.itemsize
     local_ns = k_of_group * row_bytes / machine.memory_bytes_per_ns
     cube_bytes = k * row_bytes * machine.parts
-    if b_by_rows:
-        far_ns = (1 - 1 / machine.cubes) * cube_bytes / machine.far_bytes_per_ns
+    if b_by_rows or batch > 1:  # a matrix of a batch is stored by its part of the cubes alone
+        far_ns = (1 - 1 / machine.cubes) * cube_bytes * min(batch, machine.cubes) / machine.far_bytes_per_ns
     else:
         far_ns = machine.crossing_part(n_blocks) * cube_bytes / machine.link_bytes_per_ns
     # Of few pieces, each arrives long after the one before it. Work waits for it, unless the round takes longer anyway.
@@ -247,4 +248,4 @@ def _predict_ns(
     flow_ns = max(work_ns, round_ns, local_ns) + exposed_ns
     begin_ns = 2 * machine.access_ns + send_ns + depth * width * item.itemsize / machine.memory_bytes_per_ns
     end_ns = dot_ns + machine.hop_ns + sizes.rows * width * 4 / machine.bytes_per_ns + 2 * machine.access_ns
-    return begin_ns + passes * (flow_ns + far_ns) + end_ns
+    return batch * (begin_ns + passes * (flow_ns + far_ns) + end_ns)
