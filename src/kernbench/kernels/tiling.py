@@ -133,7 +133,7 @@ def gradient_block(keys: int, heads: int, pes: int) -> int:
 # --- products of few rows
 
 PREFETCHED_PANELS = 2
-"""Panels of B that a PE prefetches while the PEs of its cube all-gather A: one to multiply first, one behind it."""
+"""Panels of a shard that a PE prefetches while the PEs of its cube all-gather A: one to multiply first, one behind."""
 _PANEL_BYTES = 128 << 10
 """Bytes of a panel of B: its transfer takes far longer than its command, and several panels fit in scratch."""
 _PANEL_ROWS = 64
@@ -178,9 +178,47 @@ def gathering_panels(
     return min(-(-cubes * a_bytes // (memories * panel_bytes)), scratch_bytes // 4 // panel_bytes)
 
 
-def last_panel_rows(rows: int) -> int:
-    """Return the number of rows of the last panels, of ``rows`` elsewhere: half, to have less to do after the last."""
-    return max(rows // 2, _PANEL_ROWS)
+def prefetched_bytes(rates: PeRates, cubes: int, memories: int, a_bytes: int, scratch_bytes: int) -> int:
+    """Return the bytes of B that a PE reads while the cubes gather A: at most a quarter of scratch.
+
+    ``memories``: the number of memories that store A and serve all cubes. A crosses the mesh once and is exchanged
+    between the PEs of a cube, which takes a round trip over the mesh and the time that links or memories need.
+    """
+    rate = min(rates.link_bytes_per_ns, memories * rates.bytes_per_ns) or rates.bytes_per_ns
+    gather_ns = rates.round_trip_ns + cubes * a_bytes / rate
+    return min(int(gather_ns * rates.bytes_per_ns), scratch_bytes // 4)
+
+
+def gathered_copies(pes: int) -> int:
+    """Return the number of copies of A that a cube gathers: two, each in half of its memories, or a single one.
+
+    A PE reads the copy in the other half, and its piece is in the memories of other PEs.
+    """
+    return 2 if pes >= 4 and pes % 2 == 0 else 1
+
+
+def piece_rows(k: int, depth: int) -> int:
+    """Return the number of rows of B that a dot sums, in panels of ``depth`` rows: a quarter, or half of the only one.
+
+    Panels of any number of pieces then need A in a single form.
+    """
+    parts = 4 if k > depth else 2
+    return min(depth, -(-depth // (parts * _PANEL_ROWS)) * _PANEL_ROWS)
+
+
+def column_panels(k: int, depth: int, piece: int, *, is_last: bool) -> Iterator[tuple[int, int]]:
+    """Yield the first row and the rows of each panel of contiguous columns: full pieces, then the remaining rows.
+
+    Panels have up to ``depth`` rows. The last columns end with panels of three quarters: less is left to multiply when
+    the last one has arrived, and its runs of bytes are still long enough for the rate of the memory.
+    """
+    full = k - k % piece
+    most = depth // piece * piece
+    small = max(piece, most // piece * 3 // 4 * piece)
+    before = max(full - 2 * most, 0) // most * most if is_last else full
+    yield from blocks(before, most)
+    yield from blocks(full - before, small, before)
+    yield from blocks(k - full, piece, full)
 
 
 def panel_columns(scratch_bytes: int, pes_of_cube: int, m: int, itemsize: int) -> int:
@@ -210,7 +248,7 @@ def partial_sum_columns(scratch_bytes: int, parts: int, m: int) -> int:
 
 _PIECE_BYTES = 64 << 10
 """Bytes that a PE moves at a time to stage an operand: each PE has several pieces, and one hides the next command."""
-_ROW_BYTES = 256
+ROW_BYTES = 256
 """Minimum cost of a piece of a row, in bytes: a shorter piece takes as long as one of this size."""
 
 
@@ -238,12 +276,14 @@ class PeRates:
     """Rates of a PE: tiles (m, k, n) of its matrix unit, ``tile_ns`` each, and bytes per ns that it reads.
 
     ``link_bytes_per_ns`` is the rate at each cube while all cubes read from all: every byte occupies several links.
+    ``round_trip_ns`` is the latency from corner to corner of the mesh of cubes and back.
     """
 
     tile: tuple[int, int, int]
     tile_ns: float
     bytes_per_ns: float
     link_bytes_per_ns: float
+    round_trip_ns: float
 
     @staticmethod
     def of(spec: TopologySpec, item: DType) -> PeRates:
@@ -252,7 +292,16 @@ class PeRates:
         links = 2 * ((mesh.w - 1) * mesh.h + mesh.w * (mesh.h - 1))
         hops = (mesh.w - 1 / mesh.w + mesh.h - 1 / mesh.h) / 3
         link_rate = spec.sip.links.cube_to_cube.bw_gbs * links / (mesh.w * mesh.h * hops) if links else 0.0
-        return PeRates(gemm.tile_sizes, gemm.tile_ns(item), spec.cube.links.pe_to_xbar.bw_gbs, link_rate)
+        parts = spec.cube.components
+        hop_ns = 2 * parts.ucie.attrs.overhead_ns + spec.cube.noc.w * parts.noc_router.attrs.overhead_ns
+        round_trip_ns = 2 * (mesh.w + mesh.h - 1) * hop_ns
+        rate = spec.cube.links.pe_to_xbar.bw_gbs
+        return PeRates(gemm.tile_sizes, gemm.tile_ns(item), rate, link_rate, round_trip_ns)
+
+    def is_memory_bound(self, itemsize: int) -> bool:
+        """Return True if a tile of B takes the matrix unit no longer than the link that the PE reads it by."""
+        _, tile_k, tile_n = self.tile
+        return self.tile_ns <= tile_k * tile_n * itemsize / self.bytes_per_ns
 
 
 @lru_cache(maxsize=4096)
@@ -305,10 +354,10 @@ class CubeGrid:
 @lru_cache(maxsize=4096)
 def choose_cubes(
     rates: PeRates, cubes: int, pes: int, m: int, k: int, n: int, itemsize: int, b_by_rows: bool
-) -> CubeGrid | None:
-    """Return the grid that minimises the predicted time: staging for each cube, then work and reads of its PEs.
+) -> tuple[float, CubeGrid | None]:
+    """Return the predicted ns and the grid that minimises them: staging for each cube, then work and reads of its PEs.
 
-    Return None if no staging is faster: each PE then reads its operands while it computes. If all cubes split rows,
+    The grid is None if no staging is faster: each PE then reads its operands while it computes. If cubes split rows,
     each stores the rows of A that it multiplies. The same holds for columns of B, unless B is row-major
     (``b_by_rows``).
     """
@@ -321,14 +370,14 @@ def choose_cubes(
             continue
         cube_m, cube_n = -(-m // rows), -(-n // columns)
         stages_a, stages_b = columns > 1, rows > 1 or b_by_rows
-        row_bytes = max(cube_n * itemsize, _ROW_BYTES) if b_by_rows else cube_n * itemsize
+        row_bytes = max(cube_n * itemsize, ROW_BYTES) if b_by_rows else cube_n * itemsize
         staged_bytes = k * (cube_m * itemsize * stages_a + row_bytes * stages_b)
         compute_ns, within = choose_grid(rates, pes, 1, cube_m, k, cube_n, itemsize)
         # Operands arrive, and go to memory, before the first product.
         ns = 2 * staged_bytes / rates.link_bytes_per_ns + compute_ns
         if ns < best_ns:
             best_ns, best = ns, CubeGrid(rows, columns, within, stages_a, stages_b)
-    return best
+    return best_ns, best
 
 
 # --- rows

@@ -10,21 +10,23 @@ import torch
 from torch import Tensor
 
 from kernbench.common.errors import InputError
-from kernbench.frontends.placed import pes_for, whole_grid
+from kernbench.frontends.placed import pes_for
 from kernbench.frontends.torch.launches import dtype_of, launch, launch_on, view_of
 from kernbench.frontends.torch.modules import program_place
+from kernbench.frontends.torch.rings import ring_machine, ring_product, rings_of
 from kernbench.frontends.torch.storage import Lowering, current
 from kernbench.frontends.torch.tensor import AhbmTensor, known_elements, new, sip_of
 from kernbench.kernels.gemm_grid import BlockProduct, GroupedProduct, SharedProduct
 from kernbench.kernels.gemv import Gemv, GemvEpilogue, PartialSums
+from kernbench.kernels.product_ways import choose_way
 from kernbench.kernels.tiling import (
     PeRates,
-    choose_cubes,
-    choose_grid,
+    gathered_copies,
     is_few_rows,
     is_split_k_faster,
     panel_columns,
     partial_sum_columns,
+    prefetched_bytes,
 )
 
 
@@ -46,14 +48,15 @@ def multiply(
             f"{program_place()}: {name} of {tuple(a.shape)} {a.dtype} and {tuple(b.shape)} {b.dtype}: factors need one "
             f"type, and the first needs as many columns as the second has rows"
         )
-    (batch, m, k), n, pe = a.shape, b.shape[2], current().topology.pe
+    context = current()
+    (batch, m, k), n, pe = a.shape, b.shape[2], context.topology.pe
     if not (batch and m and n):
         return out
     if not k:
         return out.zero_() if addend is None else out.copy_(addend)
     a, b = _without_zero_strides(a), _without_zero_strides(b)
     epilogue = GemvEpilogue(view_of(out), None if addend is None else view_of(addend), scale, activation)
-    has_few_rows = is_few_rows(pe.gemm.tile_m, pe.tcm.scratch_bytes, m, k, a.element_size())
+    has_few_rows = is_few_rows(pe.gemm.tile_m, rings_of(context).free_bytes, m, k, a.element_size())
     if batch == 1 and has_few_rows and b.is_floating_point() and n > 1:
         _multiply_few_rows(name, a.contiguous(), b, out, addend, epilogue)
     elif dtype_of(a).name not in pe.gemm.macs_per_ns:
@@ -71,9 +74,18 @@ def _multiply_few_rows(
     context, sip = current(), sip_of(out)
     pes, pe = pes_for(context, sip, b.numel() * item), context.topology.pe
     cubes, pes_of_cube = pes[-1][1] + 1, pes[-1][2] + 1
-    layout, scratch = view_of(b), pe.tcm.scratch_bytes
+    layout, scratch = view_of(b), rings_of(context).free_bytes
     addends = () if addend is None else (addend,)
-    product = Gemv(m, layout, epilogue, pe.gemm.tile_n, panel_columns(scratch, pes_of_cube, m, item))
+    rates, memories = PeRates.of(context.topology, dtype_of(a)), len(pes_for(context, sip, a.numel() * item))
+    product = Gemv(
+        m,
+        layout,
+        epilogue,
+        pe.gemm.tile_n,
+        panel_columns(scratch, pes_of_cube, m, item),
+        prefetched_bytes=prefetched_bytes(rates, cubes, memories, m * k * item, scratch),
+        is_by_pieces=rates.is_memory_bound(item),
+    )
     if layout.strides[1] > layout.strides[2] and is_split_k_faster(cubes, m, k, n, item):
         sums = new((cubes, m, n), torch.float32, sip)
         by_rows = replace(product, epilogue=GemvEpilogue(view_of(sums)))
@@ -81,34 +93,35 @@ def _multiply_few_rows(
         adding = PartialSums(cubes, m, n, epilogue, partial_sum_columns(scratch, cubes, m))
         launch_on(name, pes, adding.run, (out,), (sums, *addends))
         return
-    buffer = new((cubes * m * k,), a.dtype, sip)
+    buffer = new((cubes * gathered_copies(pes_of_cube) * m * k,), a.dtype, sip)
     launch_on(name, pes, product.run, (out, buffer), (a, b, *addends))
 
 
 def _multiply_blocks(
     name: str, a: Tensor, b: Tensor, out: Tensor, addend: Tensor | None, epilogue: GemvEpilogue
 ) -> None:
-    """Launch a product in blocks, on the grid of PEs and cubes that suits its shape."""
-    (batch, m, k), n, item = a.shape, b.shape[2], a.element_size()
+    """Launch a product of many rows in the fastest way."""
+    (batch, m, k), n, item = a.shape, b.shape[2], dtype_of(a)
     context, sip = current(), sip_of(out)
-    cubes, pes_of_cube = whole_grid(context)
-    rates = PeRates.of(context.topology, dtype_of(a))
-    _, grid = choose_grid(rates, cubes * pes_of_cube, batch, m, k, n, item)
-    used_cubes = -(-grid.pes // pes_of_cube)
-    used_pes = pes_of_cube if used_cubes > 1 else grid.pes
-    pes = [(sip, cube, pe) for cube in range(used_cubes) for pe in range(used_pes)]
-    product = BlockProduct(grid, view_of(a), view_of(b), epilogue)
+    product_views = view_of(a), view_of(b)
+    machine, rates = ring_machine(context, item), PeRates.of(context.topology, item)
+    b_by_rows = product_views[1].strides[1] > product_views[1].strides[2]
+    shape, has_rings = (batch, m, k, n), item.is_float or epilogue.is_plain
+    way = choose_way(rates, machine, shape, item, b_by_rows=b_by_rows, has_rings=has_rings)
+    product = BlockProduct(way.grid, *product_views, epilogue)
     inputs = (a, b) if addend is None else (a, b, addend)
-    cube_grid = None
-    if batch == 1 and used_cubes > 1:
-        is_row_major = product.b.strides[1] > product.b.strides[2]
-        cube_grid = choose_cubes(rates, used_cubes, pes_of_cube, m, k, n, item, is_row_major)
-    if cube_grid is None:
+    pes_of_cube = len(machine.form.corners)
+    used_cubes = way.used_cubes(pes_of_cube) if way.rings is None else machine.cubes
+    used_pes = pes_of_cube if used_cubes > 1 else way.grid.pes
+    pes = [(sip, cube, pe) for cube in range(used_cubes) for pe in range(used_pes)]
+    if way.rings is not None:
+        launch_on(name, pes, ring_product(machine, way.rings, product).run, (out,), inputs)
+    elif way.cubes is not None:
+        shared = SharedProduct(product, way.cubes)
+        buffer = new((shared.buffer_elements,), a.dtype, sip)
+        launch_on(name, pes, shared.run, (out, buffer), inputs)
+    else:
         launch_on(name, pes, product.run, (out,), inputs)
-        return
-    shared = SharedProduct(product, cube_grid)
-    buffer = new((shared.buffer_elements,), a.dtype, sip)
-    launch_on(name, pes, shared.run, (out, buffer), inputs)
 
 
 def _without_zero_strides(x: Tensor) -> Tensor:
