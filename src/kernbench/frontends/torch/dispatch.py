@@ -30,6 +30,7 @@ from kernbench.frontends.torch import (
     norms,
     optimizers,
     order,
+    pooling,
     products,
     randoms,
     recurrent,
@@ -75,8 +76,8 @@ _MEMORY = """
     empty_like empty_strided empty new_empty_strided new_empty
 """
 _DECOMPOSED = """
-    absolute adaptive_avg_pool1d _adaptive_avg_pool2d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d
-    adaptive_max_pool2d adaptive_max_pool3d _add_batch_dim addmm.dtype addmv addr affine_grid_generator_backward
+    absolute adaptive_avg_pool1d  adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d
+      _add_batch_dim addmm.dtype addmv addr affine_grid_generator_backward
     affine_grid_generator alias_copy alpha_dropout aminmax arccos arccosh arcsin arcsinh arctan2 arctan arctanh
     argsort argwhere as_strided_copy as_strided_scatter atleast_1d atleast_2d atleast_3d avg_pool1d _backward
     baddbmm.dtype batch_norm_backward _batch_norm_impl_index_backward _batch_norm_impl_index _batch_norm_no_update
@@ -115,7 +116,7 @@ _DECOMPOSED = """
     linspace log_sigmoid_backward log_sigmoid_forward log_sigmoid log_softmax logaddexp2 logaddexp logdet
     logit_backward logit logspace lstm_cell lstm lu_solve _lu_with_info margin_ranking_loss masked_select_backward
     matmul matrix_exp_backward matrix_exp matrix_power max_pool1d_with_indices max_pool1d
-    max_pool2d_with_indices_backward max_pool2d_with_indices max_pool2d max_pool3d_with_indices max_pool3d
+      max_pool2d  max_pool3d
     max_unpool2d max_unpool3d max.other meshgrid min.other miopen_batch_norm_backward mish_backward mse_loss_backward
     mse_loss msort multi_margin_loss multilabel_margin_loss_forward multilabel_margin_loss multiply mvlgamma
     nan_to_num nanmean nanquantile nansum narrow_copy native_batch_norm_backward _native_batch_norm_legit_functional
@@ -159,9 +160,9 @@ _DECOMPOSED = """
     _wrapped_quantized_linear_prepacked xlogy zero
 """
 _HOST = """
-    _adaptive_avg_pool3d _adaptive_avg_pool3d_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward
+       
     _add_relu _aminmax _amp_foreach_non_finite_check_and_unscale _amp_update_scale angle _assert_async _assert_scalar
-    _assert_tensor_metadata avg_pool3d_backward avg_pool3d bartlett_window batch_norm_backward_elemt
+    _assert_tensor_metadata   bartlett_window batch_norm_backward_elemt
     batch_norm_backward_reduce batch_norm_elemt batch_norm_gather_stats_with_counts batch_norm_gather_stats
     batch_norm_stats batch_norm_update_stats bernoulli.p bernoulli.Tensor binomial blackman_window ccol_indices_copy
     _cdist_backward _cdist_forward cholesky_inverse _cholesky_solve_helper cholesky_solve cholesky _coalesce
@@ -196,7 +197,7 @@ _HOST = """
     _linalg_slogdet _linalg_solve_ex linalg_solve_triangular _linalg_svd linear_backward _logcumsumexp logcumsumexp
     lstm_mps_backward _lstm_mps lu_unpack _make_dep_token _make_dual_copy _make_per_channel_quantized_tensor
     _make_per_tensor_quantized_tensor _masked_scale masked_scatter_backward _masked_softmax_backward _masked_softmax
-    matmul_backward max_pool2d_backward max_pool3d_with_indices_backward miopen_batch_norm miopen_convolution_add_relu
+    matmul_backward max_pool2d_backward  miopen_batch_norm miopen_convolution_add_relu
     miopen_convolution_relu miopen_convolution_transpose miopen_convolution miopen_ctc_loss
     miopen_depthwise_convolution miopen_rnn_backward miopen_rnn _mixed_dtypes_linear
     mkldnn_adaptive_avg_pool2d_backward mkldnn_adaptive_avg_pool2d mkldnn_convolution mkldnn_linear_backward_input
@@ -326,14 +327,41 @@ _KERNELS: Mapping[str, Callable[..., Any]] = {
     # convolution, recurrent cells, resampling
     "convolution.default convolution_overrideable.default": convolution.convolution,
     "convolution_backward.default convolution_backward_overrideable.default": convolution.convolution_backward,
-    "avg_pool2d.default": convolution.avg_pool2d,
-    "avg_pool2d_backward.default": convolution.avg_pool2d_backward,
+    "max_pool2d_with_indices.default": pooling.max_pool(aten.max_pool2d_with_indices.default, 2),
+    "max_pool3d_with_indices.default": pooling.max_pool(aten.max_pool3d_with_indices.default, 3),
+    "max_pool2d_with_indices_backward.default": pooling.max_pool_backward(
+        aten.max_pool2d_with_indices_backward.default, 2
+    ),
+    "max_pool3d_with_indices_backward.default": pooling.max_pool_backward(
+        aten.max_pool3d_with_indices_backward.default, 3
+    ),
+    "adaptive_max_pool2d.default": pooling.adaptive_max_pool(aten.adaptive_max_pool2d.default),
+    "adaptive_max_pool3d.default": pooling.adaptive_max_pool(aten.adaptive_max_pool3d.default),
+    "adaptive_max_pool2d_backward.default": pooling.adaptive_max_pool_backward(
+        aten.adaptive_max_pool2d_backward.default, 2
+    ),
+    "adaptive_max_pool3d_backward.default": pooling.adaptive_max_pool_backward(
+        aten.adaptive_max_pool3d_backward.default, 3
+    ),
+    "avg_pool2d.default": pooling.avg_pool(aten.avg_pool2d.default, 2),
+    "avg_pool3d.default": pooling.avg_pool(aten.avg_pool3d.default, 3),
+    "avg_pool2d_backward.default": pooling.avg_pool_backward(aten.avg_pool2d_backward.default, 2),
+    "avg_pool3d_backward.default": pooling.avg_pool_backward(aten.avg_pool3d_backward.default, 3),
+    "_adaptive_avg_pool2d.default": pooling.adaptive_avg_pool(aten._adaptive_avg_pool2d.default),  # noqa: SLF001
+    "_adaptive_avg_pool3d.default": pooling.adaptive_avg_pool(aten._adaptive_avg_pool3d.default),  # noqa: SLF001
+    "_adaptive_avg_pool2d_backward.default": pooling.adaptive_avg_pool_backward(
+        aten._adaptive_avg_pool2d_backward.default,  # noqa: SLF001
+        2,
+    ),
+    "_adaptive_avg_pool3d_backward.default": pooling.adaptive_avg_pool_backward(
+        aten._adaptive_avg_pool3d_backward.default,  # noqa: SLF001
+        3,
+    ),
     "_thnn_fused_lstm_cell.default": recurrent.lstm_cell,
     "_thnn_fused_lstm_cell_backward_impl.default": recurrent.lstm_cell_backward,
     "_thnn_fused_gru_cell.default": recurrent.gru_cell,
     "_thnn_fused_gru_cell_backward.default": recurrent.gru_cell_backward,
     "_pack_padded_sequence.default": recurrent.pack_padded_sequence,
-    "_adaptive_avg_pool2d_backward.default": resampling.adaptive_avg_pool2d_backward,
     "upsample_nearest1d_backward.default": resampling.upsample_backward(aten.upsample_nearest1d.default),
     "upsample_nearest2d_backward.default": resampling.upsample_backward(aten.upsample_nearest2d.default),
     "upsample_nearest3d_backward.default": resampling.upsample_backward(aten.upsample_nearest3d.default),
