@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from kernbench.common.dtypes import I8, I32, Array, Shape
+from kernbench.common.dtypes import I8, I32, Array
 from kernbench.common.values import value
 from kernbench.kernels.shares import blocks, share
 from kernbench.kernels.tiling import most_elements
@@ -71,16 +71,24 @@ class WindowAxis:
         """True if window i consists of element i."""
         return self.width == 1 and np.array_equal(self.table[:, 0], np.arange(self.extent))
 
-    def inverse(self) -> WindowAxis:
-        """Return the axis of windows, whose table has the windows that contain each element, in ascending order."""
+    def entries(self) -> Array:
+        """Return the entries of the table, in ascending order, that contain each element: (extent, most entries).
+
+        An entry is window · width + place in the window.
+        """
         order = np.argsort(self.table.ravel(), kind="stable")
         elements = self.table.ravel()[order]
         order, elements = order[elements != ABSENT], elements[elements != ABSENT]
         first = np.searchsorted(elements, np.arange(self.extent))
         position = np.arange(len(elements)) - first[elements]
-        table = np.full((self.extent, int(position.max(initial=0)) + 1), ABSENT)
-        table[elements, position] = order // self.width
-        return WindowAxis(self.windows, table)
+        entries = np.full((self.extent, int(position.max(initial=0)) + 1), ABSENT)
+        entries[elements, position] = order
+        return entries
+
+    def inverse(self) -> WindowAxis:
+        """Return the axis of windows, whose table has the windows that contain each element, in ascending order."""
+        entries = self.entries()
+        return WindowAxis(self.windows, np.where(entries == ABSENT, ABSENT, entries // self.width))
 
     def band(self, first: int, count: int) -> tuple[int, WindowAxis]:
         """Return the first element of ``count`` windows from ``first`` on, and their axis from this element on."""
@@ -194,3 +202,14 @@ def merge_images(views: Sequence[View]) -> list[View]:
         )
         for view in views
     ]
+
+
+def join_axes(axes: Sequence[WindowAxis]) -> WindowAxis:
+    """Return the windows of several axes as those of one axis: elements and windows of a plane in row-major order."""
+    extent, table = 1, np.zeros((1, 1), np.int64)
+    for axis in axes:
+        extent *= axis.extent
+        outer, inner = table[:, None, :, None], axis.table[None, :, None, :]
+        joined = np.where((outer == ABSENT) | (inner == ABSENT), ABSENT, outer * axis.extent + inner)
+        table = joined.reshape(table.shape[0] * axis.windows, -1)
+    return WindowAxis(extent, table)

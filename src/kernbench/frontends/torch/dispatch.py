@@ -76,12 +76,12 @@ _MEMORY = """
     empty_like empty_strided empty new_empty_strided new_empty
 """
 _DECOMPOSED = """
-    absolute adaptive_avg_pool1d  adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d
-      _add_batch_dim addmm.dtype addmv addr affine_grid_generator_backward
-    affine_grid_generator alias_copy alpha_dropout aminmax arccos arccosh arcsin arcsinh arctan2 arctan arctanh
-    argsort argwhere as_strided_copy as_strided_scatter atleast_1d atleast_2d atleast_3d avg_pool1d _backward
-    baddbmm.dtype batch_norm_backward _batch_norm_impl_index_backward _batch_norm_impl_index _batch_norm_no_update
-    _batch_norm_with_update _batch_norm_with_update_functional batch_norm bilinear binary_cross_entropy_backward
+    absolute adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d _add_batch_dim
+    addmm.dtype addmv addr affine_grid_generator_backward affine_grid_generator alias_copy alpha_dropout aminmax
+    arccos arccosh arcsin arcsinh arctan2 arctan arctanh argsort argwhere as_strided_copy as_strided_scatter
+    atleast_1d atleast_2d atleast_3d avg_pool1d _backward baddbmm.dtype batch_norm_backward
+    _batch_norm_impl_index_backward _batch_norm_impl_index _batch_norm_no_update _batch_norm_with_update
+    _batch_norm_with_update_functional batch_norm bilinear binary_cross_entropy_backward
     binary_cross_entropy_with_logits binary_cross_entropy block_diag broadcast_tensors bucketize can_cast
     cartesian_prod _cast_Byte _cast_Char _cast_Double _cast_Float _cast_Half _cast_Int _cast_Long _cast_Short cdist
     celu chain_matmul chalf channel_shuffle choose_qparams_optimized _choose_qparams_per_tensor _chunk_cat clip col2im
@@ -115,8 +115,7 @@ _DECOMPOSED = """
     linalg_solve linalg_svd linalg_svdvals linalg_tensorinv linalg_tensorsolve linalg_vander linalg_vecdot linear
     linspace log_sigmoid_backward log_sigmoid_forward log_sigmoid log_softmax logaddexp2 logaddexp logdet
     logit_backward logit logspace lstm_cell lstm lu_solve _lu_with_info margin_ranking_loss masked_select_backward
-    matmul matrix_exp_backward matrix_exp matrix_power max_pool1d_with_indices max_pool1d
-      max_pool2d  max_pool3d
+    matmul matrix_exp_backward matrix_exp matrix_power max_pool1d_with_indices max_pool1d max_pool2d max_pool3d
     max_unpool2d max_unpool3d max.other meshgrid min.other miopen_batch_norm_backward mish_backward mse_loss_backward
     mse_loss msort multi_margin_loss multilabel_margin_loss_forward multilabel_margin_loss multiply mvlgamma
     nan_to_num nanmean nanquantile nansum narrow_copy native_batch_norm_backward _native_batch_norm_legit_functional
@@ -160,24 +159,23 @@ _DECOMPOSED = """
     _wrapped_quantized_linear_prepacked xlogy zero
 """
 _HOST = """
-       
     _add_relu _aminmax _amp_foreach_non_finite_check_and_unscale _amp_update_scale angle _assert_async _assert_scalar
-    _assert_tensor_metadata   bartlett_window batch_norm_backward_elemt
-    batch_norm_backward_reduce batch_norm_elemt batch_norm_gather_stats_with_counts batch_norm_gather_stats
-    batch_norm_stats batch_norm_update_stats bernoulli.p bernoulli.Tensor binomial blackman_window ccol_indices_copy
-    _cdist_backward _cdist_forward cholesky_inverse _cholesky_solve_helper cholesky_solve cholesky _coalesce
-    _coalesced col_indices_copy _compute_linear_combination _conj_copy _conj_physical _conv_depthwise2d
-    conv_depthwise3d conv_tbc _convert_indices_from_coo_to_csr _convert_indices_from_csr_to_coo
-    _convert_weight_to_int4pack _convert_weight_to_int4pack_for_cpu _convolution.default _copy_from_and_resize
-    copy_sparse_to_sparse copy crow_indices_copy _cslt_compress _cslt_sparse_mm _cslt_sparse_mm_search
-    _ctc_loss_backward _ctc_loss cudnn_affine_grid_generator_backward cudnn_affine_grid_generator
-    _cudnn_attention_backward _cudnn_attention_forward cudnn_convolution_add_relu cudnn_convolution_relu
-    cudnn_convolution_transpose cudnn_convolution _cudnn_ctc_loss cudnn_grid_sampler_backward cudnn_grid_sampler
-    _cudnn_init_dropout_state _cudnn_rnn_backward _cudnn_rnn _cudnn_rnn_flatten_weight _cummax_helper _cummin_helper
-    dense_dim dequantize detach_copy _dimI _dimV _dirichlet_grad _dyn_quant_matmul_4bit _dyn_quant_pack_4bit_weight
-    _efficient_attention_backward _efficient_attention_forward _embedding_bag_backward _embedding_bag_dense_backward
-    _embedding_bag _embedding_bag_forward_only _embedding_bag_per_sample_weights_backward embedding_renorm
-    _empty_affine_quantized _empty_per_channel_affine_quantized empty_permuted empty_quantized
+    _assert_tensor_metadata bartlett_window batch_norm_backward_elemt batch_norm_backward_reduce batch_norm_elemt
+    batch_norm_gather_stats_with_counts batch_norm_gather_stats batch_norm_stats batch_norm_update_stats bernoulli.p
+    bernoulli.Tensor binomial blackman_window ccol_indices_copy _cdist_backward _cdist_forward cholesky_inverse
+    _cholesky_solve_helper cholesky_solve cholesky _coalesce _coalesced col_indices_copy _compute_linear_combination
+    _conj_copy _conj_physical _conv_depthwise2d conv_depthwise3d conv_tbc _convert_indices_from_coo_to_csr
+    _convert_indices_from_csr_to_coo _convert_weight_to_int4pack _convert_weight_to_int4pack_for_cpu
+    _convolution.default _copy_from_and_resize copy_sparse_to_sparse copy crow_indices_copy _cslt_compress
+    _cslt_sparse_mm _cslt_sparse_mm_search _ctc_loss_backward _ctc_loss cudnn_affine_grid_generator_backward
+    cudnn_affine_grid_generator _cudnn_attention_backward _cudnn_attention_forward cudnn_convolution_add_relu
+    cudnn_convolution_relu cudnn_convolution_transpose cudnn_convolution _cudnn_ctc_loss cudnn_grid_sampler_backward
+    cudnn_grid_sampler _cudnn_init_dropout_state _cudnn_rnn_backward _cudnn_rnn _cudnn_rnn_flatten_weight
+    _cummax_helper _cummin_helper dense_dim dequantize detach_copy _dimI _dimV _dirichlet_grad _dyn_quant_matmul_4bit
+    _dyn_quant_pack_4bit_weight _efficient_attention_backward _efficient_attention_forward _embedding_bag_backward
+    _embedding_bag_dense_backward _embedding_bag _embedding_bag_forward_only
+    _embedding_bag_per_sample_weights_backward embedding_renorm _empty_affine_quantized
+    _empty_per_channel_affine_quantized empty_permuted empty_quantized
     _fake_quantize_learnable_per_channel_affine_backward _fake_quantize_learnable_per_channel_affine
     _fake_quantize_learnable_per_tensor_affine_backward _fake_quantize_learnable_per_tensor_affine
     fake_quantize_per_channel_affine_cachemask _fake_quantize_per_tensor_affine_cachemask_tensor_qparams
@@ -197,14 +195,14 @@ _HOST = """
     _linalg_slogdet _linalg_solve_ex linalg_solve_triangular _linalg_svd linear_backward _logcumsumexp logcumsumexp
     lstm_mps_backward _lstm_mps lu_unpack _make_dep_token _make_dual_copy _make_per_channel_quantized_tensor
     _make_per_tensor_quantized_tensor _masked_scale masked_scatter_backward _masked_softmax_backward _masked_softmax
-    matmul_backward max_pool2d_backward  miopen_batch_norm miopen_convolution_add_relu
-    miopen_convolution_relu miopen_convolution_transpose miopen_convolution miopen_ctc_loss
-    miopen_depthwise_convolution miopen_rnn_backward miopen_rnn _mixed_dtypes_linear
-    mkldnn_adaptive_avg_pool2d_backward mkldnn_adaptive_avg_pool2d mkldnn_convolution mkldnn_linear_backward_input
-    mkldnn_linear_backward_weights mkldnn_linear_backward mkldnn_linear mkldnn_max_pool2d_backward mkldnn_max_pool2d
-    mkldnn_max_pool3d_backward mkldnn_max_pool3d mkldnn_reorder_conv2d_weight mkldnn_reorder_conv3d_weight
-    _mkldnn_reshape mkldnn_rnn_layer_backward mkldnn_rnn_layer _mkldnn_transpose mode mps_convolution_backward
-    _mps_convolution mps_convolution_transpose_backward _mps_convolution_transpose multi_margin_loss_backward
+    matmul_backward max_pool2d_backward miopen_batch_norm miopen_convolution_add_relu miopen_convolution_relu
+    miopen_convolution_transpose miopen_convolution miopen_ctc_loss miopen_depthwise_convolution miopen_rnn_backward
+    miopen_rnn _mixed_dtypes_linear mkldnn_adaptive_avg_pool2d_backward mkldnn_adaptive_avg_pool2d mkldnn_convolution
+    mkldnn_linear_backward_input mkldnn_linear_backward_weights mkldnn_linear_backward mkldnn_linear
+    mkldnn_max_pool2d_backward mkldnn_max_pool2d mkldnn_max_pool3d_backward mkldnn_max_pool3d
+    mkldnn_reorder_conv2d_weight mkldnn_reorder_conv3d_weight _mkldnn_reshape mkldnn_rnn_layer_backward
+    mkldnn_rnn_layer _mkldnn_transpose mode mps_convolution_backward _mps_convolution
+    mps_convolution_transpose_backward _mps_convolution_transpose multi_margin_loss_backward
     multilabel_margin_loss_backward _native_multi_head_attention native_norm _neg_view_copy
     _new_zeros_with_same_feature_meta _nnpack_spatial_convolution _nnz nonzero_static normal_functional ormqr
     _padded_dense_to_jagged_forward _pdist_backward _pdist_forward _philox_key_fold_in _philox_key_split
