@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -19,7 +18,7 @@ from kernbench.common.values import value
 from kernbench.kernels.shares import blocks, part
 from kernbench.kernels.tiling import PeRates, most_elements
 from kernbench.kernels.view import View
-from kernbench.kernels.windows import ABSENT, WindowAxis, join_axes
+from kernbench.kernels.windows import ABSENT, PlaceTables, WindowAxis, join_axes, load_places, store_places
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.tl_context import TLContext
 
@@ -143,57 +142,6 @@ def _regions(images: int, rows: int, parts: int, index: int, most_rows: int) -> 
             yield _Region(one, 1, begin, extent)
 
 
-def _load(
-    x: View, region: tuple[int, int], channels: tuple[int, int], places: tuple[int, int], spare: bool, tl: TLContext
-) -> Handle:
-    """Load some images, channels and places of ``x``: (channels, images · places).
-
-    Each argument is a first index and a count. ``spare``: a zero follows the places of each image.
-    """
-    (image, images), (channel, count), (first, size) = region, channels, places
-    by_image, by_channel, by_place = [stride * x.dtype.itemsize for stride in x.strides]
-    address, extent = x.at((image, channel, first)), size + spare
-    if by_channel >= by_place:
-        shape, steps, valid = (count, images, extent), (by_channel, by_image, by_place), (count, images, size)
-    else:
-        shape, steps, valid = (images, extent, count), (by_image, by_place, by_channel), (images, size, count)
-    values = tl.load(address, shape, x.dtype, strides=steps, valid=valid if spare else None)
-    if by_channel >= by_place:
-        return tl.reshape(values, (count, images * extent))
-    return tl.trans(tl.reshape(values, (images * extent, count)))
-
-
-def _store(out: View, values: Handle, corner: tuple[int, int, int], shape: tuple[int, int, int], tl: TLContext) -> None:
-    """Store ``values`` (channels, images · places), in the dtype of ``out``, from ``corner`` of ``out`` on.
-
-    ``shape``: channels, images and places of ``values``.
-    """
-    by_image, by_channel, by_place = [stride * out.dtype.itemsize for stride in out.strides]
-    channels, images, places = shape
-    values = tl.cast(values, out.dtype)
-    if by_channel >= by_place:
-        tl.store(out.at(corner), tl.reshape(values, shape), strides=(by_channel, by_image, by_place))
-    else:
-        turned = tl.reshape(tl.trans(values), (images, places, channels))
-        tl.store(out.at(corner), turned, strides=(by_image, by_place, by_channel))
-
-
-class _Tables:
-    """Tables of places in scratch. Blocks with equal tables share one of them."""
-
-    def __init__(self, tl: TLContext) -> None:
-        self._tl = tl
-        self._last: tuple[bytes, Handle] | None = None
-
-    def take(self, x: Handle, places: Array) -> Handle:
-        """Return the elements of each row of ``x`` at ``places``."""
-        key = places.tobytes()
-        if self._last is None or self._last[0] != key:
-            self._last = None
-            self._last = key, self._tl.constant(places.reshape(1, -1), I32)
-        return self._tl.take(x, self._last[1])
-
-
 def _is_identity(windows: WindowAxis) -> bool:
     return windows.width == 1 and windows.is_identity
 
@@ -234,16 +182,16 @@ class Convolution:
         return weight.tile(corner, (out[1], channels[1] * taps)).load(tl)
 
     def _columns(
-        self, x: View, group: int, region: _Region, channels: tuple[int, int], tables: _Tables, tl: TLContext
+        self, x: View, group: int, region: _Region, channels: tuple[int, int], tables: PlaceTables, tl: TLContext
     ) -> Handle:
         """Return the columns of some channels of a group: (channels · taps, images · windows)."""
         row, rows, windows = self.windows.of_rows(region.row, region.rows)
         (inner, _), images = self.windows.inner, (region.image, region.images)
         of_x = group * self.channels[0] + channels[0], channels[1]
         if _is_identity(windows):
-            return _load(x, images, of_x, (row * inner, rows * inner), False, tl)
+            return load_places(x, images, of_x, (row * inner, rows * inner), False, tl)
         places, spare = _column_places(windows, region.images)
-        values = _load(x, images, of_x, (row * inner, rows * inner), spare, tl)
+        values = load_places(x, images, of_x, (row * inner, rows * inner), spare, tl)
         return tl.reshape(tables.take(values, places), (channels[1] * windows.width, region.images * windows.windows))
 
     def _depth_block(self, columns: int, tl: TLContext) -> int:
@@ -256,7 +204,7 @@ class Convolution:
         if place is None:
             return
         begin, count = part(self.channels[1], self.grid.rows, place[1])
-        row_windows, tables = self.windows.inner[1], _Tables(tl)
+        row_windows, tables = self.windows.inner[1], PlaceTables(tl)
         sums = self.acc_bytes // 8  # half of the room, in f32: the next product begins before the last one is stored
         regions = list(
             _regions(
@@ -282,7 +230,7 @@ class Convolution:
         group: int,
         region: _Region,
         rows: tuple[int, int],
-        tables: _Tables,
+        tables: PlaceTables,
         tl: TLContext,
     ) -> None:
         """Compute some output channels of a region."""
@@ -299,7 +247,7 @@ class Convolution:
             addend = tl.cast(bias.tile((first,), (rows[1],)).load(tl), total.dtype)
             total = total + tl.reshape(addend, (rows[1], 1))
         shape = rows[1], region.images, region.rows * row_windows
-        _store(out, total, (region.image, first, region.row * row_windows), shape, tl)
+        store_places(out, total, (region.image, first, region.row * row_windows), shape, tl)
 
     def run_input_gradient(self, out: View, grad: View, weight: View, *, tl: TLContext) -> None:
         """Compute this program's part of the gradient of the input. ``grad`` is that of the output."""
@@ -307,7 +255,7 @@ class Convolution:
         if place is None:
             return
         begin, count = part(self.channels[0], self.grid.rows, place[1])
-        row_elements, tables, taps = self.windows.inner[0], _Tables(tl), self.windows.taps
+        row_elements, tables, taps = self.windows.inner[0], PlaceTables(tl), self.windows.taps
         rows = self.windows.axes[0].extent
         most_rows = max(1, most_elements(tl) // (taps * row_elements))
         regions = list(_regions(self.images, rows, self.grid.columns, place[2], most_rows))
@@ -325,7 +273,7 @@ class Convolution:
         group: int,
         region: _Region,
         channels: tuple[int, int],
-        tables: _Tables,
+        tables: PlaceTables,
         tl: TLContext,
     ) -> None:
         """Compute the gradient of some input channels of a region: products for each window, gathered and added."""
@@ -338,7 +286,7 @@ class Convolution:
         columns = region.images * (places[1] + spare)
         for out_channels in blocks(n_out, max(32, most_elements(tl) // columns)):
             of_grad = group * n_out + out_channels[0], out_channels[1]
-            gradients = _load(grad, images, of_grad, places, spare, tl)
+            gradients = load_places(grad, images, of_grad, places, spare, tl)
             factor = self._weights(weight, group, out_channels, channels, tl)
             total = tl.dot(factor, gradients, total, out_dtype=sums_in(factor.dtype), trans_a=True)
         assert total is not None, "a convolution has channels"
@@ -352,7 +300,7 @@ class Convolution:
             )
             total = tl.reshape(addends, addends.shape[:2]) if entries.shape[1] == 1 else tl.sum(addends, 2)
         corner = region.image, group * self.channels[0] + channels[0], region.row * row_elements
-        _store(out, total, corner, (channels[1], region.images, elements), tl)
+        store_places(out, total, corner, (channels[1], region.images, elements), tl)
 
     def run_weight_gradient(self, out: View, grad: View, x: View, *, tl: TLContext) -> None:
         """Compute this program's part of the gradient of the weights, (output channels, input channels · taps)."""
@@ -361,7 +309,7 @@ class Convolution:
             return
         begin, count = part(self.channels[1], self.grid.rows, place[1])
         first, size = part(self.channels[0], self.grid.columns, place[2])
-        row_windows, taps, tables = self.windows.inner[1], self.windows.taps, _Tables(tl)
+        row_windows, taps, tables = self.windows.inner[1], self.windows.taps, PlaceTables(tl)
         most_rows = max(1, most_elements(tl) // (row_windows * taps * min(max(size, 1), 8)))
         regions = list(_regions(self.images, self.windows.axes[0].windows, 1, 0, most_rows))
         columns = max(region.images * region.rows for region in regions) * row_windows
@@ -373,7 +321,7 @@ class Convolution:
                     places = region.row * row_windows, region.rows * row_windows
                     for index, (channel, rows) in enumerate(blocks(count, 512, begin)):
                         of_grad = group * self.channels[1] + channel, rows
-                        gradients = _load(grad, (region.image, region.images), of_grad, places, False, tl)
+                        gradients = load_places(grad, (region.image, region.images), of_grad, places, False, tl)
                         totals[index] = tl.dot(
                             gradients, gathered, totals[index], out_dtype=sums_in(gathered.dtype), trans_b=True
                         )
@@ -381,14 +329,3 @@ class Convolution:
                     assert total is not None, "there are images"
                     corner = group * self.channels[1] + channel, channels[0] * taps
                     out.tile(corner, total.shape).store(total, tl)
-
-
-def flat_places(view: View) -> View | None:
-    """Return images (images, channels, axes…) with the axes of a plane as one; None if its layout does not allow it."""
-    images, channels, *axes = view.extents
-    steps = [(n, step) for n, step in zip(axes, view.strides[2:], strict=True) if n > 1]
-    for (_, outer), (n, inner) in pairwise(steps):
-        if outer != n * inner:
-            return None
-    place = steps[-1][1] if steps else 1
-    return View(view.address, (images, channels, prod(axes)), (*view.strides[:2], place), view.dtype)

@@ -7,6 +7,7 @@ rows of its planes into scratch. It computes all windows there, axis by axis, wi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -213,3 +214,70 @@ def join_axes(axes: Sequence[WindowAxis]) -> WindowAxis:
         joined = np.where((outer == ABSENT) | (inner == ABSENT), ABSENT, outer * axis.extent + inner)
         table = joined.reshape(table.shape[0] * axis.windows, -1)
     return WindowAxis(extent, table)
+
+
+# images (images, channels, places): a place is an index of a plane in row-major order
+
+
+def flat_places(view: View) -> View | None:
+    """Return images (images, channels, axes…) with the axes of a plane as one; None if its layout does not allow it."""
+    images, channels, *axes = view.extents
+    steps = [(n, step) for n, step in zip(axes, view.strides[2:], strict=True) if n > 1]
+    for (_, outer), (n, inner) in pairwise(steps):
+        if outer != n * inner:
+            return None
+    place = steps[-1][1] if steps else 1
+    return View(view.address, (images, channels, prod(axes)), (*view.strides[:2], place), view.dtype)
+
+
+def load_places(
+    x: View, region: tuple[int, int], channels: tuple[int, int], places: tuple[int, int], spare: bool, tl: TLContext
+) -> Handle:
+    """Load some images, channels and places of ``x``: (channels, images · places).
+
+    Each argument is a first index and a count. ``spare``: a zero follows the places of each image.
+    """
+    (image, images), (channel, count), (first, size) = region, channels, places
+    by_image, by_channel, by_place = [stride * x.dtype.itemsize for stride in x.strides]
+    address, extent = x.at((image, channel, first)), size + spare
+    if by_channel >= by_place:
+        shape, steps, valid = (count, images, extent), (by_channel, by_image, by_place), (count, images, size)
+    else:
+        shape, steps, valid = (images, extent, count), (by_image, by_place, by_channel), (images, size, count)
+    values = tl.load(address, shape, x.dtype, strides=steps, valid=valid if spare else None)
+    if by_channel >= by_place:
+        return tl.reshape(values, (count, images * extent))
+    return tl.trans(tl.reshape(values, (images * extent, count)))
+
+
+def store_places(
+    out: View, values: Handle, corner: tuple[int, int, int], shape: tuple[int, int, int], tl: TLContext
+) -> None:
+    """Store ``values`` (channels, images · places), in the dtype of ``out``, from ``corner`` of ``out`` on.
+
+    ``shape``: channels, images and places of ``values``.
+    """
+    by_image, by_channel, by_place = [stride * out.dtype.itemsize for stride in out.strides]
+    channels, images, places = shape
+    values = tl.cast(values, out.dtype)
+    if by_channel >= by_place:
+        tl.store(out.at(corner), tl.reshape(values, shape), strides=(by_channel, by_image, by_place))
+    else:
+        turned = tl.reshape(tl.trans(values), (images, places, channels))
+        tl.store(out.at(corner), turned, strides=(by_image, by_place, by_channel))
+
+
+class PlaceTables:
+    """Tables of places in scratch. Blocks with equal tables share one of them."""
+
+    def __init__(self, tl: TLContext) -> None:
+        self._tl = tl
+        self._last: tuple[bytes, Handle] | None = None
+
+    def take(self, x: Handle, places: Array) -> Handle:
+        """Return the elements of each row of ``x`` at ``places``."""
+        key = places.tobytes()
+        if self._last is None or self._last[0] != key:
+            self._last = None
+            self._last = key, self._tl.constant(places.reshape(1, -1), I32)
+        return self._tl.take(x, self._last[1])

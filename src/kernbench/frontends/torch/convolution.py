@@ -15,10 +15,11 @@ from kernbench.frontends.torch.launches import dtype_of, launch, view_of
 from kernbench.frontends.torch.pooling import Sizes, per_axis
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import new, sip_of
-from kernbench.kernels.convolution import Convolution, Windows, choose_convolution_grid, flat_places
+from kernbench.kernels.convolution import Convolution, Windows, choose_convolution_grid
+from kernbench.kernels.depthwise import DepthwiseConvolution, TapAxis
 from kernbench.kernels.tiling import PeRates
 from kernbench.kernels.view import View
-from kernbench.kernels.windows import WindowAxis
+from kernbench.kernels.windows import flat_places
 from kernbench.triton_emu.tl_context import TLContext
 
 
@@ -29,7 +30,7 @@ class _Layers:
     A transposed convolution is the gradient of such a convolution: its input is ``places``.
     """
 
-    windows: Windows
+    axes: tuple[TapAxis, ...]
     n: int
     groups: int
     channels: tuple[int, int]
@@ -40,43 +41,60 @@ class _Layers:
         axes = weight.dim() - 2
         numbers = [per_axis(sizes, axes) for sizes in rule]
         rows = zip(images[2:], places[2:], weight.shape[2:], *numbers, strict=True)
-        windows = Windows(tuple([WindowAxis.regular(*row) for row in rows]))
-        return _Layers(windows, images[0], groups, (images[1] // groups, places[1] // groups))
+        return _Layers(
+            tuple([TapAxis(*row) for row in rows]), images[0], groups, (images[1] // groups, places[1] // groups)
+        )
+
+    @property
+    def taps(self) -> int:
+        """Elements of a window."""
+        return prod(axis.width for axis in self.axes)
+
+    @property
+    def places(self) -> int:
+        """Windows of an image."""
+        return prod(axis.windows for axis in self.axes)
 
     def convolve(self, out: Tensor, images: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         """Launch the convolution, with its bias."""
-        (c, o), places = self.channels, prod(axis.windows for axis in self.windows.axes)
-        gathered = self._gathered_bytes(images)
-        work = self._work((o, c * self.windows.taps, self.n * places), (0, gathered), images, weight, out)
+        c, o = self.channels
+        product, gathered = (o, c * self.taps, self.n * self.places), (0, self._gathered_bytes(images))
+        work = self._work(product, gathered, images, weight, out)
         operands = [images, weight] if bias is None else [images, weight, bias]
         _launch("convolution", work.run, (out,), operands, weight)
 
     def differentiate_images(self, out: Tensor, grad: Tensor, weight: Tensor) -> None:
         """Launch the gradient of the images."""
-        (c, o), elements = self.channels, prod(axis.extent for axis in self.windows.axes)
-        product = c, o * self.windows.taps, self.n * elements
+        c, o = self.channels
+        product = c, o * self.taps, self.n * prod(axis.extent for axis in self.axes)
         work = self._work(product, (0, 0), grad, weight, out)
         _launch("convolution_backward", work.run_input_gradient, (out,), [grad, weight], weight)
 
     def differentiate_weight(self, out: Tensor, grad: Tensor, images: Tensor) -> None:
         """Launch the gradient of the weights."""
-        (c, o), places = self.channels, prod(axis.windows for axis in self.windows.axes)
-        gathered = self._gathered_bytes(images) * self.windows.taps
-        work = self._work((o, self.n * places, c), (0, gathered), images, grad, out)
+        c, o = self.channels
+        product, gathered = (o, self.n * self.places, c), (0, self._gathered_bytes(images) * self.taps)
+        work = self._work(product, gathered, images, grad, out)
         _launch("convolution_backward", work.run_weight_gradient, (out,), [grad, images], out)
 
     def _gathered_bytes(self, images: Tensor) -> int:
-        return 0 if self.windows.taps == 1 else images.element_size()
+        return 0 if self.taps == 1 else images.element_size()
 
-    def _work(self, product: tuple[int, int, int], taps: tuple[int, int], *tensors: Tensor) -> Convolution:
-        """Return the work of a launch on ``tensors``."""
-        context, x = current(), tensors[0]
+    def _work(
+        self, product: tuple[int, int, int], taps: tuple[int, int], *tensors: Tensor
+    ) -> Convolution | DepthwiseConvolution:
+        """Return the work of a launch on ``tensors``. ``product`` and ``taps`` are those of its grid."""
+        x = tensors[0]
+        if self.groups > 1 and self.channels[0] == 1 and x.dtype.is_floating_point:
+            return DepthwiseConvolution(self.axes, self.n, self.groups, self.channels[1])
+        context = current()
         cubes, pes = grid_for(context, max(y.numel() * y.element_size() for y in tensors))
         spec = context.topology
         rates, item = PeRates.of(spec, dtype_of(x)), x.element_size()
         rate = spec.pe.math.bytes_per_ns
         grid = choose_convolution_grid(rates, rate, cubes * pes, self.groups, product, taps, item)
-        return Convolution(self.windows, self.n, self.groups, self.channels, grid, spec.pe.gemm.acc_bytes)
+        windows = Windows(tuple([axis.table() for axis in self.axes]))
+        return Convolution(windows, self.n, self.groups, self.channels, grid, spec.pe.gemm.acc_bytes)
 
 
 def _launch(
