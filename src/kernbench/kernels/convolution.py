@@ -23,6 +23,10 @@ from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.tl_context import TLContext
 
 
+_NEARLY = 1.05
+"""Ratio of predicted times below which one grid is as good as another."""
+
+
 def sums_in(item: DType) -> DType:
     """Return the type in which products of elements of type ``item`` are summed."""
     return F32 if item.is_float else I32
@@ -94,29 +98,27 @@ def choose_convolution_grid(
     pes: int,
     groups: int,
     product: tuple[int, int, int],
-    taps: tuple[int, int],
+    gathered: int,
     itemsize: int,
 ) -> ConvolutionGrid:
     """Return the grid with the least predicted time for the PE with the most work.
 
-    ``product``: rows, depth and columns of a group's product. ``taps``: bytes that MATH gathers for each element of the
-    rows and of the columns of the result, per unit of depth.
+    ``product``: rows, depth and columns of a group's product. ``gathered``: bytes that MATH gathers for an element of a
+    column. Of nearly equal grids, the one that splits rows most is returned: it reads and writes complete weights.
     """
     tile_m, tile_k, tile_n = rates.tile
     m, k, n = product
     group_parts = min(groups, pes)
-    best: tuple[float, ConvolutionGrid] | None = None
+    grids: list[tuple[float, ConvolutionGrid]] = []
     for rows in range(1, min(pes // group_parts, m) + 1):
         columns = min(pes // group_parts // rows, n)
         pe_m, pe_n = -(-m // rows), -(-n // columns)
         tiles = -(-pe_m // tile_m) * -(-pe_n // tile_n) * -(-k // tile_k)
-        gathered = (pe_m * taps[0] + pe_n * taps[1]) * k
-        read = (pe_m + pe_n) * k * itemsize
-        ns = tiles * rates.tile_ns + gathered / math_bytes_per_ns + read / rates.bytes_per_ns
-        if best is None or ns < best[0]:
-            best = ns, ConvolutionGrid(group_parts, rows, columns)
-    assert best is not None, "one row of PEs is always possible"
-    return best[1]
+        nbytes = (pe_m + pe_n) * k * itemsize
+        ns = tiles * rates.tile_ns + gathered * pe_n * k / math_bytes_per_ns + nbytes / rates.bytes_per_ns
+        grids.append((ns, ConvolutionGrid(group_parts, rows, columns)))
+    least = min(ns for ns, _ in grids)
+    return next(grid for ns, grid in reversed(grids) if ns <= _NEARLY * least)
 
 
 def _regions(images: int, rows: int, parts: int, index: int, most_rows: int) -> Iterator[_Region]:

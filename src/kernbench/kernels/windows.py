@@ -240,12 +240,13 @@ def load_places(
     (image, images), (channel, count), (first, size) = region, channels, places
     by_image, by_channel, by_place = [stride * x.dtype.itemsize for stride in x.strides]
     address, extent = x.at((image, channel, first)), size + spare
-    if by_channel >= by_place:
+    is_channels_last = by_channel < (by_place if x.extents[2] > 1 else by_image)
+    if not is_channels_last:
         shape, steps, valid = (count, images, extent), (by_channel, by_image, by_place), (count, images, size)
     else:
         shape, steps, valid = (images, extent, count), (by_image, by_place, by_channel), (images, size, count)
     values = tl.load(address, shape, x.dtype, strides=steps, valid=valid if spare else None)
-    if by_channel >= by_place:
+    if not is_channels_last:
         return tl.reshape(values, (count, images * extent))
     return tl.trans(tl.reshape(values, (images * extent, count)))
 
@@ -260,7 +261,7 @@ def store_places(
     by_image, by_channel, by_place = [stride * out.dtype.itemsize for stride in out.strides]
     channels, images, places = shape
     values = tl.cast(values, out.dtype)
-    if by_channel >= by_place:
+    if by_channel >= (by_place if out.extents[2] > 1 else by_image):
         tl.store(out.at(corner), tl.reshape(values, shape), strides=(by_channel, by_image, by_place))
     else:
         turned = tl.reshape(tl.trans(values), (images, places, channels))

@@ -58,8 +58,8 @@ class _Layers:
     def convolve(self, out: Tensor, images: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         """Launch the convolution, with its bias."""
         c, o = self.channels
-        product, gathered = (o, c * self.taps, self.n * self.places), (0, self._gathered_bytes(images))
-        work = self._work(product, gathered, images, weight, out)
+        product = o, c * self.taps, self.n * self.places
+        work = self._work(product, self._gathered_bytes(images), images, weight, out)
         operands = [images, weight] if bias is None else [images, weight, bias]
         _launch("convolution", work.run, (out,), operands, weight)
 
@@ -67,23 +67,24 @@ class _Layers:
         """Launch the gradient of the images."""
         c, o = self.channels
         product = c, o * self.taps, self.n * prod(axis.extent for axis in self.axes)
-        work = self._work(product, (0, 0), grad, weight, out)
+        work = self._work(product, self._gathered_bytes(grad), grad, weight, out)
         _launch("convolution_backward", work.run_input_gradient, (out,), [grad, weight], weight)
 
     def differentiate_weight(self, out: Tensor, grad: Tensor, images: Tensor) -> None:
         """Launch the gradient of the weights."""
         c, o = self.channels
-        product, gathered = (o, self.n * self.places, c), (0, self._gathered_bytes(images) * self.taps)
-        work = self._work(product, gathered, images, grad, out)
+        product = o, self.n * self.places, c * self.taps
+        work = self._work(product, self._gathered_bytes(images), images, grad, out)
         _launch("convolution_backward", work.run_weight_gradient, (out,), [grad, images], out)
 
     def _gathered_bytes(self, images: Tensor) -> int:
+        """Return the bytes that MATH gathers for an element of a column."""
         return 0 if self.taps == 1 else images.element_size()
 
     def _work(
-        self, product: tuple[int, int, int], taps: tuple[int, int], *tensors: Tensor
+        self, product: tuple[int, int, int], gathered: int, *tensors: Tensor
     ) -> Convolution | DepthwiseConvolution:
-        """Return the work of a launch on ``tensors``. ``product`` and ``taps`` are those of its grid."""
+        """Return the work of a launch on ``tensors``. ``product`` and ``gathered`` are those of its grid."""
         x = tensors[0]
         if self.groups > 1 and self.channels[0] == 1 and x.dtype.is_floating_point:
             return DepthwiseConvolution(self.axes, self.n, self.groups, self.channels[1])
@@ -92,7 +93,7 @@ class _Layers:
         spec = context.topology
         rates, item = PeRates.of(spec, dtype_of(x)), x.element_size()
         rate = spec.pe.math.bytes_per_ns
-        grid = choose_convolution_grid(rates, rate, cubes * pes, self.groups, product, taps, item)
+        grid = choose_convolution_grid(rates, rate, cubes * pes, self.groups, product, gathered, item)
         windows = Windows(tuple([axis.table() for axis in self.axes]))
         return Convolution(windows, self.n, self.groups, self.channels, grid, spec.pe.gemm.acc_bytes)
 
@@ -133,7 +134,8 @@ def _format(x: Tensor, weight: Tensor) -> torch.memory_format:
     return torch.contiguous_format
 
 
-def _new(shape: Sizes, like: Tensor, layout: torch.memory_format) -> Tensor:
+def new_in_layout(shape: Sizes, like: Tensor, layout: torch.memory_format) -> Tensor:
+    """Return an uninitialised tensor with the type and device of ``like``."""
     form = torch.empty(tuple(shape), device="meta", memory_format=layout)
     return new(tuple(shape), like.dtype, sip_of(like), form.stride())
 
@@ -156,11 +158,11 @@ def convolution(
     numbers = zip(x.shape[2:], weight.shape[2:], *[per_axis(n, axes) for n in (*rule, output_padding)], strict=True)
     if transposed:
         sizes = [(n - 1) * s - 2 * p + d * (k - 1) + 1 + more for n, k, s, p, d, more in numbers]
-        out = _new((x.shape[0], weight.shape[1] * groups, *sizes), x, _format(x, weight))
+        out = new_in_layout((x.shape[0], weight.shape[1] * groups, *sizes), x, _format(x, weight))
         layers = _Layers.of(out.shape, x.shape, weight, rule, groups)
     else:
         sizes = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d, _ in numbers]
-        out = _new((x.shape[0], weight.shape[0], *sizes), x, _format(x, weight))
+        out = new_in_layout((x.shape[0], weight.shape[0], *sizes), x, _format(x, weight))
         layers = _Layers.of(x.shape, out.shape, weight, rule, groups)
     if not out.numel() or not x.numel():
         return out if bias is None else out.zero_().add_(bias.reshape(1, -1, *[1] * axes))
@@ -188,8 +190,8 @@ def convolution_backward(
     layout, rule = _format(x, weight), (stride, padding, dilation)
     images, places = (grad, x) if transposed else (x, grad)
     layers = _Layers.of(images.shape, places.shape, weight, rule, groups)
-    by_x = _new(x.shape, x, layout) if output_mask[0] else None
-    by_weight = _new(weight.shape, weight, torch.contiguous_format) if output_mask[1] else None
+    by_x = new_in_layout(x.shape, x, layout) if output_mask[0] else None
+    by_weight = new_in_layout(weight.shape, weight, torch.contiguous_format) if output_mask[1] else None
     if not grad.numel() or not x.numel():
         by_x, by_weight = [None if y is None else y.zero_() for y in (by_x, by_weight)]
     else:

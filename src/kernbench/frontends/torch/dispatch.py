@@ -23,6 +23,7 @@ from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._library.custom_ops import OPDEFS
 
 from kernbench.frontends.torch import (
+    batch_norm,
     collectives,
     convolution,
     indexing,
@@ -118,40 +119,40 @@ _DECOMPOSED = """
     matmul matrix_exp_backward matrix_exp matrix_power max_pool1d_with_indices max_pool1d max_pool2d max_pool3d
     max_unpool2d max_unpool3d max.other meshgrid min.other miopen_batch_norm_backward mish_backward mse_loss_backward
     mse_loss msort multi_margin_loss multilabel_margin_loss_forward multilabel_margin_loss multiply mvlgamma
-    nan_to_num nanmean nanquantile nansum narrow_copy native_batch_norm_backward _native_batch_norm_legit_functional
-    _native_batch_norm_legit _native_batch_norm_legit_no_training native_batch_norm native_channel_shuffle
-    native_dropout_backward native_group_norm_backward native_group_norm negative nextafter nll_loss2d_backward
-    nll_loss2d_forward nll_loss2d nll_loss_backward nll_loss_forward nll_loss_nd nll_loss _nnpack_available
-    nonzero_numpy norm_except_dim normal.float_float norm not_equal nuclear_norm numel one_hot orgqr outer output_nr
-    _pack_padded_sequence_backward _pad_circular _pad_enum _pad_packed_sequence pad_sequence pad pairwise_distance
-    pdist permute_copy pinverse pixel_shuffle pixel_unshuffle poisson_nll_loss polar _prelu_kernel_backward
-    _prelu_kernel prelu promote_types _propagate_xla_data qr quantile quantized_gru_cell quantized_lstm_cell
-    quantized_rnn_relu_cell quantized_rnn_tanh_cell rad2deg randn.default reflection_pad1d_backward reflection_pad1d
-    reflection_pad2d_backward reflection_pad2d reflection_pad3d_backward reflection_pad3d relu6 _remove_batch_dim
-    renorm repeat_interleave.self_Tensor repeat_interleave.self_int replication_pad1d replication_pad2d
-    replication_pad3d requires_grad_ _reshape_from_tensor resize_as result_type retain_grad retains_grad rms_norm
-    rnn_relu_cell rnn_relu rnn_tanh_cell rnn_tanh rot90 row_stack _rowwise_prune rrelu_with_noise_backward rrelu
-    _saturate_weight_to_fp16 _scaled_dot_product_attention_math scaled_dot_product_attention
-    _scaled_dot_product_flash_attention_for_cpu select_scatter selu set_data sgn _shape_as_tensor sinc size
-    slice_scatter slogdet slow_conv3d smm smooth_l1_loss _sobol_engine_draw _sobol_engine_ff_
-    _sobol_engine_initialize_state_ _sobol_engine_scramble_ soft_margin_loss_backward soft_margin_loss softmax
-    softshrink special_bessel_j0 special_bessel_j1 special_digamma special_entr special_erfc special_erfcx
-    special_erfinv special_erf special_exp2 special_expit special_expm1 special_gammaincc special_gammainc
-    special_gammaln special_i0e special_i0 special_i1e special_i1 special_log1p special_log_ndtr special_log_softmax
-    special_logit special_logsumexp special_multigammaln special_ndtri special_ndtr special_polygamma special_psi
-    special_round special_sinc special_softmax special_spherical_bessel_j0 special_xlog1py special_xlogy special_zeta
-    split_with_sizes_copy squeeze_copy sspaddmm stack std_mean std.dim std.default stft storage_offset stride subtract
-    sum_to_size svd sym_is_contiguous sym_numel sym_size sym_storage_offset sym_stride t_copy take_along_dim take
-    tensordot _test_ambiguous_defaults _test_autograd_multiple_dispatch.ntonly _test_check_tensor
-    _test_serialization_subcmul _test_string_default thnn_conv2d _thnn_differentiable_gru_cell_backward
-    _thnn_differentiable_lstm_cell_backward _thnn_fused_lstm_cell_backward threshold tile _to_cpu to_dense_backward
-    to_dense to_mkldnn_backward to_sparse_bsc to_sparse_bsr to_sparse_csc to_sparse_csr to_sparse trace_backward trace
-    transpose_copy trapezoid trapz tril triplet_margin_loss triu true_divide type_as unbind_copy
-    unflatten_dense_tensors unfold_backward unfold_copy _unpack_dual unsafe_chunk _unsafe_masked_index_put_accumulate
-    _unsafe_masked_index unsafe_split_with_sizes unsafe_split unsqueeze_copy _upsample_bicubic2d_aa.vec
-    upsample_bicubic2d _upsample_bilinear2d_aa.vec upsample_bilinear2d _upsample_lanczos2d_aa.vec upsample_linear1d
-    upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d
-    _upsample_nearest_exact3d upsample_trilinear3d _use_cudnn_rnn_flatten_weight _validate_sparse_bsc_tensor_args
+    nan_to_num nanmean nanquantile nansum narrow_copy _native_batch_norm_legit_functional _native_batch_norm_legit
+    _native_batch_norm_legit_no_training native_channel_shuffle native_dropout_backward native_group_norm_backward
+    native_group_norm negative nextafter nll_loss2d_backward nll_loss2d_forward nll_loss2d nll_loss_backward
+    nll_loss_forward nll_loss_nd nll_loss _nnpack_available nonzero_numpy norm_except_dim normal.float_float norm
+    not_equal nuclear_norm numel one_hot orgqr outer output_nr _pack_padded_sequence_backward _pad_circular _pad_enum
+    _pad_packed_sequence pad_sequence pad pairwise_distance pdist permute_copy pinverse pixel_shuffle pixel_unshuffle
+    poisson_nll_loss polar _prelu_kernel_backward _prelu_kernel prelu promote_types _propagate_xla_data qr quantile
+    quantized_gru_cell quantized_lstm_cell quantized_rnn_relu_cell quantized_rnn_tanh_cell rad2deg randn.default
+    reflection_pad1d_backward reflection_pad1d reflection_pad2d_backward reflection_pad2d reflection_pad3d_backward
+    reflection_pad3d relu6 _remove_batch_dim renorm repeat_interleave.self_Tensor repeat_interleave.self_int
+    replication_pad1d replication_pad2d replication_pad3d requires_grad_ _reshape_from_tensor resize_as result_type
+    retain_grad retains_grad rms_norm rnn_relu_cell rnn_relu rnn_tanh_cell rnn_tanh rot90 row_stack _rowwise_prune
+    rrelu_with_noise_backward rrelu _saturate_weight_to_fp16 _scaled_dot_product_attention_math
+    scaled_dot_product_attention _scaled_dot_product_flash_attention_for_cpu select_scatter selu set_data sgn
+    _shape_as_tensor sinc size slice_scatter slogdet slow_conv3d smm smooth_l1_loss _sobol_engine_draw
+    _sobol_engine_ff_ _sobol_engine_initialize_state_ _sobol_engine_scramble_ soft_margin_loss_backward
+    soft_margin_loss softmax softshrink special_bessel_j0 special_bessel_j1 special_digamma special_entr special_erfc
+    special_erfcx special_erfinv special_erf special_exp2 special_expit special_expm1 special_gammaincc
+    special_gammainc special_gammaln special_i0e special_i0 special_i1e special_i1 special_log1p special_log_ndtr
+    special_log_softmax special_logit special_logsumexp special_multigammaln special_ndtri special_ndtr
+    special_polygamma special_psi special_round special_sinc special_softmax special_spherical_bessel_j0
+    special_xlog1py special_xlogy special_zeta split_with_sizes_copy squeeze_copy sspaddmm stack std_mean std.dim
+    std.default stft storage_offset stride subtract sum_to_size svd sym_is_contiguous sym_numel sym_size
+    sym_storage_offset sym_stride t_copy take_along_dim take tensordot _test_ambiguous_defaults
+    _test_autograd_multiple_dispatch.ntonly _test_check_tensor _test_serialization_subcmul _test_string_default
+    thnn_conv2d _thnn_differentiable_gru_cell_backward _thnn_differentiable_lstm_cell_backward
+    _thnn_fused_lstm_cell_backward threshold tile _to_cpu to_dense_backward to_dense to_mkldnn_backward to_sparse_bsc
+    to_sparse_bsr to_sparse_csc to_sparse_csr to_sparse trace_backward trace transpose_copy trapezoid trapz tril
+    triplet_margin_loss triu true_divide type_as unbind_copy unflatten_dense_tensors unfold_backward unfold_copy
+    _unpack_dual unsafe_chunk _unsafe_masked_index_put_accumulate _unsafe_masked_index unsafe_split_with_sizes
+    unsafe_split unsqueeze_copy _upsample_bicubic2d_aa.vec upsample_bicubic2d _upsample_bilinear2d_aa.vec
+    upsample_bilinear2d _upsample_lanczos2d_aa.vec upsample_linear1d upsample_nearest1d upsample_nearest2d
+    upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
+    upsample_trilinear3d _use_cudnn_rnn_flatten_weight _validate_sparse_bsc_tensor_args
     _validate_sparse_bsr_tensor_args _validate_sparse_compressed_tensor_args _validate_sparse_coo_tensor_args
     _validate_sparse_csc_tensor_args _validate_sparse_csr_tensor_args value_selecting_reduction_backward vander
     var_mean.dim var_mean.default var.default var.dim vdot _version view_copy vstack
@@ -282,6 +283,8 @@ _KERNELS: Mapping[str, Callable[..., Any]] = {
     "native_layer_norm_backward.default": norms.native_layer_norm_backward,
     "_fused_rms_norm.default": norms.fused_rms_norm,
     "_fused_rms_norm_backward.default": norms.fused_rms_norm_backward,
+    "native_batch_norm.default": batch_norm.native_batch_norm,
+    "native_batch_norm_backward.default": batch_norm.native_batch_norm_backward,
     "_weight_norm_interface_backward.default": norms.weight_norm_interface_backward,
     # order
     "max.dim": order.max_dim,
