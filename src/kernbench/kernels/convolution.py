@@ -22,7 +22,6 @@ from kernbench.kernels.windows import ABSENT, PlaceTables, WindowAxis, join_axes
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.tl_context import TLContext
 
-
 _NEARLY = 1.05
 """Ratio of predicted times below which one grid is as good as another."""
 

@@ -150,9 +150,10 @@ class Band:
         extents = (self.channels, rows, *images.extents[3:])
         tile = images.tile((self.image, self.channel, row, *[0 for _ in images.extents[3:]]), extents)
         if tile.strides[0] >= tile.strides[-1] or self.channels == 1:
-            return tile.load(tl)
+            return tl.broadcast(tile.load(tl), extents)
         channels_last = View(tile.address, (*extents[1:], extents[0]), (*tile.strides[1:], tile.strides[0]), tile.dtype)
-        values = tl.reshape(channels_last.load(tl), (prod(extents[1:]), extents[0]))
+        loaded = tl.broadcast(channels_last.load(tl), channels_last.extents)
+        values = tl.reshape(loaded, (prod(extents[1:]), extents[0]))
         return tl.reshape(tl.trans(values), extents)
 
     def store(self, images: View, values: Handle, tl: TLContext) -> None:
