@@ -1,4 +1,4 @@
-"""Gradients of scaled or pooled images: a product with the weights of the scaling along each axis.
+"""Gradients of scaled images: a product with the weights of the scaling along each axis.
 
 A scaling is linear, and scales one axis after another. The result for an identity matrix therefore contains the weights
 along an axis. The host computes the weights, in no simulated time, and transfers them to the machine. The gradient is
