@@ -221,10 +221,11 @@ def _epilogue_operands(
         if not isinstance(operand, Operand | MemoryRef):
             continue
         axes = len(operand.shape)  # a bias is a vector along the columns
-        part = shape[-axes:]
+        part = tuple(map(min, shape[-axes:], operand.shape))  # scales of rows have one column
         fetched += prod(part) * operand.dtype.itemsize
         if isinstance(operand, MemoryRef):
-            reads.append(window(f"epilogue{number}", operand, first[-axes:], part))
+            begin = tuple([at if extent > 1 else 0 for at, extent in zip(first[-axes:], operand.shape, strict=True)])
+            reads.append(window(f"epilogue{number}", operand, begin, part))
     return tuple(reads), fetched
 
 
@@ -304,8 +305,8 @@ class BlockedProduct:
     """A product (m, k) by (k, n) and the machine, as inputs of the choice of block sizes.
 
     ``shape`` and ``tile`` are (m, k, n). ``write_ns`` is the time to write an element of the result to a memory that
-    also delivers operands; 0 if another memory takes the result. ``column_bytes`` and ``element_bytes`` are the bytes
-    that the epilogue reads from memory for a column and for an element of the result.
+    also delivers operands; 0 if another memory takes the result. ``row_bytes``, ``column_bytes`` and ``element_bytes``
+    are the bytes that the epilogue reads from memory for a row, for a column and for an element of the result.
     """
 
     shape: TileSizes
@@ -315,6 +316,7 @@ class BlockedProduct:
     a: OperandReads
     b: OperandReads
     write_ns: float = 0.0
+    row_bytes: int = 0
     column_bytes: int = 0
     element_bytes: int = 0
 
@@ -331,16 +333,18 @@ class BlockedProduct:
     ) -> BlockedProduct:
         a, b = factors
         extra = [step.operand for step in epilogue if isinstance(step.operand, MemoryRef)]
+        n = b.shape[1]
         return cls(
-            shape=(a.shape[0], a.shape[1], b.shape[1]),
+            shape=(a.shape[0], a.shape[1], n),
             tile=tile,
             itemsize=a.dtype.itemsize,
             macs_per_ns=macs_per_ns,
             a=reads[0],
             b=reads[1],
             write_ns=write_ns,
+            row_bytes=sum(x.dtype.itemsize for x in extra if len(x.shape) > 1 and x.shape[1] < n),
             column_bytes=sum(x.dtype.itemsize for x in extra if len(x.shape) == 1),
-            element_bytes=sum(x.dtype.itemsize for x in extra if len(x.shape) > 1),
+            element_bytes=sum(x.dtype.itemsize for x in extra if len(x.shape) > 1 and x.shape[1] == n),
         )
 
     @property
@@ -370,7 +374,8 @@ class BlockedProduct:
         """Return the bytes of two panels of each operand that is read, and of the epilogue's operands for a block."""
         bm, bk, bn = sizes
         side = bm * (self.a.gbs < inf) + bn * (self.b.gbs < inf)
-        return 2 * side * bk * self.itemsize + bn * self.column_bytes + bm * bn * self.element_bytes
+        epilogue = bm * self.row_bytes + bn * self.column_bytes + bm * bn * self.element_bytes
+        return 2 * side * bk * self.itemsize + epilogue
 
     def whole_tiles(self, sizes: TileSizes) -> TileSizes:
         """Return sizes rounded up to complete tiles, and no larger than the product."""
