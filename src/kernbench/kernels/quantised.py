@@ -206,12 +206,15 @@ class Int4Product:
         floats = tl.reshape(tl.cast(of_halves.load(tl), F32), (2 * self._groups, m, half))
         group_sums = tl.sum(floats, 2)
         digits = Digits.of(floats, self.tiles.digits, tl)
+        tl.wait(digits.values)  # MATH would otherwise split panels before it ends the digits that all products need
         total: Handle | None = None
         for number, (column, count, first, groups) in enumerate(panels):
             packed = loaded[number] if number < len(loaded) else self._load(*panels[number], tl)
             upper, lower = packed >> 4, packed & 15
             if not first:
                 scales, zeros = self._load_scales(column, count, tl)
+                shifted = tl.fma(scales, tl.constant([[[0.0]], [[-8.0]]], F32), zeros)
+                shifts = tl.dot(group_sums, tl.reshape(shifted, (2 * self._groups, count)), trans_a=True)
                 total = None
             for g in range(groups):
                 of_upper, of_lower = (tl.part(digits.values, first + g + by) for by in (0, self._groups))
@@ -222,14 +225,14 @@ class Int4Product:
             if first + groups < self._groups:
                 continue
             assert total is not None, "K has a group"
-            shifted = tl.fma(scales, tl.constant([[[0.0]], [[-8.0]]], F32), zeros)
-            shifts = tl.dot(group_sums, tl.reshape(shifted, (2 * self._groups, count)), trans_a=True)
             self.epilogue.store(digits.add_up(total, tl) + shifts, column, tl)
 
     def _digit_panels(self, columns: tuple[int, int]) -> Iterator[tuple[int, int, int, int]]:
         """Yield the panels of packed weights: first column and columns of the result, then first group and groups."""
         half = self.group // 2
-        for column, count in blocks(columns[1], packed_panel_size(half * self.tiles.tile_n) * self.tiles.tile_n, columns[0]):
+        for column, count in blocks(
+            columns[1], packed_panel_size(half * self.tiles.tile_n) * self.tiles.tile_n, columns[0]
+        ):
             for first, groups in blocks(self._groups, packed_panel_size(count * half)):
                 yield column, count, first, groups
 
@@ -243,7 +246,9 @@ class Int4Product:
             weights = (halves & tl.constant([-1, 15], I8)) - tl.constant([0, 8], I8)
             floats = tl.reshape(tl.cast(weights, self.a.dtype), (count, number, self.group))
             n = self.packed.extents[0]
-            scales = View(self.scales.at((first, column, 0)), (2, count, number, 1), (1, 2, 2 * n, 1), self.scales.dtype)
+            scales = View(
+                self.scales.at((first, column, 0)), (2, count, number, 1), (1, 2, 2 * n, 1), self.scales.dtype
+            )
             loaded = tl.cast(scales.load(tl), self.a.dtype)
             right = tl.fma(floats, tl.part(loaded, 0), tl.part(loaded, 1))
             yield (row, depth, column, count), tl.reshape(right, (count, depth))

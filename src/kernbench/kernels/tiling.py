@@ -269,8 +269,8 @@ class QuantisedTiles:
 
 
 def packed_panel_size(nbytes: int) -> int:
-    """Return how many pieces of ``nbytes`` bytes of packed weights a panel has."""
-    return max(1, _PANEL_BYTES // nbytes)
+    """Return how many pieces of ``nbytes`` bytes of packed weights, two in a byte, a panel has."""
+    return max(1, _PANEL_BYTES // 2 // nbytes)
 
 
 # --- products in blocks, on a grid of PEs

@@ -227,7 +227,9 @@ def step_array(name: str, array: StreamInput, form: Form) -> ArrayPlace:
         names = ", ".join(dict.fromkeys(item.name for item in types))
         raise kernel_error(f"epilogue step {name!r} with {array.dtype}: with {form.dtype} operands it takes {names}")
     n = form.shape[-1]
-    fits = ((n,), (1, n)) if name in _COLUMN_STEPS else ((*form.shape[:-1], 1),) if name == "scale_rows" else (form.shape,)
+    fits = (
+        ((n,), (1, n)) if name in _COLUMN_STEPS else ((*form.shape[:-1], 1),) if name == "scale_rows" else (form.shape,)
+    )
     if array.shape not in fits:
         shapes = " or ".join(map(str, fits))
         raise kernel_error(f"epilogue step {name!r} of shape {array.shape}: the result is {form.shape}, so {shapes}")

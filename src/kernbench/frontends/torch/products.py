@@ -141,7 +141,11 @@ def on_matrix_unit(lowering: Lowering) -> Lowering:
 
 
 def result_for(
-    out: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, factors: Sequence[Tensor], bias: Tensor | None = None
+    out: Tensor | None,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    factors: Sequence[Tensor],
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Return the tensor that a product writes: ``out``, resized to ``shape``, or a new tensor.
 
@@ -217,9 +221,7 @@ def addmm_activation(
 
 
 @on_matrix_unit
-def baddbmm(
-    x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1, out: Tensor | None = None
-) -> Tensor:
+def baddbmm(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1, out: Tensor | None = None) -> Tensor:
     """Compute ``beta x + alpha a b`` of batches."""
     shape = (a.shape[0], a.shape[1], b.shape[2])
     addend = _scaled(x, beta, shape)

@@ -249,7 +249,7 @@ def _refusal_of(operator: TorchOperator, operands: Operands) -> Exception | None
         return None
     meta = _ask(operator, operands, "meta", 0)
     if operator.overloadpacket.__name__ in _BY_META:
-        return meta.refusal
+        return None if isinstance(meta.refusal, NotImplementedError) else meta.refusal
     if _has_kernel(operator, "CPU") and sum(prod(x.shape) for x in tensors) + meta.elements <= _SMALL:
         refusal = _ask_cpu(operator, operands)
         return None if refusal is None or _is_narrow_alone(operator, operands, refusal) else refusal
