@@ -545,6 +545,6 @@ ATOMICS = MappingProxyType(
 """Operators from (old element, operand of the atomic) to the new element; ``cas`` has (old, compared, new)."""
 EPILOGUE = MappingProxyType(
     {"bias": OPERATORS["add"], "add": OPERATORS["add"]}
-    | {name: OPERATORS["mul"] for name in ("scale", "scale_rows", "scale_columns")}
+    | dict.fromkeys(("scale", "scale_rows", "scale_columns"), OPERATORS["mul"])
     | {name: OPERATORS[name] for name in ("relu", "gelu", "silu")}
 )

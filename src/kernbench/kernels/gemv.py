@@ -30,8 +30,9 @@ RowPiece: TypeAlias = tuple[int, int, int]
 class GemvEpilogue:
     """Last steps of a product: scales, an addend, an activation, then rounding to the dtype of ``out``.
 
-    ``out`` and ``addend`` are (batch, m, n). The addend has stride 0 along an axis that it is broadcast along. ``scale``
-    is a number. ``factors`` are scales in memory, (1, m, n) in f32: each is broadcast along two axes or all three.
+    ``out`` and ``addend`` are (batch, m, n). The addend has stride 0 along an axis that it is broadcast along.
+    ``scale`` is a number. ``factors`` are scales in memory, (1, m, n) in f32, of rows, of columns or of all elements:
+    they have stride 0 along the other axes.
     """
 
     out: View

@@ -40,8 +40,8 @@ class Digits:
     def of(floats: Handle, count: int, tl: TLContext) -> Digits:
         """Return the digits of ``floats``, (groups, m, k) in f32. A row of all groups has one unit.
 
-        A number is rounded to the largest magnitude of its row, divided by ``2 ** (count * DIGIT_BITS - 1)``. A row with
-        an infinity becomes NaN.
+        The unit is the largest magnitude of the row, divided by ``2 ** (count * DIGIT_BITS - 1)``. A row with an
+        infinity becomes NaN.
         """
         groups, m, k = floats.shape
         largest = tl.max(tl.max(tl.elementwise("abs", floats), 2), 0)
@@ -97,9 +97,9 @@ class Int8Product:
                 floats = tl.reshape(rows, (1, *rows.shape))
                 pieces[row, depth] = Digits.of(floats, self.tiles.digits, tl)
         sums: Handle | None = None
-        for number, (row, depth, column, count) in enumerate(panels):
-            right = prefetched[number] if number < len(prefetched) else self._load(panels[number], tl)
-            digits = pieces[row, depth]
+        for number, panel in enumerate(panels):
+            (row, depth, column, _), digits = panel, pieces[panel[:2]]
+            right = prefetched[number] if number < len(prefetched) else self._load(panel, tl)
             products = tl.dot(tl.part(digits.values, 0), right, out_dtype=I32, trans_b=True)
             part_sums = digits.add_up(tl.cast(products, F32), tl)
             sums = part_sums if sums is None else sums + part_sums

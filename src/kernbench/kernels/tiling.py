@@ -218,8 +218,8 @@ _DIGIT_BYTES = 24
 class QuantisedTiles:
     """Sizes of a product by integer weights on a machine.
 
-    ``digits`` of each element of A are multiplied as integers; 0: the weights are converted to the dtype of A, which has
-    ``itemsize`` bytes. ``tile_n``: columns of a tile of the matrix unit.
+    ``digits`` of each element of A are multiplied as integers; 0: the weights are converted to the dtype of A.
+    ``itemsize``: bytes of that dtype. ``tile_m``, ``tile_n``: rows and columns of a tile of the matrix unit.
     """
 
     digits: int
