@@ -358,6 +358,21 @@ class BlockedProduct:
         m, k, n = self.shape
         return m * k / self.a.gbs >= k * n / self.b.gbs
 
+    def line_of(self, sizes: TileSizes, room: BlockRoom) -> bool | None:
+        """Return True if all panels of A along K should stay in the room, False for those of B, and None for neither.
+
+        They are those of a block of rows, or of columns, and are read once. If the result is a single block of rows, or
+        of columns, these are all of A, or of B. They and two panels of the other operand may take half of the room.
+        """
+        (m, k, n), (bm, bk, bn) = self.shape, sizes
+        rows, columns = -(-m // bm), -(-n // bn)
+        is_a = self.keeps_a if min(rows, columns) > 1 else rows == 1
+        kept, side, other = (self.a, bm, bn) if is_a else (self.b, bn, bm)
+        line_bytes = (side * k + 2 * other * bk) * self.itemsize
+        if kept.gbs == inf or (columns if is_a else rows) == 1 or 2 * line_bytes > room.panels:
+            return None
+        return is_a
+
     def can_block(self, room: BlockRoom) -> bool:
         """Return True if the smallest blocks fit: two panels of a tile for each operand, and the sums."""
         return not self.reads_nothing and self.fits(self.tile, room)
@@ -468,11 +483,13 @@ def _split_evenly(extent: int, size: int, tile: int, begin: int) -> list[TileSpa
     return spans[at:] + spans[:at]
 
 
-def block_steps(command: Command, tile: TileSizes, sizes: TileSizes, *, keep_a: bool) -> Iterator[BlockStep]:
+def block_steps(
+    command: Command, tile: TileSizes, sizes: TileSizes, *, keep_a: bool, retains_line: bool = False
+) -> Iterator[BlockStep]:
     """Yield the steps of a composite GEMM by blocks of ``sizes``, along rows of the result (``keep_a``) or columns.
 
     Along each axis the first block contains the command's point ``begin``, and the blocks wrap around. If one panel
-    spans all of K, the panel that the next block shares is retained.
+    spans all of K, the panel that the next block shares is retained. With ``retains_line``, all panels along K are.
     """
     (m, k), n = command.a.shape, command.b.shape[1]
     rows, steps, columns = map(_split_evenly, (m, k, n), sizes, tile, command.params.begin)
@@ -484,7 +501,7 @@ def block_steps(command: Command, tile: TileSizes, sizes: TileSizes, *, keep_a: 
             for step in steps:
                 panels, ends = _Panels(command, tile, row, step, column), step == steps[-1]
                 other_panels = panels.read(other) + (panels.read_epilogue() if ends else ())
-                if len(steps) > 1:
+                if len(steps) > 1 and not retains_line:
                     shared, is_first_use, is_last_use = panels.read(retained), True, True
                 else:
                     along = (0, sum(count for _, count in inner))

@@ -155,15 +155,16 @@ def result_for(
     if out is None or out.dtype is not dtype:
         return new(shape, dtype, sip_of(factors[0]))
     storage = storage_of(out)
-    is_bias = bias is not None and storage_of(bias) is storage
-    shares_bias = is_bias and (bias.shape, bias.stride(), bias.storage_offset()) != (
-        torch.Size(shape),
-        out.stride(),
-        out.storage_offset(),
-    )
-    if shares_bias or any(storage_of(factor) is storage for factor in factors):
+    shared = [factor for factor in factors if storage_of(factor) is storage]
+    if bias is not None and storage_of(bias) is storage and _layout(bias) != (shape, *_layout(out)[1:]):
+        shared.append(bias)
+    if shared:
         return new(shape, dtype, sip_of(factors[0]))
     return resize(out, shape)
+
+
+def _layout(x: Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    return tuple(x.shape), x.stride(), int(x.storage_offset())
 
 
 def deliver(result: Tensor, out: Tensor | None) -> Tensor:
