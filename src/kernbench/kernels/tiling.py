@@ -206,6 +206,73 @@ def partial_sum_columns(scratch_bytes: int, parts: int, m: int) -> int:
     return max(1, scratch_bytes // 2 // ((parts + _RESULT_BLOCKS) * m * 4))
 
 
+# --- products of integer weights
+
+DIGIT_BITS = 7
+"""Bits of a digit of a whole number: an i8 has room for a digit without a sign."""
+_DIGIT_BYTES = 24
+"""Bytes of scratch for an element of A while it is split into digits: its digits as i32, twice, and in between."""
+
+
+@value
+class QuantisedTiles:
+    """Sizes of a product by integer weights on a machine.
+
+    ``digits`` of each element of A are multiplied as integers; 0: the weights are converted to the dtype of A.
+    ``itemsize``: bytes of that dtype. ``tile_m``, ``tile_n``: rows and columns of a tile of the matrix unit.
+    """
+
+    digits: int
+    itemsize: int
+    scratch_bytes: int
+    tile_m: int
+    tile_n: int
+    prefetched: int = PREFETCHED_PANELS
+
+    @staticmethod
+    def of(spec: TopologySpec, a: DType, m: int, k: int, needs: Sequence[DType]) -> QuantisedTiles:
+        """Return the sizes for A (m, k).
+
+        Digits cover the significand of the dtype of A and as many bits again for small elements, but at most 28 bits.
+        They are used if the digits of all rows fit in a tile, and if the matrix unit multiplies the dtypes ``needs``.
+        """
+        gemm, scratch = spec.pe.gemm, spec.pe.tcm.scratch_bytes
+        digits = 4 if a.itemsize > 2 else 3
+        has_types = all(needed.name in gemm.macs_per_ns for needed in needs)
+        fits = digits * m <= gemm.tile_m and digits * m * k * _DIGIT_BYTES <= scratch // 2
+        return QuantisedTiles(digits if has_types and fits else 0, a.itemsize, scratch, gemm.tile_m, gemm.tile_n)
+
+    def panels(self, k: int, columns: tuple[int, int]) -> Iterator[tuple[int, int, int, int]]:
+        """Yield the panels of i8 weights: first row and rows of K, then first column and columns of the result."""
+        depth = self.depth(k, self.tile_n)
+        for column, count in blocks(columns[1], self.tile_n, columns[0]):
+            for row, rows in blocks(k, depth):
+                yield row, rows, column, count
+
+    def depth(self, k: int, columns: int) -> int:
+        """Return the rows of a panel of i8 weights with ``columns`` columns."""
+        return panel_rows(k, columns, 1)
+
+    def most_columns(self, k: int, columns: int) -> int:
+        """Return the number of columns whose converted weights take at most a quarter of scratch."""
+        fit = self.scratch_bytes // 4 // (k * self.itemsize) // self.tile_n * self.tile_n
+        return min(columns, max(fit, self.tile_n))
+
+    def retains(self, m: int, k: int) -> bool:
+        """Return True if A (m, k) takes at most a quarter of scratch, so that it is loaded once."""
+        return m * k * self.itemsize <= self.scratch_bytes // 4
+
+    @property
+    def rows_of_block(self) -> int:
+        """Return the number of rows of A that use converted weights at a time: few enough to overlap with loads."""
+        return 4 * self.tile_m
+
+
+def packed_panel_size(nbytes: int) -> int:
+    """Return how many pieces of ``nbytes`` bytes of packed weights, two in a byte, a panel has."""
+    return max(1, _PANEL_BYTES // 2 // nbytes)
+
+
 # --- products in blocks, on a grid of PEs
 
 _PIECE_BYTES = 64 << 10

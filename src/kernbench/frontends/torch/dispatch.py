@@ -33,6 +33,7 @@ from kernbench.frontends.torch import (
     order,
     pooling,
     products,
+    quantised,
     randoms,
     recurrent,
     reductions,
@@ -166,7 +167,7 @@ _HOST = """
     bernoulli.Tensor binomial blackman_window ccol_indices_copy _cdist_backward _cdist_forward cholesky_inverse
     _cholesky_solve_helper cholesky_solve cholesky _coalesce _coalesced col_indices_copy _compute_linear_combination
     _conj_copy _conj_physical _conv_depthwise2d conv_depthwise3d conv_tbc _convert_indices_from_coo_to_csr
-    _convert_indices_from_csr_to_coo _convert_weight_to_int4pack _convert_weight_to_int4pack_for_cpu
+    _convert_indices_from_csr_to_coo _convert_weight_to_int4pack_for_cpu
     _convolution.default _copy_from_and_resize copy_sparse_to_sparse copy crow_indices_copy _cslt_compress
     _cslt_sparse_mm _cslt_sparse_mm_search _ctc_loss_backward _ctc_loss cudnn_affine_grid_generator_backward
     cudnn_affine_grid_generator _cudnn_attention_backward _cudnn_attention_forward cudnn_convolution_add_relu
@@ -189,7 +190,7 @@ _HOST = """
     _fw_primal_copy geqrf glu_backward_jvp glu_jvp grid_sampler_2d_backward _grid_sampler_2d_cpu_fallback_backward
     _grid_sampler_2d_cpu_fallback grid_sampler_3d_backward grid_sampler_3d hamming_window hann_window hash_tensor
     _histogramdd_bin_edges _histogramdd_from_bin_cts _histogramdd_from_bin_tensors histogram hspmm _index_put_impl
-    index_reduce _indices_copy indices_copy _int_mm int_repr is_coalesced is_pinned is_set_to kaiser_window
+    index_reduce _indices_copy indices_copy int_repr is_coalesced is_pinned is_set_to kaiser_window
     _lazy_clone linalg__powsum _linalg_check_errors linalg_cholesky_ex _linalg_det _linalg_eigh linalg_eig
     _linalg_eigvals linalg_householder_product linalg_inv_ex linalg_ldl_factor_ex linalg_ldl_solve linalg_lstsq
     linalg_lu_factor_ex linalg_lu_solve linalg_lu linalg_matrix_exp linalg_pinv.atol_rtol_tensor linalg_qr
@@ -218,7 +219,7 @@ _HOST = """
     _scaled_dot_product_efficient_attention_backward _scaled_dot_product_efficient_attention
     _scaled_dot_product_flash_attention_backward _scaled_dot_product_flash_attention_for_cpu_backward
     _scaled_dot_product_flash_attention _scaled_dot_product_fused_attention_overrideable_backward
-    _scaled_dot_product_fused_attention_overrideable _scaled_grouped_mm _scaled_grouped_mm_v2 _scaled_mm _scaled_mm_v2
+    _scaled_dot_product_fused_attention_overrideable _scaled_grouped_mm _scaled_grouped_mm_v2 _scaled_mm_v2
     scatter.value_reduce scatter.reduce searchsorted _segment_reduce_backward segment_reduce select_copy set
     slice_copy _slow_conv2d_backward _slow_conv2d_forward slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d
     slow_conv_transpose2d slow_conv_transpose3d _spdiags special_airy_ai special_bessel_y0 special_bessel_y1
@@ -237,23 +238,28 @@ _HOST = """
     unique_dim_consecutive _unique _upsample_bicubic2d_aa_backward _upsample_bicubic2d_aa.default
     _upsample_bilinear2d_aa_backward _upsample_bilinear2d_aa.default _upsample_lanczos2d_aa_backward
     _upsample_lanczos2d_aa.default _use_cudnn_ctc_loss _use_miopen_ctc_loss _validate_compressed_sparse_indices
-    _values_copy values_copy view_as_complex_copy view_as_real_copy _weight_int4pack_mm_for_cpu _weight_int4pack_mm
-    _weight_int4pack_mm_with_scales_and_zeros _weight_int8pack_mm
+    _values_copy values_copy view_as_complex_copy view_as_real_copy _weight_int4pack_mm_for_cpu
+    _weight_int4pack_mm_with_scales_and_zeros
 """
 _NO_STRIDES = ("nested_", "sparse_", "jagged_")
 """Prefixes of operators on tensors that are not strided, which are refused."""
 
 _KERNELS: Mapping[str, Callable[..., Any]] = {
     # products
-    "mm.default mm.dtype": products.mm,
-    "bmm.default bmm.dtype": products.bmm,
-    "addmm.default": products.addmm,
-    "_addmm_activation.default": products.addmm_activation,
-    "baddbmm.default": products.baddbmm,
+    "mm.default mm.dtype mm.out mm.dtype_out": products.mm,
+    "bmm.default bmm.dtype bmm.out bmm.dtype_out": products.bmm,
+    "addmm.default addmm.out": products.addmm,
+    "_addmm_activation.default _addmm_activation.out": products.addmm_activation,
+    "baddbmm.default baddbmm.out": products.baddbmm,
     "addbmm.default": products.addbmm,
     "dot.default": products.dot,
     "mv.default": products.mv,
     "_grouped_mm.default": products.grouped_mm,
+    "_scaled_mm.default _scaled_mm.out": quantised.scaled_mm,
+    "_int_mm.default _int_mm.out": quantised.int_mm,
+    "_weight_int8pack_mm.default": quantised.weight_int8pack_mm,
+    "_convert_weight_to_int4pack.default": quantised.convert_weight_to_int4pack,
+    "_weight_int4pack_mm.default": quantised.weight_int4pack_mm,
     # reductions and normalisation
     "sum.default sum.dim_IntList": reductions.sum_elements,
     "mean.default mean.dim": reductions.mean,
