@@ -81,7 +81,7 @@ _DECOMPOSED = """
     argsort argwhere as_strided_copy as_strided_scatter atleast_1d atleast_2d atleast_3d avg_pool1d _backward
     baddbmm.dtype batch_norm_backward _batch_norm_impl_index_backward _batch_norm_impl_index _batch_norm_no_update
     _batch_norm_with_update _batch_norm_with_update_functional batch_norm bilinear binary_cross_entropy_backward
-    binary_cross_entropy_with_logits binary_cross_entropy block_diag broadcast_tensors bucketize can_cast
+    binary_cross_entropy_with_logits binary_cross_entropy block_diag broadcast_tensors can_cast
     cartesian_prod _cast_Byte _cast_Char _cast_Double _cast_Float _cast_Half _cast_Int _cast_Long _cast_Short cdist
     celu chain_matmul chalf channel_shuffle choose_qparams_optimized _choose_qparams_per_tensor _chunk_cat clip col2im
     column_stack combinations complex concat concatenate conj_physical conv1d conv2d conv3d conv_tbc_backward
@@ -219,7 +219,7 @@ _HOST = """
     _scaled_dot_product_flash_attention_backward _scaled_dot_product_flash_attention_for_cpu_backward
     _scaled_dot_product_flash_attention _scaled_dot_product_fused_attention_overrideable_backward
     _scaled_dot_product_fused_attention_overrideable _scaled_grouped_mm _scaled_grouped_mm_v2 _scaled_mm _scaled_mm_v2
-    scatter.value_reduce scatter.reduce searchsorted _segment_reduce_backward segment_reduce select_copy set
+    scatter.value_reduce scatter.reduce _segment_reduce_backward segment_reduce select_copy set
     slice_copy _slow_conv2d_backward _slow_conv2d_forward slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d
     slow_conv_transpose2d slow_conv_transpose3d _spdiags special_airy_ai special_bessel_y0 special_bessel_y1
     special_chebyshev_polynomial_t special_chebyshev_polynomial_u special_chebyshev_polynomial_v
@@ -299,6 +299,8 @@ _KERNELS: Mapping[str, Callable[..., Any]] = {
     "nanmedian.default": order.nanmedian,
     "nanmedian.dim": order.nanmedian_dim,
     "kthvalue.default": order.kthvalue,
+    "searchsorted.Tensor searchsorted.Scalar": order.searchsorted,
+    "bucketize.Tensor bucketize.Scalar": order.bucketize,
     "_unique2.default": order.unique2,
     "unique_dim.default": order.unique_dim,
     "unique_consecutive.default": order.unique_consecutive,
