@@ -164,7 +164,7 @@ _HOST = """
     _assert_tensor_metadata avg_pool3d_backward avg_pool3d bartlett_window batch_norm_backward_elemt
     batch_norm_backward_reduce batch_norm_elemt batch_norm_gather_stats_with_counts batch_norm_gather_stats
     batch_norm_stats batch_norm_update_stats bernoulli.p bernoulli.Tensor binomial blackman_window ccol_indices_copy
-    _cdist_backward _cdist_forward cholesky_inverse _cholesky_solve_helper cholesky_solve cholesky _coalesce
+    cholesky_inverse _cholesky_solve_helper cholesky_solve cholesky _coalesce
     _coalesced col_indices_copy _compute_linear_combination _conj_copy _conj_physical _conv_depthwise2d
     conv_depthwise3d conv_tbc _convert_indices_from_coo_to_csr _convert_indices_from_csr_to_coo
     _convert_weight_to_int4pack _convert_weight_to_int4pack_for_cpu _convolution.default _copy_from_and_resize
@@ -284,6 +284,8 @@ _KERNELS: Mapping[str, Callable[..., Any]] = {
     "_fused_rms_norm.default": norms.fused_rms_norm,
     "_fused_rms_norm_backward.default": norms.fused_rms_norm_backward,
     "_weight_norm_interface_backward.default": norms.weight_norm_interface_backward,
+    "_cdist_forward.default": reductions.cdist_forward,
+    "_cdist_backward.default": reductions.cdist_backward,
     # order
     "max.dim": order.max_dim,
     "min.dim": order.min_dim,
