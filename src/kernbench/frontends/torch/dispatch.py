@@ -23,6 +23,7 @@ from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._library.custom_ops import OPDEFS
 
 from kernbench.frontends.torch import (
+    bags,
     collectives,
     convolution,
     indexing,
@@ -174,8 +175,7 @@ _HOST = """
     cudnn_convolution_transpose cudnn_convolution _cudnn_ctc_loss cudnn_grid_sampler_backward cudnn_grid_sampler
     _cudnn_init_dropout_state _cudnn_rnn_backward _cudnn_rnn _cudnn_rnn_flatten_weight _cummax_helper _cummin_helper
     dense_dim dequantize detach_copy _dimI _dimV _dirichlet_grad _dyn_quant_matmul_4bit _dyn_quant_pack_4bit_weight
-    _efficient_attention_backward _efficient_attention_forward _embedding_bag_backward _embedding_bag_dense_backward
-    _embedding_bag _embedding_bag_forward_only _embedding_bag_per_sample_weights_backward embedding_renorm
+    _efficient_attention_backward _efficient_attention_forward _embedding_bag_dense_backward embedding_renorm
     _empty_affine_quantized _empty_per_channel_affine_quantized empty_permuted empty_quantized
     _fake_quantize_learnable_per_channel_affine_backward _fake_quantize_learnable_per_channel_affine
     _fake_quantize_learnable_per_tensor_affine_backward _fake_quantize_learnable_per_tensor_affine
@@ -310,6 +310,9 @@ _KERNELS: Mapping[str, Callable[..., Any]] = {
     "index_select.default": indexing.index_select,
     "embedding.default": indexing.embedding,
     "embedding_dense_backward.default": indexing.embedding_dense_backward,
+    "_embedding_bag.default _embedding_bag_forward_only.default": bags.embedding_bag,
+    "_embedding_bag_backward.default": bags.embedding_bag_backward,
+    "_embedding_bag_per_sample_weights_backward.default": bags.embedding_bag_per_sample_weights_backward,
     "gather.default": indexing.gather,
     "scatter.src scatter.value": indexing.scatter,
     "scatter_.src scatter_.value": indexing.scatter_,
