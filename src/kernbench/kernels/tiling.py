@@ -141,10 +141,12 @@ def split_axes(
 ) -> Shape:
     """Return into how many parts to split each axis of arrays, so that a program waits least for its bytes.
 
-    ``layouts``: strides and bytes of an element of each array. A piece of a row counts as 256 bytes or more. Programs
-    that read the same elements of an array wait for each other. Of equal divisions, the one that splits the first axes
-    most is returned: a part is then closest to contiguous.
+    The first axis is split if it has an index for each program. ``layouts``: strides and bytes of an element of each
+    array. A piece of a row counts as 256 bytes or more. Programs that read the same elements of an array wait for each
+    other. Of equal divisions, the one that splits the first axes most is returned: its parts are closest to contiguous.
     """
+    if shape[0] >= programs:
+        return (programs, *[1] * (len(shape) - 1))
     reach = [(strides, itemsize, _distinct(shape, strides) * itemsize) for strides, itemsize in layouts]
 
     def cost(parts: Shape) -> int:
@@ -170,10 +172,10 @@ def _divisions(shape: Shape, programs: int) -> Iterator[Shape]:
     An axis is split into all its elements, or into a divisor of the number of programs that remain for it.
     """
     if len(shape) == 1:
-        yield (max(1, min(shape[0], programs)),)
+        yield (min(shape[0], programs),)
         return
-    counts = {count for count in range(1, min(shape[0], programs) + 1) if programs % count == 0}
-    for count in sorted(counts | {max(1, min(shape[0], programs))}, reverse=True):
+    limit = min(shape[0], programs)
+    for count in [n for n in range(limit, 0, -1) if n == limit or programs % n == 0]:
         for rest in _divisions(shape[1:], programs // count):
             yield (count, *rest)
 

@@ -429,7 +429,12 @@ def cdist_forward(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None) ->
     """
     batch, (x, y) = _as_batches(x1, x2)
     n, m = x.shape[-2], y.shape[-2]
-    if p == 2 and x.numel() and y.numel() and (compute_mode == 1 or (not compute_mode and max(n, m) > _ROWS_OF_PRODUCT)):
+    if (
+        p == 2
+        and x.numel()
+        and y.numel()
+        and (compute_mode == 1 or (not compute_mode and max(n, m) > _ROWS_OF_PRODUCT))
+    ):
         return aten._euclidean_dist.default(x, y)  # noqa: SLF001 - an operator's name
     out = new((*batch, n, m), x.dtype, sip_of(x))
     if not out.numel():
