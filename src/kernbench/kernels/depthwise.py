@@ -144,7 +144,7 @@ class DepthwiseConvolution:
 
     def _bands(self, axes: tuple[TapAxis, ...], inner: WindowAxis, tl: TLContext) -> list[Band]:
         row_elements = max(inner.width * inner.windows, inner.extent) * axes[0].stride
-        return list(own_bands(self.images, self.groups, axes[0].windows, row_elements, tl))
+        return list(own_bands((self.images, self.groups, axes[0].windows), row_elements, tl))
 
     def run(self, out: View, x: View, weight: View, bias: View | None = None, *, tl: TLContext) -> None:
         """Compute this program's share. ``weight`` is (output channels, taps), ``bias`` (output channels,)."""

@@ -72,7 +72,7 @@ class WindowSums:
     def run(self, out: View, x: View, *, tl: TLContext) -> None:
         """Compute this program's share. ``out`` and ``x`` are (images, channels, axes…)."""
         first, *inner = self.axes
-        for band in own_bands(*out.extents[:3], _elements_per_row(self.axes), tl):
+        for band in own_bands(out.extents, _elements_per_row(self.axes), tl):
             row, axis = first.band(band.row, band.rows)
             values = wide(band.load(x, row, axis.extent, tl), tl)
             values = tl.cast(values, F32) if values.dtype.is_float else values
@@ -101,7 +101,7 @@ class WindowMaxima:
     def run(self, out: View, positions: View, x: View, *, tl: TLContext) -> None:
         """Compute this program's share. All arrays are (images, channels, axes…)."""
         first, *inner = self.axes
-        for band in own_bands(*out.extents[:3], _elements_per_row(self.axes), tl):
+        for band in own_bands(out.extents, _elements_per_row(self.axes), tl):
             row, axis = first.band(band.row, band.rows)
             values, places, step = band.load(x, row, axis.extent, tl), None, 1
             for windows, low in (*[(windows, 0) for windows in reversed(inner)], (axis, row)):
@@ -159,7 +159,7 @@ class MaximaGradient:
     def run(self, out: View, grad: View, positions: View, *, tl: TLContext) -> None:
         """Compute this program's share. All arrays are (images, channels, axes…)."""
         first, inner, extent = self.axes[0], self.axes[1:], out.extents[2]
-        for cells in own_bands(*out.extents[:2], first.windows.windows, first.size * prod(out.extents[3:]), tl):
+        for cells in own_bands((*out.extents[:2], first.windows.windows), first.size * prod(out.extents[3:]), tl):
             row, windows = first.windows.band(cells.row, cells.rows)
             axes = (Cells(first.size, windows), *inner)
             by_window = tl.cast(cells.load(grad, row, windows.extent, tl), F32)

@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from kernbench.common.dtypes import I8, I32, Array
+from kernbench.common.dtypes import I8, I32, Array, Shape
 from kernbench.common.values import value
 from kernbench.kernels.shares import blocks, share
 from kernbench.kernels.tiling import most_elements
@@ -170,19 +170,22 @@ class Band:
         tl.store(address, values, strides=strides, valid=valid)
 
 
-def own_bands(images: int, channels: int, rows: int, row_elements: int, tl: TLContext) -> Iterator[Band]:
+def own_bands(extents: Shape, row_elements: int, tl: TLContext) -> Iterator[Band]:
     """Yield the bands of results that this program computes, with at most as many elements as fit in scratch.
 
     Programs share the planes of all images. If there are more programs than planes, they share the rows of all planes.
-    ``row_elements``: elements that a program has in scratch for a row of results.
+    ``extents`` of the results begin with images, channels and rows. ``row_elements``: elements that a program has in
+    scratch for a row of results.
     """
+    images, channels, rows, *_ = extents
     most, planes = max(1, most_elements(tl) // row_elements), images * channels
     if planes < tl.num_programs(0) * tl.num_programs(1):
         first, size = share(planes * rows, tl)
         while size:
             plane, row = divmod(first, rows)
             extent = min(size, rows - row, most)
-            yield Band(*divmod(plane, channels), 1, row, extent)
+            image, channel = divmod(plane, channels)
+            yield Band(image, channel, 1, row, extent)
             first, size = first + extent, size - extent
         return
     first, size = share(planes, tl)
