@@ -407,7 +407,7 @@ _COPIES: Mapping[str, Callable[..., Any]] = {
     "copy_.default": making.copy,
     "_copy_from.default": making.copy_from,
     "_local_scalar_dense.default": making.local_scalar_dense,
-    "cat.default": making.cat,
+    "cat.default cat.out": making.cat,
     "repeat.default": making.repeat,
     "flip.default": making.flip,
     "roll.default": making.roll,

@@ -15,7 +15,7 @@ from kernbench.frontends.placed import pes_for, whole_grid
 from kernbench.frontends.torch.launches import dtype_of, launch, launch_on, view_of
 from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.storage import Lowering, current
-from kernbench.frontends.torch.tensor import AhbmTensor, known_elements, new, resize, sip_of, storage_of
+from kernbench.frontends.torch.tensor import AhbmTensor, deliver, known_elements, new, result_for, sip_of
 from kernbench.kernels.gemm_grid import BlockProduct, GroupedProduct, SharedProduct
 from kernbench.kernels.gemv import Gemv, GemvEpilogue, PartialSums
 from kernbench.kernels.tiling import (
@@ -138,38 +138,6 @@ def on_matrix_unit(lowering: Lowering) -> Lowering:
         return lowering(*operands, **options) if has_all else NotImplemented
 
     return call
-
-
-def result_for(
-    out: Tensor | None,
-    shape: tuple[int, ...],
-    dtype: torch.dtype,
-    factors: Sequence[Tensor],
-    bias: Tensor | None = None,
-) -> Tensor:
-    """Return the tensor that a product writes: ``out``, resized to ``shape``, or a new tensor.
-
-    A product cannot write to ``out`` if ``out`` has another dtype, or shares elements with a factor. It can write over
-    its addend ``bias``: each element is read before it is written.
-    """
-    if out is None or out.dtype is not dtype:
-        return new(shape, dtype, sip_of(factors[0]))
-    storage = storage_of(out)
-    shared = [factor for factor in factors if storage_of(factor) is storage]
-    if bias is not None and storage_of(bias) is storage and _layout(bias) != (shape, *_layout(out)[1:]):
-        shared.append(bias)
-    if shared:
-        return new(shape, dtype, sip_of(factors[0]))
-    return resize(out, shape)
-
-
-def _layout(x: Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    return tuple(x.shape), x.stride(), int(x.storage_offset())
-
-
-def deliver(result: Tensor, out: Tensor | None) -> Tensor:
-    """Return a product, or ``out`` if there is one; copy the product to ``out`` if it is in another tensor."""
-    return result if out is None or result is out else resize(out, tuple(result.shape)).copy_(result)
 
 
 @on_matrix_unit

@@ -9,9 +9,9 @@ from kernbench.common.dtypes import BF16, F32, I8
 from kernbench.common.errors import InputError
 from kernbench.frontends.torch.launches import dtype_of, launch, view_of
 from kernbench.frontends.torch.modules import program_place
-from kernbench.frontends.torch.products import deliver, multiply, on_matrix_unit, result_for
+from kernbench.frontends.torch.products import multiply, on_matrix_unit
 from kernbench.frontends.torch.storage import current
-from kernbench.frontends.torch.tensor import new, sip_of
+from kernbench.frontends.torch.tensor import deliver, new, result_for, sip_of
 from kernbench.kernels.gemv import GemvEpilogue
 from kernbench.kernels.quantised import Int4Product, Int8Product
 from kernbench.kernels.tiling import QuantisedTiles
