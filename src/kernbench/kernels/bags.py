@@ -145,17 +145,17 @@ class BagSums:
     def compute(self, addresses: Sequence[int], tl: TLContext) -> None:
         """Write the results of this program's bags.
 
-        ``addresses``: of the results (bags, columns), the bag of each entry, the size of each bag and, for maxima, the
-        row of each maximum (bags, columns). Then of the table, the indices, the offsets, and the weights.
+        ``addresses``: of the results (bags, columns), the bag of each entry, and the size of each bag. For maxima, that
+        of their rows (bags, columns) follows. Then come the table, the indices, the offsets, and the weights.
         """
         out_ptr, bag_of_ptr, sizes_ptr, *more = addresses
         places_ptr = more.pop(0) if self.mode == "max" else None
         table_ptr, indices_ptr, offsets_ptr, *weights_ptr = more
-        own = self.bags.own(indices_ptr, offsets_ptr, tl)
-        if own is None:
+        local = self.bags.own(indices_ptr, offsets_ptr, tl)
+        if local is None:
             return
         columns = self.bags.columns
-        for group in own.groups:
+        for group in local.groups:
             for piece in group.pieces(most_runs(columns)):
                 places: Handle | None = None
                 if piece.size and places_ptr is not None:
@@ -171,8 +171,14 @@ class BagSums:
                     item = self.bags.indices.dtype
                     tl.store(self.bags.runs(places_ptr, piece.bags, item), tl.broadcast(places, shape))
         item = self.bags.offsets.dtype
-        _write(bag_of_ptr, own.first_entry, np.repeat(own.first + np.arange(len(own.lengths)), own.lengths), item, tl)
-        _write(sizes_ptr, own.first, own.sizes, item, tl)
+        _write(
+            bag_of_ptr,
+            local.first_entry,
+            np.repeat(local.first + np.arange(len(local.lengths)), local.lengths),
+            item,
+            tl,
+        )
+        _write(sizes_ptr, local.first, local.sizes, item, tl)
 
     def _add(self, group: BagGroup, table_ptr: int, weights_ptr: Sequence[int], tl: TLContext) -> Handle:
         """Return the sums or means (b, columns) in f32; 0 for empty bags."""
@@ -248,8 +254,8 @@ class BagGradients:
         """
         out_ptr, grad_ptr, indices_ptr, offsets_ptr, *weights_ptr = addresses
         bags = self.bags
-        own = bags.own(indices_ptr, offsets_ptr, tl)
-        for group in () if own is None else own.groups:
+        local = bags.own(indices_ptr, offsets_ptr, tl)
+        for group in () if local is None else local.groups:
             most = most_runs(bags.columns)
             for piece in group.pieces(most) if group.size else ():
                 grad = _load_gradients(bags, piece, grad_ptr, self.grad, tl)
@@ -269,12 +275,12 @@ class BagGradients:
         """
         out_ptr, grad_ptr, indices_ptr, offsets_ptr, rows_ptr = addresses
         bags, columns = self.bags, self.bags.columns
-        own = bags.own(indices_ptr, offsets_ptr, tl)
-        if own is None:
+        local = bags.own(indices_ptr, offsets_ptr, tl)
+        if local is None:
             return
         # A list has at most as many elements as `most_runs` allows; a longer row has several lists.
         width = min(columns, most_runs(1))
-        for bag in (own.first + np.flatnonzero(own.sizes)).tolist():
+        for bag in (local.first + np.flatnonzero(local.sizes)).tolist():
             for column, count in blocks(columns, width):
                 at = bag * columns + column
                 places = rows.load(rows_ptr, at, count, tl).astype(np.int64) * columns + column + np.arange(count)
@@ -288,8 +294,8 @@ class BagGradients:
         """
         out_ptr, grad_ptr, table_ptr, indices_ptr, offsets_ptr = addresses
         bags = self.bags
-        own = bags.own(indices_ptr, offsets_ptr, tl)
-        for group in () if own is None else own.groups:
+        local = bags.own(indices_ptr, offsets_ptr, tl)
+        for group in () if local is None else local.groups:
             most = most_runs(bags.columns)
             for piece in group.pieces(most) if group.size else ():
                 grad = _load_gradients(bags, piece, grad_ptr, self.grad, tl)
