@@ -89,8 +89,8 @@ else:
         module = _NAMES.get(name)
         if module is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = globals()[name] = late(f"{__name__}.{module}", name)
-        return found
+        public = globals()[name] = late(f"{__name__}.{module}", name)
+        return public
 
     def __dir__():
         """List the public names and the names that are already bound."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+import pyarrow.parquet as pq
 import pytest
 
 from kernbench.cli.main import main
@@ -14,7 +15,6 @@ from kernbench.common.errors import LimitReached
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Limits
 from kernbench.messages.requests import PeDmaMsg
-from kernbench.observe.op_log_io import read_op_log
 from kernbench.observe.sanitizer import Sanitizer
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.runtime_api.run_explanation import LaunchExplanation
@@ -312,13 +312,16 @@ def test_the_op_log_as_a_file(kernbench: Run, name: str) -> None:
     config = f"{name}.config.yaml"
     assert sorted(path.name for path in Path().iterdir()) == sorted((name, config))
     assert resolve_topology(config).digest == resolve_topology("default").digest
-    records = read_op_log(name)
-    assert {record.kind for record in records} >= {"memory_write", "dma_read", "fetch", "gemm", "store", "dma_write"}
-    parts = [record for record in records if record.tile is not None]
+    path = Path(name)
+    rows = (
+        pq.read_table(path).to_pylist()
+        if path.suffix == ".parquet"
+        else [json.loads(line) for line in path.read_text().splitlines()]
+    )
+    assert {row["kind"] for row in rows} >= {"memory_write", "dma_read", "fetch", "gemm", "store", "dma_write"}
+    parts = [row for row in rows if row["tile"] is not None]
     assert parts
-    assert {(record.kernel, record.parent >= 0, record.line > 0) for record in parts} == {
-        ("gemm_composite", True, True)
-    }
+    assert {(row["kernel"], row["parent"] >= 0, row["line"] > 0) for row in parts} == {("gemm_composite", True, True)}
 
 
 def test_a_trace_as_a_file(kernbench: Run) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from functools import partial
+from pathlib import Path
 from random import Random
 from typing import NamedTuple, TypeAlias
 
@@ -16,6 +18,7 @@ from kernbench.components.pipeline import (
     ISSUE,
     STAGE_KINDS,
     STORE,
+    Integers,
     PipelineSizes,
     Report,
     Schedule,
@@ -26,9 +29,10 @@ from kernbench.components.pipeline import (
     TileTimes,
 )
 from kernbench.components.stage import Gate, Stage, StageUnit, Token
-from kernbench.core.clock import Clock
-from kernbench.core.log import BY, CAUSE, END, KIND, LINE, NONE, START, TILE, WIDTH, By, Cause, Kind, Log, Row
+from kernbench.core.clock import RANK_STAGE, Clock
+from kernbench.core.log import BY, CAUSE, END, KIND, LINE, NONE, PART, START, TILE, WIDTH, By, Cause, Kind, Log, Row
 
+RANKS = [RANK_STAGE + stage for stage in range(len(STAGE_KINDS))]
 Event: TypeAlias = tuple[int, Report, int, int]
 """Time, type, list and tile"""
 RowName: TypeAlias = tuple[int, int, int]
@@ -80,22 +84,15 @@ class Side:
             plan.row = self.log.open(0, Kind.GEMM, self.clock.time, (NONE, By.NOTHING), line=plan.number)
         self.reports.append((self.clock.time, report, plan.number, tile))
 
-    def rows(self) -> dict[RowName, tuple[int, int, RowName | int, By]]:
-        """Return begin, end, cause and rule of each stage of each tile.
-
-        Of two tiles that leave at one instant, either may be the cause of an issue, so its end stands for it.
-        """
+    def rows(self) -> dict[RowName, tuple[int, int, RowName, By]]:
+        """Return begin, end, cause and rule of each stage of each tile."""
         rows = self.log.rows
 
         def name(row: Row) -> RowName:
             return rows[row + LINE], rows[row + TILE], rows[row + KIND]
 
-        def cause(row: Row) -> RowName | int:
-            leaves = rows[row + KIND] == Kind.TILE_ISSUE and rows[row + BY] == By.SLOT
-            return rows[rows[row + CAUSE] + END] if leaves else name(rows[row + CAUSE])
-
         return {
-            name(row): (rows[row + START], rows[row + END], cause(row), By(rows[row + BY]))
+            name(row): (rows[row + START], rows[row + END], name(rows[row + CAUSE]), By(rows[row + BY]))
             for row in range(0, len(rows), WIDTH)
             if rows[row + TILE] >= 0
         }
@@ -110,9 +107,10 @@ class ByEvents(Side):
         self.left: dict[Plan, int] = {}
         self.units = [StageUnit(self.clock, self.log, kind.label, slots) for kind in STAGE_KINDS]
         self.units[ISSUE].free = self.units[FETCH].free = in_flight
-        self.gate = Gate(self.clock, self.log, "gate", in_flight, lambda token, _: self.released(token))
+        self.gate = Gate("gate", in_flight, lambda token, _: self.released(token))
         for stage, unit in enumerate(self.units):
             unit.open = partial(self.open, stage)
+            unit.rank = RANKS[stage]
 
     def released(self, token: Token) -> None:
         self.report(token.work[0], Report.RELEASE, token.work[1])
@@ -162,19 +160,26 @@ class BySchedule(Side):
     def make_stages(self) -> None:
         self.lists = TileLists(self.log, self.sizes, lambda *_: None)  # type: ignore[arg-type,return-value]
         parts = [kind.label for kind in STAGE_KINDS]
-        self.pipeline = TilePipeline(self.clock, self.log, parts, self.lists, self.on_report)
+        self.pipeline = TilePipeline(self.clock, self.log, parts, RANKS, self.lists, self.on_report)
 
     def inject(self, cause: Cause) -> None:
         while self.plans and not self.pipeline.is_full:
             plan = self.plans.popleft()
-            numbers = np.arange(len(plan.tiles))
-            tiles = TileList(plan.tiles, self.lists.schedules.setdefault(plan.tiles, {}), numbers, numbers)
+            tiles = TileList(plan.tiles, self.lists.schedules.setdefault(plan.tiles, {}), tile_rows(len(plan.tiles)))
             self.pipeline.begin(plan, None, tiles, cause, is_last=True)
 
-    def on_report(self, run: TileRun, report: Report, tile: int, number: int) -> None:
+    def on_report(self, run: TileRun, report: Report, tile: int, row: Row) -> None:
         self.report(run.plan, report, tile)
         if report is Report.EXHAUSTED and self.plans:
-            self.inject((self.pipeline.row_of(run, number), By.SLOT))
+            self.inject((row, By.SLOT))
+
+
+def tile_rows(n_tiles: int) -> Integers:
+    """The facts of the rows of tiles 0, 1, …"""
+    rows = np.zeros((n_tiles, len(STAGE_KINDS), WIDTH), np.int64)
+    rows[:, :, PART], rows[:, :, KIND] = range(len(STAGE_KINDS)), STAGE_KINDS
+    rows[:, :, TILE] = np.arange(n_tiles)[:, None]
+    return rows.reshape(-1, WIDTH)
 
 
 def random_tile(rnd: Random) -> TileTimes:
@@ -199,14 +204,30 @@ def compare(sizes: PipelineSizes, offers: list[Offer]) -> None:
     by_events, by_schedule = ByEvents(sizes, offers), BySchedule(sizes, offers)
     assert by_schedule.rows() == by_events.rows()
     assert sorted(by_schedule.reports) == sorted(by_events.reports)
+    assert notices(by_schedule) == notices(by_events)
+
+
+def notices(side: Side) -> list[Event]:
+    """The reports that may start transfers or commands, in order."""
+    return [event for event in side.reports if event[1] in (Report.RESULT, Report.RELEASE, Report.LAST)]
 
 
 def test_the_example_of_the_documentation() -> None:
-    issue, fetch, gemm, store = 2, 4, 10, 3
-    schedule = Schedule(PipelineSizes(issue, 4, 2), (), [TileTimes(fetch, gemm, store, False, False)] * 4)
-    ends = dict(zip(schedule.numbers.tolist(), schedule.ends.tolist(), strict=True))
-    stages = ISSUE, FETCH, GEMM, STORE
-    assert [ends[len(stages) * 2 + stage] for stage in stages] == [6, 20, 36, 39]
+    """Table and picture are those of the recurrence, which agrees with the stages by events."""
+    page = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    tiles = tuple(TileTimes(fetch, 10, 3, False, False) for fetch in (4, 12, 4))
+    sizes = PipelineSizes(2, 2, 2)
+    compare(sizes, [Offer(0, tiles)])
+    schedule, stages = Schedule(sizes, (), tiles), (ISSUE, FETCH, GEMM, STORE)
+    spans = dict(zip(schedule.numbers.tolist(), zip(schedule.begins, schedule.ends.tolist(), strict=True), strict=True))
+    for tile in range(len(tiles)):
+        spans_of_tile = [spans[len(stages) * tile + stage] for stage in stages]
+        cells = "".join(rf" .* = {end} \|" for _, end in spans_of_tile)
+        assert re.search(rf"^\| {tile} \|{cells}$", page, re.MULTILINE)
+        line = " " * spans_of_tile[0][0]
+        for letter, (begin, end) in zip("ifGs", spans_of_tile, strict=True):
+            line = line.ljust(begin, "." if line.strip() else " ") + letter * (end - begin)
+        assert f"\ntile {tile}    {line}\n" in page
 
 
 def test_a_tile_that_ends_a_step_claims_its_slot_after_fetch() -> None:

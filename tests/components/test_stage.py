@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kernbench.common.values import state
 from kernbench.components.stage import Gate, OverlappingStage, Stage, StageUnit, Token
-from kernbench.core.clock import Clock
+from kernbench.core.clock import RANK_STAGE, Clock
 from kernbench.core.log import BY, CAUSE, END, PART, ROOT, START, TILE, WIDTH, By, Kind, Log, Row
 
 
@@ -143,8 +143,9 @@ class Pipeline:
         slots = self.slots
         gate, dma = make_gate(self), OverlappingStage("dma", slots + 2, self.transfer)
         fetch, gemm, store = (StageUnit(self.clock, self.log, name, slots) for name in ("fetch", "gemm", "store"))
-        for unit in (fetch, gemm, store):
+        for rank, unit in enumerate((store, gemm, fetch), RANK_STAGE):
             unit.open = partial(opened, self.log, unit.name)
+            unit.rank = rank
         for number, tile in enumerate(self.tiles):
             timed = ((fetch, tile.fetch), (gemm, tile.gemm), (store, tile.store))
             route: list[Stage] = [dma] if tile.dma is not None else []
@@ -164,13 +165,8 @@ class Pipeline:
         self.clock.call_at(now + time, lambda _: done(row))
 
     def gate(self) -> Gate:
-        return Gate(
-            self.clock,
-            self.log,
-            "gate",
-            self.slots,
-            lambda token, row: self.passed.append((token.work, self.clock.time, row)),
-        )
+        passed = self.passed
+        return Gate("gate", self.slots, lambda token, row: passed.append((token.work, self.clock.time, row)))
 
     def instant_stage(self) -> OverlappingStage:
         return OverlappingStage("instant", self.slots, lambda token, done: done(token.row))

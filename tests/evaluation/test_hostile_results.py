@@ -15,12 +15,10 @@ import pytest
 from kernbench.cli.main import main
 from kernbench.common.errors import InputError
 from kernbench.common.files import parse_json
-from kernbench.core.op_log import OpLog
 from kernbench.evaluation import gemm_report
 from kernbench.evaluation.compare_inputs import read_compared
 from kernbench.evaluation.compare_results import compare_results
 from kernbench.library.comparisons import SideBySide
-from kernbench.observe.op_log_io import read_op_log, write_op_log
 
 ABOUT = {"axes": ["bench.m"], "bench": "b", "configuration": {"cube.hbm.slices": 8}}
 ROWS = [{"point": at, "bench.m": 32 + at, "status": "ok", "sim_ns": 10.0 + at, "params": "{}"} for at in range(2)]
@@ -286,58 +284,6 @@ def test_every_part_of_a_run_of_another_kind(tmp_path: Path, value: object) -> N
         bad.write_text(json.dumps(with_other(RUN, path, value)))
         said = complaint_of(lambda: compare(str(good), str(bad)))
         assert said is None or str(bad) in said, path
-
-
-LOG = "log.jsonl"
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"{}\n", "row 1 is no row of an op-log: no 'seq'"),
-        (b"[1]\n", r"row 1 is no row of an op-log: found \[1\], must be a mapping"),
-        (b"nothing\n", "row 1 is no row of an op-log: Expecting value"),
-        (b"\xff\n", "row 1 is no row of an op-log: not UTF-8"),
-        (b"[" * 100_000 + b"\n", "row 1 is no row of an op-log: nested too deeply"),
-        (b'{"seq": NaN}\n', "row 1 is no row of an op-log: found NaN"),
-        (None, "cannot be read: Is a directory"),
-    ],
-)
-def test_op_logs(tmp_path: Path, content: bytes | None, said: str) -> None:
-    as_files(tmp_path / LOG, content)
-    with pytest.raises(InputError, match=said):
-        read_op_log(tmp_path / LOG)
-
-
-def test_an_op_log_whose_columns_are_of_another_kind(tmp_path: Path) -> None:
-    log = OpLog()
-    log.begin(component="x", kind="math", t_start_ps=0, t_read_ps=0)
-    write_op_log(log, tmp_path / LOG)
-    good = json.loads((tmp_path / LOG).read_text())
-    for name in good:
-        for value in (10.5, True, "x", [1.5], {"a": 1}, [{}], ["x"]):
-            (tmp_path / LOG).write_text(json.dumps(good | {name: value}) + "\n")
-            said = complaint_of(lambda: read_op_log(tmp_path / LOG))
-            assert said is None or f"{LOG}: row 1 is no row of an op-log: " in said, (name, value)
-
-
-def test_an_op_log_as_parquet(tmp_path: Path) -> None:
-    path = tmp_path / "log.parquet"
-    for content, said in (
-        (b"", "cannot be read as Parquet"),
-        (b"PAR1" * 9, "cannot be read as Parquet"),
-        (None, "cannot be read: Is a directory"),
-    ):
-        as_files(path, content)
-        with pytest.raises(InputError, match=said):
-            read_op_log(path)
-        path.unlink() if path.is_file() else path.rmdir()
-    pq.write_table(pa.table({"seq": ["a"]}), path)
-    with pytest.raises(InputError, match=r"no op-log: column seq is string, must be int64"):
-        read_op_log(path)
-    pq.write_table(pa.table({"seq": [1]}), path)
-    with pytest.raises(InputError, match=r"no op-log: column component is not there, must be string"):
-        read_op_log(path)
 
 
 @pytest.mark.parametrize("bench", ["gemm", "ccl"])

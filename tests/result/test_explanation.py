@@ -16,7 +16,7 @@ import kernbench as kb
 from kernbench.cli.console import render_report
 from kernbench.cli.run_tables import print_run
 from kernbench.result.explanation import NOT_SAID, Explanation
-from kernbench.result.forms import read_plain
+from kernbench.result.sections import read_plain
 from kernbench.result.table import Table
 
 BENCHES = ("hello-send", "matmul-composite", "ccl-allreduce")

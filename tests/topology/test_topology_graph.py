@@ -174,8 +174,9 @@ def test_slices_and_pes_of_a_corner_belong_together(compiled: Compile) -> None:
         layout = f"cube.pe_layout={{pe_per_corner: {per_corner}, corners: {corners}}}"
         graph = compiled(layout, f"cube.hbm.slices={slices}", *SMALL).topology_obj
         for pe in range(graph.spec.pes_per_cube):
-            assert graph.corner_of_slice(graph.local_slice(pe)) == graph.corner_of_pe(pe)
-            xbar = f"sip0.cube0.xbar_{graph.corner_of_pe(pe)}"
+            corner = graph.spec.cube.pe_layout.corner_of(pe)
+            assert graph.corner_of_slice(graph.local_slice(pe)) == corner
+            xbar = f"sip0.cube0.xbar_{corner}"
             assert graph.has_edge(xbar, f"sip0.cube0.hbm{graph.local_slice(pe)}")
             assert graph.has_edge(xbar, f"sip0.cube0.pe{pe}.pe_dma")
 

@@ -107,7 +107,7 @@ def derived_after(
 
 
 @value
-class Entry:
+class DeclaredFigure:
     """A figure of a class: a field with its type, or a derived property. ``derived``: it is not read from JSON."""
 
     name: str
@@ -121,7 +121,7 @@ class Entry:
 
 
 @cache
-def figures_of(kind: Any) -> tuple[Entry, ...]:
+def figures_of(kind: Any) -> tuple[DeclaredFigure, ...]:
     """Return the figures of a dataclass in the order of its document."""
     computed = {
         name: member
@@ -129,11 +129,13 @@ def figures_of(kind: Any) -> tuple[Entry, ...]:
         for name, member in vars(base).items()
         if isinstance(member, Derived)
     }
-    entries = [Entry(name, member.forms, True) for name, member in computed.items() if member.after is None]
+    entries = [DeclaredFigure(name, member.forms, True) for name, member in computed.items() if member.after is None]
     for declared in fields(kind):
-        entries.append(Entry(declared.name, figure_of(declared)))
+        entries.append(DeclaredFigure(declared.name, figure_of(declared)))
         entries += [
-            Entry(name, member.forms, True) for name, member in computed.items() if member.after == declared.name
+            DeclaredFigure(name, member.forms, True)
+            for name, member in computed.items()
+            if member.after == declared.name
         ]
     return tuple(entries)
 

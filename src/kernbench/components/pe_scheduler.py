@@ -25,8 +25,8 @@ from kernbench.components.pe_math import PeMath
 from kernbench.components.pe_mmu import PeMmuPart
 from kernbench.components.pipeline import PipelineSizes, Report, StageEnd, TileList, TileLists, TilePipeline, TileRun
 from kernbench.components.stage import Gate, OverlappingStage, Stage, StageUnit, Token
-from kernbench.core.clock import Clock
-from kernbench.core.log import LAUNCH, LINE, NONE, By, Cause, Kind, Log, Row, pack_row
+from kernbench.core.clock import RANK_STAGE, Clock
+from kernbench.core.log import LAUNCH, LINE, NONE, By, Cause, Kind, Row
 from kernbench.di.registry import register
 from kernbench.engine.machine import Component, Machine
 from kernbench.engine.recorder import OpStarted, TileAmounts, TileMove
@@ -87,20 +87,14 @@ class TileDma:
                 done(row)
 
         for window in work.tile.reads:
-            self._move(work.plan, work.tile.index, window, True, on_window, token.cause)
-
-    def move_panel(
-        self, plan: PipelinedCommand, panel: Panel, reading: bool, done: Callable[[Row], None], cause: Cause
-    ) -> None:
-        """Read a panel, or write a part of the result. Call ``done(row)`` when the transfer is complete."""
-        self._move(plan, *panel, reading, done, cause)
+            self.move(work.plan, work.tile.index, window, True, on_window, token.cause)
 
     def write(self, token: Token, done: Callable[[Row], None]) -> None:
         """Stream out the output tile. Call ``done(row)`` when the tile is acknowledged."""
         work = token.work
-        self._move(work.plan, work.tile.index, work.tile.write, False, done, token.cause)
+        self.move(work.plan, work.tile.index, work.tile.write, False, done, token.cause)
 
-    def _move(
+    def move(
         self,
         command: PipelinedCommand,
         index: tuple[int, ...],
@@ -109,6 +103,7 @@ class TileDma:
         done: Callable[[Row], None],
         cause: Cause,
     ) -> None:
+        """Read or write ``window`` of tile ``index``. Call ``done(row)`` when the transfer is complete."""
         machine = self._machine
         low, span = extent(window.shape, window.itemsize, window.strides)
         located = self._mmu.table.segments(window.va + low, span)
@@ -192,11 +187,7 @@ class PanelBuffers:
         self._plans.append(plan)
         self._read(cause)
 
-    def release(self, token: Token, row: Row) -> None:
-        """At the end of ``row``, free the panels that are not needed after the step whose last tile is ``token``."""
-        self.release_step(token.work.plan, row)
-
-    def release_step(self, plan: PipelinedCommand, row: Row) -> None:
+    def release(self, plan: PipelinedCommand, row: Row) -> None:
         """At the end of ``row``, free the panels that are not needed after the first step of ``plan``."""
         self._free += plan.held.popleft().step.freed
         self._read((row, By.SLOT))
@@ -211,7 +202,7 @@ class PanelBuffers:
             self._read((row, By.SLOT))
             done(row)
 
-        self._dma.move_panel(plan, result, False, on_written, cause)
+        self._dma.move(plan, *result, False, on_written, cause)
 
     def _read(self, cause: Cause) -> None:
         """Read the panels of the next steps, after ``cause``, if there is room."""
@@ -232,7 +223,7 @@ class PanelBuffers:
             if plan.row < 0:
                 plan.row = plan.begun(self._clock.time, cause)
             for read in step.reads:
-                self._dma.move_panel(plan, read, True, partial(self._on_read, held), cause)
+                self._dma.move(plan, *read, True, partial(self._on_read, held), cause)
 
     def _on_read(self, held: HeldStep, row: Row) -> None:
         held.missing -= 1
@@ -280,12 +271,19 @@ class PeScheduler(Component):
         self._dma_id = pe_part(*here, "pe_dma")
         self._room = BlockRoom(machine.spec.pe.gemm.acc_bytes, machine.spec.pe.tcm.scheduler_reserved_bytes)
         self._panels = PanelBuffers(self.clock, self._room.panels, dma, self._inject)
-        self._panels_end = Gate(self.clock, machine.log, "panels_end", attrs.tiles_in_flight, self._panels.release)
+        self._panels_end = Gate(
+            "panels_end", attrs.tiles_in_flight, lambda token, row: self._panels.release(token.work.plan, row)
+        )
         self._units = self._fetch_store.store, self._gemm.unit, self._fetch_store.fetch, self._issue
         sizes = PipelineSizes(self._issue_ps, attrs.tiles_in_flight, attrs.stage_slots)
         self._tile_lists = machine.shared(TileLists, partial(TileLists, machine.log, sizes, amounts_of))
+        units = self._fetch_store.store, self._math.unit, self._gemm.unit, self._fetch_store.fetch, self._issue
+        for stage, unit in enumerate(units, RANK_STAGE + len(units) * machine.log.part(node.id)):
+            unit.rank = stage
         components = [part.node.id for part in (self._fetch_store, self._gemm, self._fetch_store, self)]
-        self._scheduled = TilePipeline(self.clock, machine.log, components, self._tile_lists, self._on_report)
+        self._scheduled = TilePipeline(
+            self.clock, machine.log, components, [unit.rank for unit in self._units], self._tile_lists, self._on_report
+        )
         self._log_stages()
 
     def submit(
@@ -428,23 +426,21 @@ class PeScheduler(Component):
             cached[key] = self._tile_lists.make(command, source, times)
         return cached[key]
 
-    def _on_report(self, run: TileRun, report: Report, tile: int, number: int) -> None:
-        """Handle the end ``number`` of a scheduled tile in a stage."""
+    def _on_report(self, run: TileRun, report: Report, tile: int, row: Row) -> None:
+        """Handle the end ``row`` of a scheduled tile in a stage."""
         plan: PipelinedCommand = run.plan
         if report is Report.EXHAUSTED:
             if self._begin_step(plan):
-                self._inject((self._scheduled.row_of(run, number), By.SLOT))
+                self._inject((row, By.SLOT))
         elif report is Report.RELEASE:
-            self._panels.release_step(plan, self._scheduled.row_of(run, number))
+            self._panels.release(plan, row)
         elif report is Report.RESULT:
-            result, after = run.source.result_of(tile), (self._scheduled.row_of(run, number), By.OPERAND)
             plan.inside += 1
-            self._panels.write(plan, result, partial(self._on_written, plan), after)
+            self._write_result(plan, run.source.result_of(tile), row)
         elif report is Report.LAST:
-            plan.inside -= 1
-            self._end(plan, self._scheduled.row_of(run, number))
+            self._on_written(plan, row)
         elif plan.row < 0:
-            plan.row = plan.begun(self.clock.time, self._scheduled.begin_cause(run, number))
+            plan.row = plan.begun(self.clock.time, run.first_cause)
 
     def _occupy_stages(self) -> bool:
         """Let the scheduled tiles that are in flight occupy the stages; return False if there are none."""
@@ -494,10 +490,14 @@ class PeScheduler(Component):
         self._in_flight += 1
         if work.tile.result is None:
             work.plan.inside -= 1
-        else:  # the completed part of the result is written as part of the plan
-            self._panels.write(work.plan, work.tile.result, partial(self._on_written, work.plan), (row, By.OPERAND))
+        else:
+            self._write_result(work.plan, work.tile.result, row)
         self._inject((row, By.SLOT))
         self._end(work.plan, row)
+
+    def _write_result(self, plan: PipelinedCommand, result: Panel, row: Row) -> None:
+        """Write a part of the result, which ``row`` has completed, as a part of ``plan``."""
+        self._panels.write(plan, result, partial(self._on_written, plan), (row, By.OPERAND))
 
     def _on_written(self, plan: PipelinedCommand, row: Row) -> None:
         plan.inside -= 1
@@ -516,54 +516,28 @@ class PeScheduler(Component):
             (self._math.unit, self._math, Kind.MATH),
             (self._fetch_store.store, self._fetch_store, Kind.STORE),
         )
+        label = log.intern("stage")
         for unit, component, kind in units:
-            unit.open = _StageWriter(log, component.node.id, kind).open
-        self._part = log.part(self.node.id)
-        self._issue.open = self._open_issue
+            unit.open = partial(self._open_row, log.part(component.node.id), kind, label)
+        self._issue.open = partial(self._open_issue, log.part(self.node.id))
 
-    def _open_issue(self, token: Token, start: int) -> Row:
+    def _open_issue(self, part: int, token: Token, start: int) -> Row:
         """Open the row of an issued tile. For the first tile of a plan, open also the row of the plan."""
-        plan = token.work.plan
+        plan, tile = token.work.plan, token.work.tile
         if plan.row < 0:
             plan.row = plan.begun(start, token.cause)
-        log = self.machine.log
-        launch, line = log.rows[plan.row + LAUNCH], log.rows[plan.row + LINE]
-        work, tile = token.work, token.work.tile
-        return log.open(
-            self._part,
-            Kind.TILE_ISSUE,
-            start,
-            token.cause,
-            subject=log.intern(amounts_of(tile, plan.command)),
-            launch=launch,
-            line=line,
-            tile=work.number,
-            parent=plan.row,
-        )
+        label = self.machine.log.intern(amounts_of(tile, plan.command))
+        return self._open_row(part, Kind.TILE_ISSUE, label, token, start)
+
+    def _open_row(self, part: int, kind: Kind, label: int, token: Token, start: int) -> Row:
+        """Open the row of a tile that begins in a stage."""
+        log, parent = self.machine.log, token.work.plan.row
+        launch, line = log.rows[parent + LAUNCH], log.rows[parent + LINE]
+        number, cause = token.work.number, token.cause
+        return log.open(part, kind, start, cause, subject=label, launch=launch, line=line, tile=number, parent=parent)
 
 
 def amounts_of(tile: Tile, command: Command) -> TileAmounts:
     """Return the bytes and operations of a tile of ``command``."""
     element = command.a.dtype if tile.macs else None
     return TileAmounts(tile.fetch_bytes, tile.macs, element, sum(tile.math_bytes), tile.store_bytes)
-
-
-class _StageWriter:
-    """The writer of the rows of a stage's tiles."""
-
-    def __init__(self, log: Log, component: str, kind: Kind) -> None:
-        self._rows = log.rows
-        self._part = log.part(component)
-        self._kind = int(kind)
-        self._what = log.intern("stage")
-
-    def open(self, token: Token, start: int) -> Row:
-        """Open the row of a tile that begins."""
-        rows, work, (after, by) = self._rows, token.work, token.cause
-        plan_row, row = work.plan.row, len(rows)
-        launch, line = rows[plan_row + LAUNCH], rows[plan_row + LINE]
-        label, tile = self._what, work.number
-        rows.frombytes(
-            pack_row(self._part, self._kind, label, launch, line, tile, plan_row, start, -1, -1, -1, after, by, NONE)
-        )
-        return row

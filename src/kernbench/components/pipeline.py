@@ -7,6 +7,8 @@ Such tiles wait only for each other. Tile ``i`` begins in a stage as soon as all
 - GEMM: ``fetch(i)``, ``gemm(i - 1)``, and the store whose slot ``i`` claims, if ``i`` stores;
 - store: ``gemm(i)`` and the store before.
 
+The cause of a begin is the latest of these ends, and of equal ends the first in the list.
+
 A tile that ends a step claims its slot of the matrix unit after fetch instead of before, and frees its panels then.
 
 A later tile never delays an earlier tile. All times of a list of tiles (class ``Schedule``) are therefore fixed when
@@ -19,13 +21,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import field
 from enum import IntEnum
 from heapq import heapify, heappop, heappush
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernbench.common.values import state
 from kernbench.core.clock import NEVER, Clock
 from kernbench.core.log import (
     BY,
@@ -33,6 +38,7 @@ from kernbench.core.log import (
     COMMIT,
     END,
     KIND,
+    LAST,
     LAUNCH,
     LINE,
     NONE,
@@ -54,16 +60,17 @@ from kernbench.triton_emu.tile_plans import Tile
 
 Integers: TypeAlias = NDArray[np.int64]
 STORE, GEMM, FETCH, ISSUE = range(4)
-"""The timed stages, last stage first: of two ends at one instant that began together, the later stage's comes first"""
+"""The timed stages, last stage first: of ends at one instant, that of a later stage comes first"""
 STAGE_KINDS = (Kind.STORE, Kind.GEMM, Kind.FETCH, Kind.TILE_ISSUE)
+N_STAGES = len(STAGE_KINDS)
 
 
 class Report(IntEnum):
     """The ends that are reported to other components, in the order of their reports."""
 
     BEGIN = 0  # the first tile is issued
-    EXHAUSTED = 1  # there is room for tiles, but none is left
-    RESULT = 2  # a tile has completed a part of the result
+    RESULT = 1  # a tile has completed a part of the result
+    EXHAUSTED = 2  # there is room for tiles, but none is left
     RELEASE = 3  # the last tile of a step has its slot of the matrix unit, and panels are free
     LAST = 4  # all tiles are over
 
@@ -96,7 +103,6 @@ class StageEnd(NamedTuple):
     """
 
     end_ps: int
-    begin_ps: int
     stage: int
     number: int
     retires: bool
@@ -104,8 +110,8 @@ class StageEnd(NamedTuple):
 
 State: TypeAlias = tuple[StageEnd, ...]
 """The state of a pipeline: the ends to come of its last issue and fetch, and of all tiles in GEMM and in store"""
-_ENTRY = StageEnd(0, 0, ISSUE, -1, False)
-_PAST = StageEnd(-1, -1, ISSUE, NONE, False)  # an end before the entry, which delays no tile
+_ENTRY = StageEnd(0, ISSUE, -1, False)
+_PAST = StageEnd(-1, ISSUE, NONE, False)  # an end before the entry, which delays no tile
 
 
 class Schedule:
@@ -113,29 +119,27 @@ class Schedule:
 
     - ``begins``, ``ends``: begin and end of each row in ps after the entry, in order of begin.
     - ``numbers``: the number of the end of each row.
+    - ``rows``: the log rows with these times and their causes, without the facts of the tiles and of the list.
     - ``marks``: the ends to report, in order, with the reports (type, tile) of each.
     """
 
     def __init__(self, sizes: PipelineSizes, before: State, tiles: Sequence[TileTimes]) -> None:
         self._sizes = sizes
         past = [_PAST] * sizes.stage_slots
-        self._ends = [[*past, *(end for end in before if end.stage == stage)] for stage in range(len(STAGE_KINDS))]
+        self._ends = [[*past, *(end for end in before if end.stage == stage)] for stage in range(N_STAGES)]
         self._in_flight = [end for end in before if end.retires]
         self._marks: dict[StageEnd, list[tuple[Report, int]]] = {}
-        self._rows: list[tuple[int, int, int, int, int, By]] = []
+        self._begins: list[tuple[int, int, int, int, By]] = []
         heapify(self._in_flight)
         for number, tile in enumerate(tiles):
             self._pass(number, tile)
         self._mark(Report.EXHAUSTED, NONE, self._in_flight[0])
-        self._mark(
-            Report.LAST,
-            NONE,
-            max(end for end in (*self._ends[STORE], *self._ends[GEMM]) if end.retires and end.number >= 0),
-        )
+        self._mark(Report.LAST, NONE, max(end for end in self._in_flight if end.number >= 0))
         self.marks = [(end, sorted(self._marks[end])) for end in sorted(self._marks)]
         self._make_rows()
         self._ends = [ends[-sizes.tiles_in_flight :] for ends in self._ends]  # earlier ends are never asked for again
-        del self._in_flight, self._marks, self._rows
+        self._states: dict[int, tuple[State, list[int]]] = {}
+        del self._in_flight, self._marks, self._begins
 
     def _pass(self, number: int, tile: TileTimes) -> None:
         """Let a tile pass through the stages. Of equal ends, the first one that a stage names is the cause."""
@@ -145,24 +149,14 @@ class Schedule:
         slot, stores = gemm[-slots], tile.store_ps >= 0
         early, late = (_PAST, slot) if tile.ends_step else (slot, _PAST)
         place = store[-slots] if stores else _PAST
-        issued = self._work(number, ISSUE, issue_ps, (issue[-1], By.ENGINE), (room, By.SLOT))
         if not number:
-            self._mark(Report.BEGIN, 0, max(issue[-2], room, key=_end_ps))
-        fetched = self._work(
-            number, FETCH, tile.fetch_ps, (issued, By.OPERAND), (fetch[-1], By.ENGINE), (early, By.SLOT)
-        )
+            self._mark(Report.BEGIN, 0, max(issue[-1], room, key=_end_ps))
+        last = self._work(number, ISSUE, issue_ps, (issue[-1], By.ENGINE), (room, By.SLOT))
+        last = self._work(number, FETCH, tile.fetch_ps, (last, By.OPERAND), (fetch[-1], By.ENGINE), (early, By.SLOT))
         if tile.ends_step:
-            self._mark(Report.RELEASE, number, max(fetched, slot, key=_end_ps))
-        last = self._work(
-            number,
-            GEMM,
-            tile.gemm_ps,
-            (fetched, By.OPERAND),
-            (gemm[-1], By.ENGINE),
-            (late, By.SLOT),
-            (place, By.SLOT),
-            retires=not stores,
-        )
+            self._mark(Report.RELEASE, number, max(last, slot))
+        conditions = (last, By.OPERAND), (late, By.SLOT), (gemm[-1], By.ENGINE), (place, By.SLOT)
+        last = self._work(number, GEMM, tile.gemm_ps, *conditions, retires=not stores)
         if stores:
             last = self._work(number, STORE, tile.store_ps, (last, By.OPERAND), (store[-1], By.ENGINE), retires=True)
         heappush(self._in_flight, last)
@@ -174,89 +168,59 @@ class Schedule:
     ) -> StageEnd:
         """Let a stage work on a tile once all ``conditions`` have ended; the first of the latest ends is the cause."""
         cause, by = max(conditions, key=_end_of_condition)
-        begin_ps = cause.end_ps
-        end = StageEnd(begin_ps + duration_ps, begin_ps, stage, len(STAGE_KINDS) * tile + stage, retires)
+        end = StageEnd(cause.end_ps + duration_ps, stage, N_STAGES * tile + stage, retires)
         self._ends[stage].append(end)
-        self._rows.append((begin_ps, tile, -stage, end.end_ps, cause.number, by))
+        self._begins.append((cause.end_ps, end.number, end.end_ps, cause.number, by))
         return end
 
     def _mark(self, report: Report, tile: int, end: StageEnd) -> None:
         self._marks.setdefault(end, []).append((report, tile))
 
     def _make_rows(self) -> None:
-        """Make the rows; launch, line, command, and the time of the entry are added later."""
-        table = np.array(sorted(self._rows), np.int64)
-        begins, tiles, stages, ends, causes, by = table.T
+        """Make the rows in order of begin."""
+        self._begins.sort(key=itemgetter(0))
+        begins, numbers, ends, causes, by = np.array(self._begins, np.int64).T
         self.begins: list[int] = begins.tolist()
+        self.numbers: Integers = numbers
         self.ends: Integers = ends
-        self.numbers: Integers = len(STAGE_KINDS) * tiles - stages
-        self._template = rows = np.zeros((len(table), WIDTH), np.int64)
-        rows[:, PART] = -stages
-        rows[:, KIND] = np.array(STAGE_KINDS)[-stages]
-        rows[:, TILE] = tiles
+        self.rows = rows = np.zeros((len(begins), WIDTH), np.int64)
         rows[:, START] = rows[:, READ] = begins
         rows[:, COMMIT] = rows[:, END] = ends
-        rows[:, CAUSE], rows[:, BY], rows[:, -1] = causes, by, NONE
-        self.entered: list[int] = np.flatnonzero(causes == _ENTRY.number).tolist()
-        self.n_external = int(np.flatnonzero(causes < 0).max()) + 1  # rows behind these have causes in the list
+        rows[:, CAUSE], rows[:, BY], rows[:, LAST] = causes, by, NONE
         self.last_ps = int(ends.max())
-        self._rows_of: dict[TileList, Integers] = {}
-        self._states: dict[int, tuple[State, list[int]]] = {}
-
-    def rows_of(self, tiles: TileList, stage_what: int) -> Integers:
-        """Return the rows for ``tiles``; the component of a row is the number of its stage."""
-        rows = self._rows_of.get(tiles)
-        if rows is None:
-            rows = self._rows_of[tiles] = self._template.copy()
-            tile = rows[:, TILE]
-            rows[:, WHAT] = np.where(rows[:, PART] == ISSUE, tiles.whats[tile], stage_what)
-            rows[:, TILE] = tiles.numbers[tile]
-        return rows
-
-    @property
-    def first_by(self) -> By:
-        """The rule by which the first tile is issued."""
-        return By(self._template[0, BY])
 
     def state_at(self, ps: int) -> tuple[State, list[int]]:
         """Return the state at ``ps``, when no tile is left to enter, and the number here of each of its ends."""
-        state = self._states.get(ps)
-        if state is None:
+        coming = self._states.get(ps)
+        if coming is None:
             store, gemm, fetch, issue = self._ends
             last = (*store, *gemm, fetch[-1])
             # An issue that ends at this instant is the cause of the next issue.
-            coming = [end for end in last if end.end_ps > ps] + [issue[-1]] * (issue[-1].end_ps >= ps)
-            ends = tuple(
-                StageEnd(end.end_ps - ps, end.begin_ps - ps, end.stage, _ENTRY.number - 1 - at, end.retires)
-                for at, end in enumerate(coming)
+            ends = [end for end in last if end.end_ps > ps] + [issue[-1]] * (issue[-1].end_ps >= ps)
+            before = tuple(
+                StageEnd(end.end_ps - ps, end.stage, _ENTRY.number - 1 - at, end.retires) for at, end in enumerate(ends)
             )
-            state = self._states[ps] = ends, [end.number for end in coming]
-        return state
+            coming = self._states[ps] = before, [end.number for end in ends]
+        return coming
 
 
-def _end_ps(end: StageEnd) -> int:
-    return end.end_ps
+_end_ps = itemgetter(0)
 
 
 def _end_of_condition(condition: tuple[StageEnd, By]) -> int:
     return condition[0].end_ps
 
 
+@state(eq=False)
 class TileList:
-    """Tiles in order: their times, and the log's numbers of their indices and of the labels of their issues.
+    """Tiles in order: their times, and the facts of their log rows by number of the end.
 
     ``schedules`` are the schedules of these times by state of the pipeline. Lists of equal times share them.
     """
 
-    __slots__ = ("numbers", "schedules", "times", "whats")
-
-    def __init__(
-        self, times: tuple[TileTimes, ...], schedules: dict[State, Schedule], numbers: Integers, whats: Integers
-    ) -> None:
-        self.times = times
-        self.schedules = schedules
-        self.numbers = numbers
-        self.whats = whats
+    times: tuple[TileTimes, ...]
+    schedules: dict[State, Schedule]
+    rows: Integers
 
 
 class TileLists:
@@ -294,12 +258,11 @@ class TileLists:
             )
             for x in tiles
         )
-        return TileList(
-            shapes,
-            self.schedules.setdefault(shapes, {}),
-            np.array([log.tile(x.index) for x in tiles], np.int64),
-            np.array([log.intern(self._amounts_of(x, command)) for x in tiles], np.int64),
-        )
+        rows = np.zeros((len(tiles), N_STAGES, WIDTH), np.int64)
+        rows[:, :, PART], rows[:, :, KIND], rows[:, :, WHAT] = range(N_STAGES), STAGE_KINDS, log.intern("stage")
+        rows[:, ISSUE, WHAT] = [log.intern(self._amounts_of(x, command)) for x in tiles]
+        rows[:, :, TILE] = np.array([log.tile(x.index) for x in tiles], np.int64)[:, None]
+        return TileList(shapes, self.schedules.setdefault(shapes, {}), rows.reshape(-1, WIDTH))
 
     def schedule(self, tiles: TileList, before: State) -> Schedule:
         """Return the schedule of ``tiles`` that enter a pipeline in state ``before``."""
@@ -309,50 +272,25 @@ class TileLists:
         return schedule
 
 
+@state(eq=False)
 class TileRun:
     """A list of tiles of ``plan`` that entered the pipeline at ``start_ps`` after ``cause``.
 
     ``source`` yields the tiles again. ``before`` has the run and the number of each end in the state that the list met.
-    ``is_last``: the end of the last tile is reported.
+    ``is_last``: the end of the last tile is reported. The log row of an end is found by its number.
     """
 
-    __slots__ = (
-        "_n_written",
-        "_open",
-        "_row_of",
-        "before",
-        "cause",
-        "is_last",
-        "plan",
-        "schedule",
-        "source",
-        "start_ps",
-        "tiles",
-    )
-
-    def __init__(
-        self,
-        plan: Any,
-        source: Any,
-        tiles: TileList,
-        schedule: Schedule,
-        start_ps: int,
-        cause: Cause,
-        before: Sequence[tuple[TileRun, int]],
-        is_last: bool,
-    ) -> None:
-        self.plan = plan
-        self.source = source
-        self.tiles = tiles
-        self.schedule = schedule
-        self.start_ps = start_ps
-        self.cause = cause
-        self.before = before
-        self.is_last = is_last
-        self._n_written = 0
-        self._open: list[int] = []  # the written rows that have not ended
-        # The log row of each end by number; those of earlier lists and of the entry are last.
-        self._row_of = np.full(len(STAGE_KINDS) * len(tiles.times) + len(before) + 1, NONE)
+    plan: Any
+    source: Any
+    tiles: TileList
+    schedule: Schedule
+    start_ps: int
+    cause: Cause
+    before: Sequence[tuple[TileRun, int]]
+    is_last: bool
+    row_of: Integers
+    n_written: int = 0
+    unended: list[int] = field(default_factory=list)
 
     def origin(self, number: int) -> tuple[TileRun, int]:
         """Return the run that an end belongs to, and the number of the end in that run."""
@@ -360,61 +298,54 @@ class TileRun:
 
     def row(self, number: int) -> Row:
         """Return the log row of an end; the row has been written."""
-        if number >= 0:
-            return int(self._row_of[number])
         if number == _ENTRY.number:
             return self.cause[0]
         run, number = self.origin(number)
-        return run.row(number)
+        return int(run.row_of[number])
+
+    @property
+    def first_cause(self) -> Cause:
+        """The cause of the first tile's issue; its row has been written."""
+        number, by = self.schedule.rows[0, [CAUSE, BY]].tolist()
+        return self.cause if number == _ENTRY.number else (self.row(number), By(by))
 
     @property
     def is_written(self) -> bool:
         """Return True when all rows are in the log, with their ends."""
-        return self._n_written == len(self.schedule.begins) and not self._open
+        return self.n_written == len(self.schedule.begins) and not self.unended
 
-    def write(self, log: Log, parts: Integers, label: int, until_ps: int) -> None:
+    def write(self, log: Log, parts: Integers, until_ps: int) -> None:
         """Write the rows that have begun by ``until_ps``, and the ends up to that time."""
-        plan, schedule, rows, until_ps = self.plan, self.schedule, log.rows, until_ps - self.start_ps
-        if self._open:
-            self._open = [at for at in self._open if not self._close(rows, at, until_ps)]
-        first, last = self._n_written, bisect_right(schedule.begins, until_ps)
+        plan, schedule, rows, start_ps = self.plan, self.schedule, log.rows, self.start_ps
+        for at in [at for at in self.unended if schedule.ends[at] <= until_ps - start_ps]:
+            row = self.row_of[schedule.numbers[at]]
+            rows[row + READ] = rows[row + START]
+            rows[row + COMMIT] = rows[row + END] = start_ps + int(schedule.ends[at])
+            self.unended.remove(at)
+        first, last = self.n_written, bisect_right(schedule.begins, until_ps - start_ps)
         if first == last or plan.row < 0:
             return
-        self._n_written = last
-        if first < schedule.n_external:
-            earlier = [run.row(number) for run, number in self.before]
-            self._row_of[len(self._row_of) - 1 - len(earlier) :] = [*earlier[::-1], self.cause[0]]
-        place = len(rows)
-        self._row_of[schedule.numbers[first:last]] = np.arange(place, place + (last - first) * WIDTH, WIDTH)
-        launch, line, start_ps = rows[plan.row + LAUNCH], rows[plan.row + LINE], self.start_ps
+        self.n_written, numbers = last, schedule.numbers[first:last]
+        self.row_of[numbers] = np.arange(len(rows), len(rows) + (last - first) * WIDTH, WIDTH)
+        launch, line = rows[plan.row + LAUNCH], rows[plan.row + LINE]
         same = (0, 0, 0, launch, line, 0, plan.row, start_ps, start_ps, start_ps, start_ps, 0, 0, 0)
-        fresh = schedule.rows_of(self.tiles, label)[first:last] + np.array(same, np.int64)
+        fresh = self.tiles.rows[numbers] + schedule.rows[first:last] + np.array(same, np.int64)
         fresh[:, PART] = parts[fresh[:, PART]]
-        fresh[:, CAUSE] = self._row_of[fresh[:, CAUSE]]
-        for at in schedule.entered:
-            if first <= at < last:
-                fresh[at - first, BY] = self.cause[1]
-        if until_ps < schedule.last_ps:
-            still_open = np.flatnonzero(schedule.ends[first:last] > until_ps)
-            fresh[still_open, READ : END + 1] = NONE
-            self._open += (still_open + first).tolist()
+        external = fresh[:, CAUSE] < 0
+        fresh[~external, CAUSE] = self.row_of[fresh[~external, CAUSE]]
+        fresh[external, CAUSE] = [self.row(number) for number in fresh[external, CAUSE].tolist()]
+        if not first:
+            fresh[0, CAUSE], fresh[0, BY] = self.first_cause
+        unended = np.flatnonzero(schedule.ends[first:last] > until_ps - start_ps)
+        fresh[unended, READ : END + 1] = NONE
+        self.unended += (unended + first).tolist()
         rows.frombytes(fresh.tobytes())
-
-    def _close(self, rows: Any, at: int, until_ps: int) -> bool:
-        """Close a row if it has ended by ``until_ps``."""
-        end_ps = int(self.schedule.ends[at])
-        if end_ps > until_ps:
-            return False
-        row = self._row_of[self.schedule.numbers[at]]
-        rows[row + READ] = rows[row + START]
-        rows[row + COMMIT] = rows[row + END] = end_ps + self.start_ps
-        return True
 
 
 class TilePipeline:
     """The scheduled tiles of a PE.
 
-    ``on_report(run, report, tile, number)`` is called at each end to report; ``number`` is the number of the end.
+    ``on_report(run, report, tile, row)`` is called at each end to report; ``row`` is the log row that ends.
     ``is_full``: some tiles of the last list have not entered.
     """
 
@@ -423,6 +354,7 @@ class TilePipeline:
         clock: Clock,
         log: Log,
         components: Sequence[str],
+        ranks: Sequence[int],
         lists: TileLists,
         on_report: Callable[[TileRun, Report, int, int], None],
     ) -> None:
@@ -431,7 +363,7 @@ class TilePipeline:
         self._clock = clock
         self._log = log
         self._parts = np.array([log.part(component) for component in components], np.int64)
-        self._label = log.intern("stage")
+        self._ranks = ranks
         self._lists = lists
         self._on_report = on_report
         self._under_way: list[TileRun] = []  # runs with rows to write
@@ -445,59 +377,45 @@ class TilePipeline:
         clock, (before, origins) = self._clock, self.coming()
         start_ps = clock.time
         schedule = self._lists.schedule(tiles, before)
-        run = TileRun(plan, source, tiles, schedule, start_ps, cause, origins, is_last)
+        row_of = np.full(len(tiles.rows), NONE)
+        run = TileRun(plan, source, tiles, schedule, start_ps, cause, origins, is_last, row_of)
         self._current, self.is_full = run, True
         self._under_way.append(run)
         clock.reserve(start_ps + schedule.last_ps)
         for end, reports in schedule.marks:
-            last, due = reports[-1][0], (run, end, reports)
+            (first, _), due = reports[0], (run, end, reports)
             if end.end_ps <= 0:
                 self._fire(due)  # the first tile is issued
-            elif (last is Report.BEGIN and plan.row >= 0) or (
-                last is Report.LAST and not is_last and len(reports) == 1
-            ):
-                continue  # no component has to be notified
-            elif end.begin_ps < 0 or last is Report.EXHAUSTED:
-                clock.call_at(start_ps + end.end_ps, self._fire, due)
-            else:
-                clock.call_at(start_ps + end.begin_ps, self._await, due)
+            elif len(reports) > 1 or (plan.row < 0 if first is Report.BEGIN else is_last or first is not Report.LAST):
+                clock.end_stage_at(start_ps + end.end_ps, self._ranks[end.stage], self._fire, due)
 
     def coming(self) -> tuple[State, list[tuple[TileRun, int]]]:
         """Return the state of the pipeline now, and the run and the number there of each of its ends."""
         run = self._current
         if run is None:
             return (), []
-        state, numbers = run.schedule.state_at(self._clock.time - run.start_ps)
-        return state, [run.origin(number) for number in numbers]
+        ends, numbers = run.schedule.state_at(self._clock.time - run.start_ps)
+        return ends, [run.origin(number) for number in numbers]
 
     def leave(self) -> list[tuple[StageEnd, TileRun, int]]:
         """Return the ends to come, and let no list enter that waits for them: other tiles follow."""
-        state, origins = self.coming()
+        ends, origins = self.coming()
         self._current = None
-        return [(end, *origin) for end, origin in zip(state, origins, strict=True)]
-
-    def _await(self, due: tuple[TileRun, StageEnd, list[tuple[Report, int]]]) -> None:
-        """Reserve the place of an end in the order of its instant, now that its stage begins."""
-        run, end, _ = due
-        self._clock.call_at(run.start_ps + end.end_ps, self._fire, due)
+        return [(end, *origin) for end, origin in zip(ends, origins, strict=True)]
 
     def _fire(self, due: tuple[TileRun, StageEnd, list[tuple[Report, int]]]) -> None:
         run, end, reports = due
+        row = self.row_of(run, end.number)
         for report, tile in reports:
             if report is Report.EXHAUSTED:
                 self.is_full = False
             if report is not Report.LAST or run.is_last:
-                self._on_report(run, report, tile, end.number)
+                self._on_report(run, report, tile, row)
 
     def row_of(self, run: TileRun, number: int) -> Row:
         """Return the log row of an end that has come."""
         self._write(self._clock.time)
         return run.row(number)
-
-    def begin_cause(self, run: TileRun, number: int) -> Cause:
-        """Return the cause of the first tile's issue, which begins at the end ``number``."""
-        by = run.cause[1] if number == _ENTRY.number else run.schedule.first_by
-        return self.row_of(run, number), by
 
     def _write_past(self) -> None:
         """Write the rows that have certainly begun: those of this instant only if all its events have fired."""
@@ -507,6 +425,6 @@ class TilePipeline:
     def _write(self, until_ps: int) -> None:
         under_way = self._under_way
         for run in under_way:
-            run.write(self._log, self._parts, self._label, until_ps)
+            run.write(self._log, self._parts, until_ps)
         while under_way and under_way[0].is_written:
             under_way.pop(0).before = ()

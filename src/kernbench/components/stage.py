@@ -3,8 +3,9 @@
 A stage that is free starts the first waiting token when that token's next stage has a slot. When the token is done,
 the stage frees the token's slot and passes the token on. Each token costs one event per stage.
 
-A token's begin has one cause. If several of its conditions are met at one instant, the cause is the token's arrival
-from the stage before, else the end of the unit's work, else a free slot. ``components/pipeline.py`` has the same rule.
+A token's begin has one cause, the last of its conditions. Stages that end at one instant do so in a fixed order, the
+last stage first (``rank``). Among equal times, the cause is therefore the token's arrival from the stage before, else
+the end of the unit's work, else a free slot. ``components/pipeline.py`` has the same rule.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from kernbench.common.values import state
-from kernbench.core.clock import Clock
+from kernbench.core.clock import RANK_STAGE, Clock
 from kernbench.core.log import BY_OPERAND, COMMIT, END, NONE, READ, ROOT, START, By, Cause, Log, Row
 
 
@@ -112,44 +113,23 @@ class Stage:
 class StageUnit(Stage):
     """A stage that works on one token at a time.
 
-    ``open(token, start)`` makes the row of a token without ``begun``.
+    ``open(token, start)`` makes the row of a token without ``begun``. ``rank`` orders ends of stages at one instant.
     """
 
-    __slots__ = ("_clock", "_current", "_last", "_rows", "open")
+    __slots__ = ("_clock", "_current", "_rows", "open", "rank")
 
     def __init__(self, clock: Clock, log: Log, name: str, slots: int) -> None:
         super().__init__(name, slots)
         self._clock = clock
         self._rows = log.rows
+        self.rank = RANK_STAGE
         self.open: Callable[[Token, int], Row] = _open_no_row
         self._current: Token | None = None
-        self._last: Row = NONE  # the row of the token that has ended last
 
     def try_start(self, cause: Cause) -> None:
         """Begin the first waiting token if the unit is idle and the next stage has a slot."""
         if self._current is None and self.waiting and self.claim_next(self.waiting[0]):
-            token = self.waiting.popleft()
-            if cause[1] is not BY_OPERAND or token.row < 0:  # else the token has arrived just now
-                cause = self._choose_cause(token, cause)
-            self._begin(token, cause)
-
-    def _choose_cause(self, token: Token, cause: Cause) -> Cause:
-        """Return the cause of a begin: ``cause``, unless a cause of higher precedence ended at this instant too."""
-        rows, now, last = self._rows, self._clock.time, self._last
-        if token.row >= 0 and rows[token.row + END] == now:
-            return token.row, BY_OPERAND
-        if last >= 0 and rows[last + END] == now:
-            return last, By.ENGINE
-        after = token.cause[0]
-        return token.cause if after >= 0 and rows[after + END] == now else cause  # it has come through a gate just now
-
-    def enter(self, token: Token) -> None:
-        """Accept a token from outside the pipeline; a command that finds the unit idle begins."""
-        self.free -= 1
-        if self._current is None and not self.waiting and token.to_pass == 1:
-            self._begin(token, token.cause)
-        else:
-            self.put(token)
+            self._begin(self.waiting.popleft(), cause)
 
     def _begin(self, token: Token, cause: Cause) -> None:
         clock = self._clock
@@ -163,7 +143,7 @@ class StageUnit(Stage):
         else:
             token.row = self.open(token, start)
         token.to_spend = left = token.to_spend - 1
-        clock.call_at(start + token.times[left], FINISH, self)
+        clock.end_stage_at(start + token.times[left], self.rank, FINISH, self)
 
     def occupy(self, ends: Sequence[tuple[int, Any]], end: Callable[[Any], Row]) -> None:
         """Work on scheduled tiles, given as pairs (time of the end in ps, tile) in order.
@@ -173,13 +153,13 @@ class StageUnit(Stage):
         self.free -= len(ends)
         for number, (when, tile) in enumerate(ends, 1):
             self._current = _SCHEDULED
-            self._clock.call_at(when, self._end_scheduled, (tile, end, number == len(ends)))
+            self._clock.end_stage_at(when, self.rank, self._end_scheduled, (tile, end, number == len(ends)))
 
     def _end_scheduled(self, due: tuple[Any, Callable[[Any], Row], bool]) -> None:
         tile, end, is_last = due
         if is_last:
             self._current = None
-        self._last = row = end(tile)
+        row = end(tile)
         self.free += 1
         self.settle(row)
 
@@ -188,20 +168,12 @@ class StageUnit(Stage):
         token = self._current
         assert token is not None
         self._current = None
-        self._last = row = token.row
+        row = token.row
         rows = self._rows
         if row >= 0:
             rows[row + READ] = rows[row + START]
             rows[row + COMMIT] = rows[row + END] = self._clock.time
-        if token.to_pass > 1 or self.blocked or self.waiting:
-            self.pass_on(token, (row, BY_OPERAND))
-            return
-        token.to_pass = 0
-        retired = token.retired
-        retired(token)
-        self.free += 1
-        if self.blocked or self.waiting:
-            self.settle(row)
+        self.pass_on(token, (row, BY_OPERAND))
 
 
 class OverlappingStage(Stage):
@@ -243,22 +215,18 @@ class Gate(Stage):
     token here precedes the tokens of the stage before, so the gate gets the next slot.
     """
 
-    __slots__ = ("_clock", "_passed", "_rows")
+    __slots__ = ("_passed",)
 
-    def __init__(self, clock: Clock, log: Log, name: str, slots: int, passed: Callable[[Token, Row], None]) -> None:
+    def __init__(self, name: str, slots: int, passed: Callable[[Token, Row], None]) -> None:
         super().__init__(name, slots)
-        self._clock = clock
-        self._rows = log.rows
         self._passed = passed
 
     def try_start(self, cause: Cause) -> None:
         """Let waiting tokens pass while the next stage has slots."""
         while self.waiting and self.claim_next(self.waiting[0]):
             token = self.waiting.popleft()
-            has_arrived = token.row >= 0 and self._rows[token.row + END] == self._clock.time
-            after = (token.row, BY_OPERAND) if has_arrived else cause
-            self._passed(token, after[0])
-            self.pass_on(token, after)
+            self._passed(token, cause[0])
+            self.pass_on(token, cause)
 
     def wait_for_slot(self, following: Stage) -> None:
         """Call ``try_start`` when ``following`` has a free slot, before all other stages."""

@@ -5,8 +5,9 @@ Events of one instant fire in order of their *rank*, whatever the order in which
 1. packet heads arrive (by input);
 2. links arbitrate (by link);
 3. packets are delivered (by link);
-4. programs run (in order of their requests);
-5. SimPy's events fire (by priority).
+4. stages of tile pipelines end (by PE, the last stage first);
+5. programs run (in order of their requests);
+6. SimPy's events fire (by priority).
 
 So a thinking part acts after everything that moves bytes.
 """
@@ -29,8 +30,10 @@ NEVER = 1 << 62
 RANK_ARRIVE = -3 << 32
 RANK_ARBITRATE = -2 << 32
 RANK_DELIVER = -1 << 32
+RANK_STAGE = -1 << 31
 RANK_PROGRAM = 1
 RANK_THINK = 2  # and higher ranks, by SimPy's priority
+_BEFORE_PROGRAMS = -NEVER  # places of stages: no reserved place of the same instant has come
 _BEHIND_PROGRAMS = NEVER >> 1  # SimPy's events take places behind every program's place of the same instant
 _TIMES_OF_PARTS = "times that parts give are whole ps and not negative"
 
@@ -75,6 +78,15 @@ class Clock(Environment):
         if when.__class__ is not int or when < self.time:
             when = self._check_time(when)
         heappush(self._events, (when, rank, next(self._eid), function, argument))
+
+    def end_stage_at(self, when: int, rank: int, function: Callable[[Any], None], argument: object) -> None:
+        """Call ``function(argument)`` at ``when`` ps, as a stage ends, by ``rank`` among the stages of that instant.
+
+        Raises KernbenchError if ``when`` is in the past.
+        """
+        if when.__class__ is not int or when < self.time:
+            when = self._check_time(when)
+        heappush(self._events, (when, rank, _BEFORE_PROGRAMS + next(self._eid), function, argument))
 
     def _check_time(self, when: object) -> int:
         """Return ``when`` as an int. Raises KernbenchError if it is no whole number, or in the past."""

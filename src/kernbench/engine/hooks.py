@@ -27,10 +27,6 @@ class Hook(Generic[E]):
         """Call ``listener(event)`` from now on, after earlier subscribers."""
         self.listeners.append(listener)
 
-    def unsubscribe(self, listener: Callable[[E], None]) -> None:
-        """Stop calling ``listener``. Raises ValueError if it is not subscribed."""
-        self.listeners.remove(listener)
-
     def emit(self, event: E) -> None:
         """Pass ``event`` to every listener, in order of subscription."""
         for listener in self.listeners:

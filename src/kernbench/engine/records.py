@@ -67,8 +67,8 @@ class Sample:
 class RecordViews(OpLog):
     """The records of ``log`` that have read their operands, in order of their read times.
 
-    ``graph`` is the graph of the machine. At equal read times, records of tiles are sorted by part, because the order
-    of their rows is arbitrary. A sample is placed behind the records numbered so far.
+    ``graph`` is the graph of the machine. At equal read times, records of tiles are sorted by part and kind, because
+    the order of their rows is arbitrary. A sample is placed behind the records numbered so far.
     """
 
     __slots__ = (
@@ -203,13 +203,13 @@ class RecordViews(OpLog):
         unread = np.concatenate((self._unread, fresh))
         times = self._log.cells(unread + READ)
         self._unread = unread[times < 0]
-        order = np.lexsort((self._tile_parts(unread), times))[self._unread.size :]
+        order = np.lexsort((self._tile_stages(unread), times))[self._unread.size :]
         self._order.frombytes(unread[order].tobytes())
 
-    def _tile_parts(self, rows: Array) -> Array:
-        """Return the part of each row of a tile; NEVER for other rows, which are in order already."""
+    def _tile_stages(self, rows: Array) -> Array:
+        """Return a number for the stage of each tile row; NEVER for other rows, which are in order already."""
         cells = self._log.cells
-        return np.where(cells(rows + TILE) >= 0, cells(rows + PART), NEVER)
+        return np.where(cells(rows + TILE) >= 0, cells(rows + PART) * len(Kind) + cells(rows + KIND), NEVER)
 
     def _number(self, row: Row) -> int:
         """Return the sequence number of the record of ``row``."""

@@ -404,7 +404,7 @@ def _fixed(overrides: Overrides, settings: Mapping[str, object]) -> Overrides:
 
 
 def _workers_of(workers: int | None) -> int:
-    """Return the number of processes. Raises InputError for workers that would lack a section of this program."""
+    """Return the number of processes. Raises InputError for a bad number, and for workers that would lack a section."""
     jobs = os.cpu_count() or 1 if workers is None else workers
     if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
         raise InputError(f"workers: found {show(workers)}, must be a number from 1")

@@ -13,12 +13,10 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kernbench.common.complaints import one_line, show
-from kernbench.common.dtypes import dtype
 from kernbench.common.errors import InputError
-from kernbench.common.files import parse_json, replacing, writable
+from kernbench.common.files import replacing, writable
 from kernbench.core.op_log import OpRecord
-from kernbench.messages.commands import ArrayPlace, Epilogue, MemoryRef, Operand, Params
+from kernbench.messages.commands import ArrayPlace, MemoryRef, Operand, Params
 
 OpRow: TypeAlias = dict[str, Any]
 
@@ -77,13 +75,6 @@ SCHEMA = pa.schema(
 """Columns of a row. Host arrays are described in ``data``, not stored; a pattern is in hexadecimal."""
 
 _columns_of = attrgetter(*SCHEMA.names)
-# The columns of plain values, without lists and structures.
-_PLAIN: dict[str, type] = {
-    field.name: str if field.type == pa.string() else int for field in SCHEMA if not pa.types.is_nested(field.type)
-}
-_LATER: OpRow = {"order": ""}
-"""Columns that older files lack, with their values there"""
-_LATER_PARAMS: OpRow = {"old": None}
 _ROWS_PER_GROUP = 50_000
 
 
@@ -92,33 +83,12 @@ def write_op_log(records: Iterable[OpRecord], path: str | Path) -> None:
 
     Equal logs give identical files. Raises InputError for another suffix.
     """
-    _format(path, _WRITERS)(records, Path(path))
+    _writer_of(path)(records, Path(path))
 
 
 def op_log_table(records: Iterable[OpRecord]) -> pa.Table:
     """Return ``records`` as an Arrow table of ``SCHEMA``, with the same rows as the files."""
     return pa.concat_tables([pa.Table.from_pylist([], SCHEMA), *_tables(records)])
-
-
-def read_op_log(path: str | Path) -> list[OpRecord]:
-    """Return the records of a file that ``write_op_log`` wrote, without host arrays.
-
-    Raises InputError for another suffix, for a file that cannot be read, and for a file that is no op-log.
-    """
-    records: list[OpRecord] = []
-    try:
-        for row in _format(path, _READERS)(Path(path)):
-            records.append(_record(row))
-    except InputError:
-        raise
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or one_line(error)}") from error
-    except pa.ArrowException as error:
-        raise InputError(f"{path}: cannot be read as Parquet: {one_line(error)}") from error
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        why = f"no {error}" if isinstance(error, KeyError) else error
-        raise InputError(f"{path}: row {len(records) + 1} is no row of an op-log: {one_line(why)}") from error
-    return records
 
 
 def write_jsonl(records: Iterable[OpRecord], path: Path) -> None:
@@ -134,34 +104,14 @@ def write_parquet(records: Iterable[OpRecord], path: Path) -> None:
             file.write_table(group)
 
 
-def _read_jsonl(path: Path) -> Iterator[OpRow]:
-    with path.open("rb") as file:
-        for line in file:
-            yield parse_json(line)
-
-
-def _read_parquet(path: Path) -> Iterator[OpRow]:
-    with path.open("rb") as raw, pq.ParquetFile(raw) as file:
-        file_schema = file.schema_arrow
-        for column in SCHEMA:
-            if column.name in _LATER and column.name not in file_schema.names:
-                continue
-            kind = file_schema.field(column.name).type if file_schema.names.count(column.name) == 1 else "not there"
-            if kind != column.type:
-                raise InputError(f"{path}: no op-log: column {column.name} is {one_line(kind)}, must be {column.type}")
-        for batch in file.iter_batches():
-            yield from batch.to_pylist()
-
-
 _WRITERS: dict[str, Callable[[Iterable[OpRecord], Path], None]] = {".jsonl": write_jsonl, ".parquet": write_parquet}
-_READERS: dict[str, Callable[[Path], Iterator[OpRow]]] = {".jsonl": _read_jsonl, ".parquet": _read_parquet}
 
 
-def _format(path: str | Path, formats: dict[str, Any]) -> Any:
-    function = formats.get(Path(path).suffix)
-    if function is None:
-        raise InputError(f"{path}: the suffix of an op-log is one of {', '.join(formats)}")
-    return function
+def _writer_of(path: str | Path) -> Callable[[Iterable[OpRecord], Path], None]:
+    writer = _WRITERS.get(Path(path).suffix)
+    if writer is None:
+        raise InputError(f"{path}: the suffix of an op-log is one of {', '.join(_WRITERS)}")
+    return writer
 
 
 def check_path(path: str | Path) -> Path:
@@ -169,7 +119,7 @@ def check_path(path: str | Path) -> Path:
 
     Raises InputError for another suffix, or a folder that does not exist.
     """
-    _format(path, _WRITERS)
+    _writer_of(path)
     return writable(path)
 
 
@@ -188,7 +138,7 @@ def _line(row: OpRow) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """Replace infinities and NaN, which JSON lacks, by texts that ``float`` reads back."""
+    """Replace infinities and NaN, which JSON lacks, by texts that ``float`` reads."""
     if isinstance(value, dict):
         return {k: _finite(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -243,66 +193,3 @@ def _params_row(params: Params) -> OpRow:
         "pattern": None if params.pattern is None else params.pattern.hex(),
         "old": None if params.old is None else _operand_row(params.old),
     }
-
-
-def _record(row: OpRow) -> OpRecord:
-    if not isinstance(row, dict):
-        raise TypeError(f"found {show(row)}, must be a mapping")
-    row = _LATER | row
-    plain = {name: row[name] for name in _PLAIN}
-    for name, kind in _PLAIN.items():
-        if type(plain[name]) is not kind:
-            raise TypeError(f"{name} is {show(plain[name])}, must be {'text' if kind is str else 'a whole number'}")
-    return OpRecord(
-        **plain,
-        tile=_tuple(row["tile"]),
-        inputs=tuple(_input(x) for x in row["inputs"]),
-        output=_operand(row["output"]) if row["output"] is not None else None,
-        params=_params(row["params"]),
-    )
-
-
-def _input(row: OpRow) -> Any:
-    if row["operand"] is not None:
-        return _operand(row["operand"])
-    return None if row["number"] is None else float(row["number"])
-
-
-def _operand(row: OpRow) -> Operand:
-    return Operand(
-        space=row["space"],
-        owner=tuple(row["owner"]),
-        address=row["address"],
-        nbytes=row["nbytes"],
-        shape=tuple(row["shape"]),
-        dtype=dtype(row["dtype"]),
-        strides=_tuple(row["strides"]),
-        segments=tuple((s["address"], s["nbytes"]) for s in row["segments"]),
-        valid=_tuple(row["valid"]),
-        other=float(row["other"]),
-    )
-
-
-def _params(row: OpRow) -> Params:
-    row = _LATER_PARAMS | row
-    return Params(
-        axis=row["axis"],
-        perm=_tuple(row["perm"]),
-        trans_a=row["trans_a"],
-        trans_b=row["trans_b"],
-        epilogue=tuple(Epilogue(e["name"], _input(e)) for e in row["epilogue"]),
-        tile_sizes=_tile_sizes(row["tile_sizes"]),
-        pattern=None if row["pattern"] is None else bytes.fromhex(row["pattern"]),
-        old=None if row["old"] is None else _operand(row["old"]),
-    )
-
-
-def _tile_sizes(values: list[int] | None) -> tuple[int, int, int] | None:
-    if values is None:
-        return None
-    m, k, n = values
-    return m, k, n
-
-
-def _tuple(values: list[int] | None) -> tuple[int, ...] | None:
-    return None if values is None else tuple(values)

@@ -13,7 +13,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-from kernbench.common.figures import Entry, figures_of
+from kernbench.common.figures import DeclaredFigure, figures_of
 from kernbench.common.values import value
 
 Cell: TypeAlias = "str | int | float | bool | None"
@@ -65,7 +65,7 @@ def flatten(content: Any, prefix: str = "") -> Row:
     return row
 
 
-def _name_of(entry: Entry, prefix: str) -> str:
+def _name_of(entry: DeclaredFigure, prefix: str) -> str:
     return entry.forms.column or (f"{prefix}.{entry.name}" if prefix else entry.name)
 
 

@@ -170,10 +170,6 @@ class Graph:
         """Count the nodes of each kind."""
         return dict(Counter(node.kind for node in self.nodes.values()))
 
-    def count_of_links(self) -> dict[str, int]:
-        """Count the directed links of each class."""
-        return dict(Counter(edge.link_class for edge in self.edges))
-
     def pes(self) -> Iterator[tuple[int, int, int]]:
         """Yield every PE as (sip, cube, pe), in order."""
         spec = self.spec
@@ -184,10 +180,6 @@ class Graph:
     def local_slice(self, pe: int) -> int:
         """Return the HBM slice next to a PE of a cube."""
         return self.spec.cube.local_slice(pe)
-
-    def corner_of_pe(self, pe: int) -> str:
-        """Return the corner of a PE in its cube."""
-        return self.spec.cube.pe_layout.corner_of(pe)
 
     def corner_of_slice(self, index: int) -> str:
         """Return the corner of a cube whose xbar serves an HBM slice."""

@@ -108,11 +108,6 @@ class HbmTiming(ExtendedModel):
         return (self.rfc_ns + self.rp_ns + self.rcd_ns + self.drain * self.rc_ns) / self.refi_ns
 
     @property
-    def burst_work_ns(self) -> float:
-        """The average time in ns that a burst occupies the data bus, with its share of the time lost to refresh."""
-        return self.ccd_s_ns / (1 - self.refresh_share)
-
-    @property
     def without_refresh(self) -> HbmTiming:
         """The same banks without refresh."""
         return self.model_copy(update={"refi_ns": inf})

@@ -21,7 +21,7 @@ from kernbench.transport.state import Course, Link, Packet, Port, Route, Transfe
 from kernbench.transport.timing import AT_ONCE, Profile
 
 
-class Probe:
+class PortProbe:
     """A followed packet, number ``first`` of its transfer, and all packets that its port has cut after it.
 
     ``starts``: the times at which packet ``first`` was granted its links.
@@ -143,7 +143,7 @@ def begin_probe(port: Port, packet: Packet, number: int) -> None:
     elif queued == 1 and (transfer.n_full - number) * packet_ps <= transfer.route.offsets[-1]:
         port.look_after(2 * port.interval)  # the last packet is cut before this packet reaches its last link
     else:
-        port.probe = Probe(port, number)
+        port.probe = PortProbe(port, number)
         port.probe.follow(packet)
 
 

@@ -132,36 +132,25 @@ class Allocation:
             place.free()
 
 
-def _operator(name: str) -> Callable[[Handle, Handle | Number], Handle]:
-    """Return a handle's method for the operator ``name`` with a handle or a number on the right."""
+def _operator(name: str, call: str = "binary") -> Callable[[Handle, Handle | Number], Handle]:
+    """Return a handle's method for the operator ``name`` with a handle or a number on the right.
+
+    ``call`` is the language's method: ``elementwise`` for the bit operators, which not all types have.
+    """
 
     def operate(self: Handle, other: Handle | Number) -> Handle:
-        return self.owner.binary(name, self, other)
+        result: Handle = getattr(self.owner, call)(name, self, other)
+        return result
 
     return operate
 
 
-def _swap(name: str) -> Callable[[Handle, Number], Handle]:
+def _swap(name: str, call: str = "binary") -> Callable[[Handle, Number], Handle]:
     """Return a handle's method for the operator ``name`` with a number on the left."""
 
     def operate(self: Handle, other: Number) -> Handle:
-        return self.owner.binary(name, other, self)
-
-    return operate
-
-
-def _bit_operator(name: str) -> Callable[[Handle, Handle | Number], Handle]:
-    """Return a handle's method for the bit operator ``name``, which not all types have."""
-
-    def operate(self: Handle, other: Handle | Number) -> Handle:
-        return self.owner.elementwise(name, self, other)
-
-    return operate
-
-
-def _swap_bit_operator(name: str) -> Callable[[Handle, Number], Handle]:
-    def operate(self: Handle, other: Number) -> Handle:
-        return self.owner.elementwise(name, other, self)
+        result: Handle = getattr(self.owner, call)(name, other, self)
+        return result
 
     return operate
 
@@ -238,16 +227,16 @@ class Handle(Allocation):
     __rtruediv__ = _swap("div")
     __mod__ = _operator("rem")
     __rmod__ = _swap("rem")
-    __and__ = _bit_operator("and")
-    __rand__ = _swap_bit_operator("and")
-    __or__ = _bit_operator("or")
-    __ror__ = _swap_bit_operator("or")
-    __xor__ = _bit_operator("xor")
-    __rxor__ = _swap_bit_operator("xor")
-    __lshift__ = _bit_operator("shl")
-    __rlshift__ = _swap_bit_operator("shl")
-    __rshift__ = _bit_operator("shr")
-    __rrshift__ = _swap_bit_operator("shr")
+    __and__ = _operator("and", "elementwise")
+    __rand__ = _swap("and", "elementwise")
+    __or__ = _operator("or", "elementwise")
+    __ror__ = _swap("or", "elementwise")
+    __xor__ = _operator("xor", "elementwise")
+    __rxor__ = _swap("xor", "elementwise")
+    __lshift__ = _operator("shl", "elementwise")
+    __rlshift__ = _swap("shl", "elementwise")
+    __rshift__ = _operator("shr", "elementwise")
+    __rrshift__ = _swap("shr", "elementwise")
     __invert__ = _sign("not")
     __neg__ = _sign("neg")
     __lt__ = _operator("lt")

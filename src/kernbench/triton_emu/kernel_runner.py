@@ -72,7 +72,7 @@ class KernelRunner:
             context.run(PROGRAM_FILE.set, file)
         self._resumer = getcurrent()  # the receiver of its requests and of its end
         self.hand_over: Callable[[KernelRequest], object] = self._resumer.switch
-        self._continue: Callable[[object], Any] = self._begin
+        self._continue: Callable[[Any], Any] = self._begin
         self._closing = False
         self.inside = False
 
@@ -120,23 +120,11 @@ class KernelRunner:
         kernel = self._greenlet
         if kernel.dead:
             return None
-        self._continue = kernel.switch
-        self.inside = True
-        self._set_resumer()
+        self._continue = kernel.throw
         try:
-            request: KernelRequest = kernel.throw(error)
-        except Exception as failure:
-            failure.__traceback__ = traceback_of_kernel(failure.__traceback__, self._file)
-            _suggest_name(failure)
-            raise
-        except KeyboardInterrupt:
-            raise
-        except BaseException as leaving:
-            raise _make_exit_error(leaving) from None
+            return self.resume(error)
         finally:
-            self.inside = False
-        # A dead greenlet returns the kernel's return value, or the answer that it cannot receive.
-        return request if kernel else None
+            self._continue = kernel.switch
 
     def close(self) -> None:
         """End an unfinished kernel: its ``finally`` blocks run, and its errors are dropped.
