@@ -35,34 +35,46 @@ RowPiece: TypeAlias = tuple[int, int, int]
 
 @value
 class GemvEpilogue:
-    """Last steps of a product: ``scale``, an addend, an activation, then rounding to the dtype of ``out``.
+    """Last steps of a product: scales, an addend, an activation, then rounding to the dtype of ``out``.
 
     ``out`` and ``addend`` are (batch, m, n). The addend has stride 0 along an axis that it is broadcast along.
+    ``scale`` is a number. ``factors`` are scales in memory, (1, m, n) in f32, of rows, of columns or of all elements:
+    they have stride 0 along the other axes.
     """
 
     out: View
     addend: View | None = None
     scale: float = 1.0
     activation: str | None = None
+    factors: tuple[View, ...] = ()
 
     @property
     def is_plain(self) -> bool:
         """Return True if there are no steps but rounding."""
-        return self.addend is None and self.scale == 1 and self.activation is None
+        return not self.factors and self.addend is None and self.scale == 1 and self.activation is None
 
-    def on(self, out: int, addend: Sequence[int]) -> GemvEpilogue:
-        """Return this epilogue at the address of the result. ``addend`` has the addend's address, if there is one."""
-        placed = None if self.addend is None else self.addend.on(addend[0])
-        return replace(self, out=self.out.on(out), addend=placed)
+    def on(self, out: int, operands: Sequence[int]) -> GemvEpilogue:
+        """Return this epilogue at the address of the result. ``operands``: addresses of the factors and the addend."""
+        placed = None if self.addend is None else self.addend.on(operands[len(self.factors)])
+        factors = [factor.on(address) for factor, address in zip(self.factors, operands, strict=False)]
+        return replace(self, out=self.out.on(out), addend=placed, factors=tuple(factors))
 
     def tile(self, corner: Sequence[int], extents: Shape) -> GemvEpilogue:
         """Return the epilogue of the part of the result from ``corner`` on."""
         addend = None if self.addend is None else self.addend.tile(corner, extents)
-        return replace(self, out=self.out.tile(corner, extents), addend=addend)
+        factors = tuple([factor.tile(corner, extents) for factor in self.factors])
+        return replace(self, out=self.out.tile(corner, extents), addend=addend, factors=factors)
 
     def steps(self, tl: TLContext) -> list[EpilogueCall]:
         """Return the steps of a composite that computes the result, a matrix."""
         steps: list[EpilogueCall] = [("scale", self.scale)] if self.scale != 1 else []
+        rows, columns = self.out.extents[-2:]
+        for factor in self.factors:
+            if factor.strides[-2]:
+                steps.append(("scale_rows", factor.tile((), (rows, columns)).ref(tl)))
+                continue
+            values = factor.tile((), (1, columns)).load(tl)
+            steps.append(("scale_columns", tl.broadcast(values, (1, columns))))
         if self.addend is not None:
             is_bias = not self.addend.strides[0]
             addend = self.addend.tile((), self.addend.extents[1:]) if is_bias else self.addend
@@ -75,6 +87,8 @@ class GemvEpilogue:
         """Apply the steps to ``sums`` in f32, which have the extents of the result, and return it, not yet rounded."""
         if self.scale != 1:
             sums = sums * self.scale
+        for factor in self.factors:
+            sums = sums * tl.cast(factor.load(tl), F32)
         if self.addend is not None:
             sums = sums + tl.cast(self.addend.load(tl), F32)
         if self.activation is not None:

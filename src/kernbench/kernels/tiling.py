@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from kernbench.common.dtypes import DType, Shape
 from kernbench.common.values import value
-from kernbench.kernels.shares import RowPieces, blocks, columns_of, share
+from kernbench.kernels.shares import RowPieces, blocks, columns_of, part, share
 from kernbench.kernels.view import View
 from kernbench.topology.spec import TopologySpec
 from kernbench.triton_emu.tl_context import TLContext
@@ -24,6 +24,8 @@ _SMALLEST, _LARGEST = 2048, 131072
 """Elements of a block: enough to amortise a command, few enough that transfers and computation overlap."""
 _BLOCKS = 8
 """Blocks of a program's share, so that loads, computations and stores of several blocks overlap."""
+_ROW_BYTES = 256
+"""Minimum cost of a piece of a row, in bytes: a shorter piece takes as long as one of this size."""
 _SIDE_BY_SIDE = 64
 """Minimum number of elements of a transposed operand that are moved together: at least a burst"""
 _BYTES_AN_ELEMENT = 64
@@ -49,11 +51,12 @@ def ramp_block() -> int:
 
 
 def collapse(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[Shape, list[Shape]]:
-    """Merge axes that every operand steps through as through one axis, and drop axes of length 1.
+    """Order axes as the first operand stores them, merge axes that all operands step through as one, drop length 1.
 
     ``strides`` has the strides of each operand. Return the merged shape and strides.
     """
     axes = [(n, [steps[i] for steps in strides]) for i, n in enumerate(shape) if n != 1] or [(1, [0] * len(strides))]
+    axes.sort(key=lambda axis: -axis[1][0])
     merged = [axes[0]]
     for n, steps in axes[1:]:
         outer, before = merged[-1]
@@ -64,28 +67,127 @@ def collapse(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[Sh
     return tuple(n for n, _ in merged), [tuple(steps[i] for _, steps in merged) for i in range(len(strides))]
 
 
-def own_boxes(
-    shape: Shape, tl: TLContext, *, transposed: bool = False, split: bool = True, limit: int | None = None
-) -> Iterator[Box]:
-    """Yield the corners and extents of this program's boxes: its share of the first axis, or of the longest one.
+@value
+class MemoryRates:
+    """Rates at which memory serves reads, as a PE reads from its slice: ``channels`` of a slice, a burst each in turn.
 
-    The first axis is split if it has an index for each program. Without ``split``, a program gets all elements.
-    ``transposed``: an operand is contiguous along another axis than the last. Boxes are then cut along the last axis,
-    too, to extend further along the contiguous one. ``limit``: the maximum number of elements of a box.
+    All reads of an array of one burst come from one channel.
     """
-    programs = tl.num_programs(0) * tl.num_programs(1)
-    axis = 0 if shape[0] >= programs else max(range(len(shape)), key=lambda i: shape[i])
-    first, count = share(shape[axis], tl, split)
-    if not count:
+
+    channels: int
+    burst_bytes: int
+    access_bytes: int
+
+    @staticmethod
+    def of(spec: TopologySpec) -> MemoryRates:
+        """Return the rates of a machine."""
+        hbm = spec.cube.hbm
+        return MemoryRates(hbm.num_pcs, hbm.interleave_bytes, hbm.piece_bytes)
+
+    def delay(self, nbytes: int, programs: int, piece_bytes: int) -> int:
+        """Return the bytes that a PE could read while ``programs`` each read a piece of an array of ``nbytes``."""
+        return programs * max(piece_bytes, self.access_bytes) * self.channels // -(-nbytes // self.burst_bytes)
+
+
+def own_boxes(
+    views: Sequence[View],
+    tl: TLContext,
+    *,
+    rates: MemoryRates | None = None,
+    split: bool = True,
+    limit: int | None = None,
+) -> Iterator[Box]:
+    """Yield the corners and extents of this program's boxes of arrays that have one shape.
+
+    ``rates`` is needed if an array repeats along an axis. Without ``split``, a program gets all elements. ``limit``:
+    the maximum number of elements of a box. If an array is contiguous along another axis than the last, boxes are also
+    cut along the last axis, to extend further along the contiguous one.
+    """
+    corner, extents = own_part(views, rates, tl) if split else ((0,) * len(views[0].extents), views[0].extents)
+    if not prod(extents):
         return
-    extents = (*shape[:axis], count, *shape[axis + 1 :])
     block = min(max(prod(extents) // _BLOCKS, _SMALLEST), most_elements(tl), limit or _LARGEST)
+    transposed = any(view.strides[-1] > 1 and 1 in view.strides for view in views)
     edge = max(1, block // _SIDE_BY_SIDE) if transposed else extents[-1]
     for behind, width in blocks(extents[-1], edge):
-        for corner, box in boxes((*extents[:-1], width), block):
-            begin = [*corner[:-1], corner[-1] + behind]
-            begin[axis] += first
-            yield tuple(begin), box
+        for at, box in boxes((*extents[:-1], width), block):
+            inner = (*at[:-1], at[-1] + behind)
+            yield tuple([first + index for first, index in zip(corner, inner, strict=True)]), box
+
+
+def own_part(views: Sequence[View], rates: MemoryRates | None, tl: TLContext) -> Box:
+    """Return the corner and the extents of this program's part of arrays that have one shape."""
+    shape = views[0].extents
+    programs: int = tl.num_programs(0) * tl.num_programs(1)
+    parts = split_axes(shape, tuple([(view.strides, view.dtype.itemsize) for view in views]), programs, rates)
+    split = [axis for axis, count in enumerate(parts) if count > 1]
+    if len(split) < 2:  # elements of one axis are divided as tensors are
+        axis = split[0] if split else 0
+        first, size = share(shape[axis], tl)
+        corner = tuple([first if i == axis else 0 for i in range(len(shape))])
+        return corner, (*shape[:axis], size, *shape[axis + 1 :])
+    index, is_used = share(prod(parts), tl)
+    ranges = []
+    for n, count in zip(reversed(shape), reversed(parts), strict=True):
+        index, place = divmod(index, count)
+        ranges.append(part(n, count, place))
+    ranges.reverse()
+    return tuple([first for first, _ in ranges]), tuple([size * is_used for _, size in ranges])
+
+
+@lru_cache(maxsize=4096)
+def split_axes(
+    shape: Shape, layouts: tuple[tuple[Shape, int], ...], programs: int, rates: MemoryRates | None = None
+) -> Shape:
+    """Return into how many parts to split each axis of arrays, so that a program waits least for its bytes.
+
+    The first axis is split if it has an index for each program. ``layouts``: strides and bytes of an element of each
+    array. A piece of a row counts as 256 bytes or more. Programs that read the same elements of an array wait for each
+    other. Of equal divisions, the one that splits the first axes most is returned: its parts are closest to contiguous.
+    """
+    if shape[0] >= programs:
+        return (programs, *[1] * (len(shape) - 1))
+    reach = [(strides, itemsize, _distinct(shape, strides) * itemsize) for strides, itemsize in layouts]
+
+    def cost(parts: Shape) -> int:
+        box = tuple([-(-n // count) for n, count in zip(shape, parts, strict=True)])
+        total = 0
+        for strides, itemsize, nbytes in reach:
+            total += _moved_bytes(box, strides, itemsize)
+            if rates is not None and 0 in strides:
+                total += rates.delay(nbytes, prod(parts), _distinct(box, strides) * itemsize)
+        return total
+
+    return min(_divisions(shape, programs), key=cost)
+
+
+def _distinct(shape: Shape, strides: Shape) -> int:
+    """Return the number of distinct elements of an array, which repeat along axes of stride 0."""
+    return prod([n for n, step in zip(shape, strides, strict=True) if step])
+
+
+def _divisions(shape: Shape, programs: int) -> Iterator[Shape]:
+    """Yield divisions of the axes of ``shape`` into at most ``programs`` parts, those with most parts in front first.
+
+    An axis is split into all its elements, or into a divisor of the number of programs that remain for it.
+    """
+    if len(shape) == 1:
+        yield (min(shape[0], programs),)
+        return
+    limit = min(shape[0], programs)
+    for count in [n for n in range(limit, 0, -1) if n == limit or programs % n == 0]:
+        for rest in _divisions(shape[1:], programs // count):
+            yield (count, *rest)
+
+
+def _moved_bytes(box: Shape, strides: Shape, itemsize: int) -> int:
+    """Return the bytes to move a box of an array with ``strides``, with each contiguous run as 256 bytes or more."""
+    run, elements = 1, 1
+    for step, extent in sorted(zip(strides, box, strict=True)):
+        if step:
+            run = run * extent if step == run == elements else run
+            elements *= extent
+    return elements // run * max(run * itemsize, _ROW_BYTES)
 
 
 def most_runs(inner: int) -> int:
@@ -242,6 +344,73 @@ def is_split_k_faster(cubes: int, m: int, k: int, n: int, itemsize: int) -> bool
 def partial_sum_columns(scratch_bytes: int, parts: int, m: int) -> int:
     """Return the number of columns whose ``parts`` f32 sums fit in half of scratch, with the epilogue's blocks."""
     return max(1, scratch_bytes // 2 // ((parts + _RESULT_BLOCKS) * m * 4))
+
+
+# --- products of integer weights
+
+DIGIT_BITS = 7
+"""Bits of a digit of a whole number: an i8 has room for a digit without a sign."""
+_DIGIT_BYTES = 24
+"""Bytes of scratch for an element of A while it is split into digits: its digits as i32, twice, and in between."""
+
+
+@value
+class QuantisedTiles:
+    """Sizes of a product by integer weights on a machine.
+
+    ``digits`` of each element of A are multiplied as integers; 0: the weights are converted to the dtype of A.
+    ``itemsize``: bytes of that dtype. ``tile_m``, ``tile_n``: rows and columns of a tile of the matrix unit.
+    """
+
+    digits: int
+    itemsize: int
+    scratch_bytes: int
+    tile_m: int
+    tile_n: int
+    prefetched: int = PREFETCHED_PANELS
+
+    @staticmethod
+    def of(spec: TopologySpec, a: DType, m: int, k: int, needs: Sequence[DType]) -> QuantisedTiles:
+        """Return the sizes for A (m, k).
+
+        Digits cover the significand of the dtype of A and as many bits again for small elements, but at most 28 bits.
+        They are used if the digits of all rows fit in a tile, and if the matrix unit multiplies the dtypes ``needs``.
+        """
+        gemm, scratch = spec.pe.gemm, spec.pe.tcm.scratch_bytes
+        digits = 4 if a.itemsize > 2 else 3
+        has_types = all(needed.name in gemm.macs_per_ns for needed in needs)
+        fits = digits * m <= gemm.tile_m and digits * m * k * _DIGIT_BYTES <= scratch // 2
+        return QuantisedTiles(digits if has_types and fits else 0, a.itemsize, scratch, gemm.tile_m, gemm.tile_n)
+
+    def panels(self, k: int, columns: tuple[int, int]) -> Iterator[tuple[int, int, int, int]]:
+        """Yield the panels of i8 weights: first row and rows of K, then first column and columns of the result."""
+        depth = self.depth(k, self.tile_n)
+        for column, count in blocks(columns[1], self.tile_n, columns[0]):
+            for row, rows in blocks(k, depth):
+                yield row, rows, column, count
+
+    def depth(self, k: int, columns: int) -> int:
+        """Return the rows of a panel of i8 weights with ``columns`` columns."""
+        return panel_rows(k, columns, 1)
+
+    def most_columns(self, k: int, columns: int) -> int:
+        """Return the number of columns whose converted weights take at most a quarter of scratch."""
+        fit = self.scratch_bytes // 4 // (k * self.itemsize) // self.tile_n * self.tile_n
+        return min(columns, max(fit, self.tile_n))
+
+    def retains(self, m: int, k: int) -> bool:
+        """Return True if A (m, k) takes at most a quarter of scratch, so that it is loaded once."""
+        return m * k * self.itemsize <= self.scratch_bytes // 4
+
+    @property
+    def rows_of_block(self) -> int:
+        """Return the number of rows of A that use converted weights at a time: few enough to overlap with loads."""
+        return 4 * self.tile_m
+
+
+def packed_panel_size(nbytes: int) -> int:
+    """Return how many pieces of ``nbytes`` bytes of packed weights, two in a byte, a panel has."""
+    return max(1, _PANEL_BYTES // 2 // nbytes)
 
 
 # --- products in blocks, on a grid of PEs
