@@ -19,8 +19,8 @@ from kernbench.frontends.torch.launches import dtype_of, launch_on, view_of  # n
 from kernbench.frontends.torch.rings import ring_machine, ring_product  # noqa: E402
 from kernbench.kernels.gemm_grid import BlockProduct  # noqa: E402
 from kernbench.kernels.gemv import GemvEpilogue  # noqa: E402
+from kernbench.kernels.product_grids import ProductGrid  # noqa: E402
 from kernbench.kernels.ring_sizes import choose_rings, list_choices  # noqa: E402
-from kernbench.kernels.tiling import ProductGrid  # noqa: E402
 from kernbench.topology.builder import resolve_topology  # noqa: E402
 
 MESH = {

@@ -18,7 +18,7 @@ from kernbench.common.dtypes import F16  # noqa: E402
 from kernbench.frontends.torch.launches import launch_on, view_of  # noqa: E402
 from kernbench.kernels.gemm_grid import BlockProduct, SharedProduct  # noqa: E402
 from kernbench.kernels.gemv import GemvEpilogue  # noqa: E402
-from kernbench.kernels.tiling import CubeGrid, PeRates, ProductGrid, choose_cubes  # noqa: E402
+from kernbench.kernels.product_grids import CubeGrid, PeRates, ProductGrid, choose_cubes  # noqa: E402
 from kernbench.runtime_api.context import RuntimeContext  # noqa: E402
 from kernbench.topology.builder import resolve_topology  # noqa: E402
 

@@ -289,8 +289,8 @@ class Gemv:
     def _own_piece(self, tl: TLContext) -> tuple[int, int]:
         """Return the first element and the size of the piece of A that this PE copies to its cube.
 
-        A memory serves the accesses of its own PE in order. The piece of a PE is such that the PE neither writes nor
-        reads it in its own memory, behind the panels that it has prefetched.
+        A memory serves the accesses of its PE in order. The piece therefore avoids the memory of the PE,
+        where it would wait behind the prefetched panels.
         """
         pe, pes = tl.program_id(0), tl.num_programs(0)
         half = pes // 2

@@ -1,6 +1,6 @@
 """Matrix products whose B stays in the TCM of PEs while pieces of A go round rings of PEs.
 
-The columns of the result are divided over the cubes of a block, then over the PEs of a group: in a linear layer, each
+The columns of the result are divided over the cubes of a block, then over the PEs of a group. In a linear layer, each
 cube thus reads the weights that it stores. The groups of a cube divide K, so that B is read once. A piece of A begins
 at one place of its group's ring, and is received, multiplied and sent on without a copy::
 

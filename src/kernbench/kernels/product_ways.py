@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from kernbench.common.dtypes import DType
 from kernbench.common.values import value
+from kernbench.kernels.product_grids import CubeGrid, PeRates, ProductGrid, choose_cubes, choose_grid
 from kernbench.kernels.ring_sizes import RingChoice, RingMachine, choose_rings
-from kernbench.kernels.tiling import CubeGrid, PeRates, ProductGrid, choose_cubes, choose_grid
 
 
 @value
 class ProductWay:
-    """How a product is shared out, and its predicted time.
+    """A way to share a product out, and its predicted time.
 
     ``grid``: PEs compute blocks of the result from operands in memory. ``cubes``: each cube first stages the operands
     that other cubes store. ``rings``: B stays in TCM, and A goes round rings of PEs. Of the last two, at most one is

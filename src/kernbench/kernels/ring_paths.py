@@ -1,6 +1,6 @@
 """Rings of PEs through cubes of a SIP, on which arrays are handed from TCM to TCM.
 
-Cubes of a block form a closed ring of neighbours. Two groups of PEs of each cube lie on two rings, which follow the
+Cubes of a block form a closed ring of neighbours. Two groups of PEs of each cube are two rings, which follow the
 ring of cubes in opposite directions::
 
     cube 0 ──▶ cube 1 ──▶ cube 2        in each cube, group 0:  port W ─▶ PE ─▶ PE ─▶ PE ─▶ PE ─▶ port E
@@ -110,7 +110,7 @@ def distance(a: Cell, b: Cell) -> int:
 def order_cells(cells: Sequence[Cell]) -> list[Cell]:
     """Return cells of a grid in the order of a short closed ring.
 
-    The ring grows by pairs of neighbours beside one of its hops, and at the end by single cells: on a line, it then
+    The ring grows by pairs of neighbours beside one of its hops, and at the end by single cells. On a line, it then
     goes out and back in hops of two links.
     """
     ring, rest = list(cells[:2]), dict.fromkeys(cells[2:])

@@ -7,9 +7,10 @@ from math import ceil
 
 from kernbench.common.dtypes import DType
 from kernbench.common.values import value
+from kernbench.kernels.product_grids import PeRates
 from kernbench.kernels.product_rings import RingSizes
 from kernbench.kernels.ring_paths import CubeForm, block_counts
-from kernbench.kernels.tiling import ROW_BYTES, PeRates
+from kernbench.kernels.tiling import ROW_BYTES
 from kernbench.topology.grid import Grid
 from kernbench.topology.spec import TopologySpec
 

@@ -19,16 +19,9 @@ from kernbench.frontends.torch.storage import Lowering, current
 from kernbench.frontends.torch.tensor import AhbmTensor, deliver, known_elements, new, result_for, sip_of
 from kernbench.kernels.gemm_grid import BlockProduct, GroupedProduct, SharedProduct
 from kernbench.kernels.gemv import Gemv, GemvEpilogue, PartialSums
+from kernbench.kernels.product_grids import PeRates, prefetched_bytes
 from kernbench.kernels.product_ways import choose_way
-from kernbench.kernels.tiling import (
-    PeRates,
-    gathered_copies,
-    is_few_rows,
-    is_split_k_faster,
-    panel_columns,
-    partial_sum_columns,
-    prefetched_bytes,
-)
+from kernbench.kernels.tiling import gathered_copies, is_few_rows, is_split_k_faster, panel_columns, partial_sum_columns
 
 
 def multiply(
