@@ -23,6 +23,7 @@ need("torch")
 import torch  # noqa: E402
 
 import kernbench.torch  # noqa: E402
+from frontends.torch_programs import machine  # noqa: E402
 
 MACHINE = resolve_topology("default", ["system.sips.count=2", "sip.cube_mesh.w=1", "sip.cube_mesh.h=1"])
 AHBM = torch.device("ahbm")
@@ -307,3 +308,35 @@ def test_backward_runs_where_inference_mode_was_left() -> None:
         x = torch.ones(2, device=AHBM, requires_grad=True)
         (x * 2).sum().backward()
     assert x.grad.tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+@pytest.mark.parametrize("size", [(2, 6, 3), (0,)])
+def test_cat_writes_to_out(size: tuple[int, ...], dtype: torch.dtype) -> None:
+    parts = [torch.arange(n * 6).reshape(2, n, 3) for n in (4, 2)]
+    with machine() as context:
+        operands, out = [x.to(AHBM) for x in parts], torch.zeros(size, dtype=dtype, device=AHBM)
+        before = sum(trace.phase == "launch" for trace in context.traces)
+        assert torch.cat(operands, 1, out=out) is out
+        launches = sum(trace.phase == "launch" for trace in context.traces) - before
+        assert launches == (1 if dtype is torch.int64 else 2)
+        assert torch.equal(out.cpu(), torch.cat(parts, 1).to(dtype))
+        wide = torch.zeros(2, 6, 3, dtype=torch.int64, device=AHBM)
+        torch.cat([operands[0], wide[:, :2]], 1, out=wide)  # an operand shares memory with the result
+        assert torch.equal(wide.cpu(), torch.cat([parts[0], torch.zeros(2, 2, 3, dtype=torch.int64)], 1))
+
+
+def test_a_remark_names_a_cat_that_appends_few_elements() -> None:
+    with machine() as context:
+        cache, row = torch.zeros(1, 16, 4, device=AHBM), torch.zeros(1, 1, 4, device=AHBM)
+        (cache + 1).sum()  # ends initialisation
+        torch.cat([row, cache], 1)
+        torch.cat([cache, cache], 1)
+        assert not context.remarks
+        for _ in range(2):
+            longer = torch.cat([cache, row], 1)
+            cache.add_(1)  # the result is a copy
+            assert not longer.any()
+            cache.zero_()
+        assert len(context.remarks) == 1
+        assert "torch.cat copies" in context.remarks[0]

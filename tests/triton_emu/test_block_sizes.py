@@ -140,6 +140,34 @@ def test_what_is_read_is_freed_and_what_is_made_is_written_once(
 
 
 @given(products())
+def test_a_retained_line_is_read_once(case: tuple[Command, tuple[int, int, int], bool]) -> None:
+    product, sizes, keep_a = case
+    (m, k), n = product.a.shape, product.b.shape[1]
+    counts = {"a": 1, "b": -(-m // sizes[0])} if keep_a else {"a": -(-n // sizes[2]), "b": 1}
+    held, line = 0, k * (sizes[0] if keep_a else sizes[2])
+    read = dict.fromkeys("ab", 0)
+    for step in block_steps(product, TILE, sizes, keep_a=keep_a, retains_line=True):
+        held += step.nbytes
+        assert held <= (line + sizes[1] * (sizes[2] if keep_a else sizes[0])) * 2
+        held -= step.freed
+        for _, window in step.reads:
+            read[window.name] += window.nbytes
+    assert not held
+    assert read == {"a": m * k * 2 * counts["a"], "b": k * n * 2 * counts["b"]}
+
+
+def test_the_line_that_fits_is_retained() -> None:
+    reads = OperandReads(gbs=100.0), OperandReads(gbs=100.0)
+    product = BlockedProduct((128, 768, 4096), (32, 64, 32), 2, 4096.0, *reads)
+    room = BlockRoom(1 << 18, 1 << 20)
+    assert product.line_of((128, 64, 512), room) is True  # one block of rows: all of A
+    assert product.line_of((128, 256, 512), room) is None  # no room
+    assert product.line_of((128, 64, 4096), room) is None  # one block: nothing is read again
+    columns = replace(product, shape=(4096, 768, 128))
+    assert columns.line_of((512, 64, 128), room) is False
+
+
+@given(products())
 def test_parts_of_an_axis_differ_by_a_tile_at_most(case: tuple[Command, tuple[int, int, int], bool]) -> None:
     whole, sizes, keep_a = case
     counts = {name: set() for name in "ab"}

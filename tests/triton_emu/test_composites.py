@@ -300,7 +300,10 @@ FORBIDDEN: list[tuple[Callable[[Any], Any], str]] = [
     (lambda tl: gemm(tl, out_strides=(0, 2)), "writes one place many times"),
     (lambda tl: gemm(tl, epilogue="relu"), "an epilogue is a sequence of tuples"),
     (lambda tl: gemm(tl, epilogue=("relu",)), "an epilogue is a sequence of tuples"),
-    (lambda tl: gemm(tl, epilogue=(("tanh",),)), "step 'tanh'; there are: bias, add, scale, relu, gelu, silu"),
+    (
+        lambda tl: gemm(tl, epilogue=(("tanh",),)),
+        "step 'tanh'; there are: bias, add, scale, scale_rows, scale_columns, relu, gelu, silu",
+    ),
     (lambda tl: gemm(tl, epilogue=(("relu", 1),)), "epilogue step 'relu' takes 0 operands, not 1"),
     (lambda tl: gemm(tl, epilogue=(("bias",),)), "epilogue step 'bias' takes 1 operands, not 0"),
     (lambda tl: gemm(tl, epilogue=(("bias", 1),)), "epilogue step 'bias' takes a handle or a ref, not 1"),

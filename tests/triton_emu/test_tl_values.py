@@ -89,6 +89,8 @@ ELEMENTWISE: list[tuple[Callable[..., Any], Callable[..., Any]]] = [
     (lambda tl, x, y: tl.cumsum(x, reverse=True), lambda x, y: x[:, ::-1].cumsum(-1)[:, ::-1]),
     (lambda tl, x, y: tl.cast(tl.argsort(x), "f32"), lambda x, y: x.argsort(-1)),
     (lambda tl, x, y: tl.take(x, tl.argsort(x, descending=True)), lambda x, y: -np.sort(-x, -1)),
+    (lambda tl, x, y: tl.take(x, tl.constant([[2, 0]], "i32")), lambda x, y: x[:, [2, 0]]),
+    (lambda tl, x, y: tl.part(tl.reshape(x, 6), 1, 4) + 0, lambda x, y: x.ravel()[1:5]),
     (lambda tl, x, y: tl.bitcast(tl.bitcast(x, "i32") + 1, "f32"), lambda x, y: (x.view("i4") + 1).view("f4")),
     (lambda tl, x, y: tl.constant(Y, "f32") - x, lambda x, y: y - x),
     (lambda tl, x, y: tl.constant([[1], [2]], "f32") * x, lambda x, y: x * [[1], [2]]),

@@ -171,8 +171,9 @@ def gemm(
 ) -> Array:
     """Compute a dot of ``args`` and an epilogue on its accumulators, rounded once to ``out``.
 
-    Steps: ``("bias", x)``, ``("add", x)``, ``("scale", s)``, ``("relu",)``, ``("gelu",)``, ``("silu",)``. They compute
-    in f32, and for integer operands in f64, which is exact. Call it inside ``np.errstate``. Raises UnknownNameError for
+    Steps: ``("bias", x)``, ``("add", x)``, ``("scale", s)``, ``("scale_rows", x)``, ``("scale_columns", x)``,
+    ``("relu",)``, ``("gelu",)``, ``("silu",)``. They compute in f32, and for integer operands in f64, which is exact.
+    Call it inside ``np.errstate``. Raises UnknownNameError for
     another step, and KernelError for a missing operand.
     """
     value = accumulate(args, attrs, acc)
@@ -543,6 +544,7 @@ ATOMICS = MappingProxyType(
 )
 """Operators from (old element, operand of the atomic) to the new element; ``cas`` has (old, compared, new)."""
 EPILOGUE = MappingProxyType(
-    {"bias": OPERATORS["add"], "add": OPERATORS["add"], "scale": OPERATORS["mul"]}
+    {"bias": OPERATORS["add"], "add": OPERATORS["add"]}
+    | dict.fromkeys(("scale", "scale_rows", "scale_columns"), OPERATORS["mul"])
     | {name: OPERATORS[name] for name in ("relu", "gelu", "silu")}
 )

@@ -311,7 +311,9 @@ class Dispatcher:
         if work.product is not None:
             sizes = scheduler.block_sizes(work.product, command.params.block, self._accumulators.free)
             if sizes is not None:
-                steps = block_steps(command, work.product.tile, sizes, keep_a=work.product.keeps_a)
+                line = scheduler.line_of(work.product, command.params.block, sizes)
+                keep_a = work.product.keeps_a if line is None else line
+                steps = block_steps(command, work.product.tile, sizes, keep_a=keep_a, retains_line=line is not None)
                 shown = replace(command, name=f"{command.name} {BY_BLOCKS}{'×'.join(map(str, sizes))}")
         begun = partial(self._composite_begun, op, scheduler.node.id, Recorded(shown, work.segments), command.serial)
         scheduler.submit(op, command, begun, partial(self._retire_composite, command, op), cause, STORED, steps)

@@ -364,6 +364,13 @@ class PeScheduler(Component):
             return sizes if product.can_block(room) and product.fits(sizes, room) else None
         return None if block is None else self.machine.shared(_ChosenSizes).of(product, room, block)
 
+    def line_of(self, product: BlockedProduct, block: Block, sizes: TileSizes) -> bool | None:
+        """Return the operand whose panels along K are read once: A (True), B (False) or neither (None).
+
+        Only a product that asks for the fewest bytes retains them.
+        """
+        return product.line_of(sizes, self._room) if block == "least" else None
+
     def _tiles(self, command: Command) -> Iterator[Tile]:
         return gemm_tiles(command, self._sizes) if command.op is GEMM else math_tiles(command, self._sizes)
 

@@ -20,7 +20,7 @@ from kernbench.common.operators import OPERATORS
 from kernbench.common.values import value
 from kernbench.kernels.functions import ElementFunction, alike_number, call
 from kernbench.kernels.shares import blocks, own_lines, share
-from kernbench.kernels.tiling import MOST_NUMBERS, Box, boxes, own_boxes, ramp_block
+from kernbench.kernels.tiling import MOST_NUMBERS, Box, MemoryRates, boxes, own_boxes, ramp_block
 from kernbench.kernels.view import View
 from kernbench.triton_emu.checks import element_type
 from kernbench.triton_emu.handles import Handle, Number, Ref
@@ -179,21 +179,22 @@ def run_expression(
 
 @value
 class Task:
-    """An expression on arrays of one shape, in any layout. Each program computes a share of the results."""
+    """An expression on arrays of one shape, in any layout. Each program computes a share of the results.
+
+    ``rates`` of the machine's memory matter for inputs that repeat along an axis, which several programs read.
+    """
 
     expression: Expression
     results: tuple[View, ...]
     inputs: tuple[View, ...]
+    rates: MemoryRates | None = None
 
     def run(self, addresses: Sequence[int], tl: TLContext) -> None:
         """Compute this program's share. ``addresses``: those of the results, then of the inputs."""
         layouts = (*self.results, *self.inputs)
         views = [view.on(address) for view, address in zip(layouts, addresses, strict=True)]
         results, inputs = views[: len(self.results)], views[len(self.results) :]
-        # A view is transposed if another axis than the last, which does not repeat, is contiguous.
-        transposed = any(view.strides[-1] > 1 and 1 in view.strides for view in views)
-        parts = own_boxes(results[0].extents, tl, transposed=transposed)
-        run_expression(self.expression, results, inputs, parts, tl)
+        run_expression(self.expression, results, inputs, own_boxes(views, tl, rates=self.rates), tl)
 
 
 def write_ramp(out: View, start: float, step: float, tl: TLContext) -> None:
@@ -314,7 +315,7 @@ def _run_on_vectors(
     """Compute ``expression`` on this program's share of contiguous arrays, in blocks of at most ``block`` elements."""
     inputs = [View.row_major(ptr, (n,), element_type(dtype)) for ptr in pointers]
     result = View.row_major(out_ptr, (n,), element_type(out_dtype))
-    parts = own_boxes((n,), tl, split=split, limit=block)
+    parts = own_boxes((result,), tl, split=split, limit=block)
     run_expression(expression, (result,), inputs, parts, tl)
 
 

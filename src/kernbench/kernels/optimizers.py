@@ -48,7 +48,7 @@ class Adam:
         Elements keep their values if ``found_inf`` is set.
         """
         loaded: Scalars[Handle] | None = None
-        for corner, extents in own_boxes(state[0].extents, tl):
+        for corner, extents in own_boxes(state, tl):
             loaded = loaded or _load_scalars(scalars, len(extents), tl)
             old = [tl.cast(view.tile(corner, extents).load(tl), F32) for view in state]
             parameter, *moments = self._step(old, loaded, tl)
@@ -105,7 +105,7 @@ class Sgd:
 
     def update(self, state: State, tl: TLContext) -> None:
         """Update this program's share of a parameter and, with momentum, of its average gradient."""
-        for corner, extents in own_boxes(state[0].extents, tl):
+        for corner, extents in own_boxes(state, tl):
             parameter, gradient, *averages = [view.tile(corner, extents) for view in state]
             p, g = (tl.cast(tile.load(tl), F32) for tile in (parameter, gradient))
             g = -g if self.maximize else g
@@ -121,7 +121,7 @@ class Sgd:
 
 def unscale(gradient: View, found_inf: int, inv_scale: View, tl: TLContext) -> None:
     """Multiply this program's share of a gradient by ``inv_scale``. Set ``found_inf`` if an element is not finite."""
-    for corner, extents in own_boxes(gradient.extents, tl):
+    for corner, extents in own_boxes((gradient,), tl):
         tile = gradient.tile(corner, extents)
         x = tl.cast(tile.load(tl), F32)
         wrong = tl.elementwise("eq", tl.elementwise("isfinite", x), 0)

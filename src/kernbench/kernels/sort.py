@@ -1,4 +1,4 @@
-"""Device programs on positions and order in rows: extremes with indices, running sums and extremes, sorting, ranks.
+"""Device programs on positions and order in rows: extremes with indices, running sums, sorting, ranks, searches.
 
 Programs with the arguments ``(tl, rows)`` compute results of a block of complete rows (count, n). Floats are in f32.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from kernbench.common.dtypes import I32, I64
-from kernbench.kernels.shares import blocks, share
-from kernbench.kernels.tiling import most_elements
+from kernbench.kernels.shares import blocks, load_rows, share
+from kernbench.kernels.tiling import most_elements, own_boxes
 from kernbench.kernels.view import View
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.tl_context import TLContext
@@ -86,3 +86,33 @@ def accumulate_probabilities(tl: TLContext, rows: Handle) -> tuple[Handle]:
     """Return the cumulative probabilities of each row: they are added in order, and divided by the total."""
     sums = tl.cumsum(rows, 1)
     return (sums / tl.max(sums, 1, keepdims=True),)
+
+
+def search_rows(out: View, sequences: View, values: View, *, right: bool, tl: TLContext) -> None:
+    """Write the place of each of ``values`` (rows, m) in its row of the sorted ``sequences`` (rows, n) to ``out``.
+
+    The place is the number of elements below the value; with ``right``, of elements that are not above it. A longer
+    row than fits in scratch is searched part by part. Programs share the values.
+    """
+    n = sequences.extents[1]
+    for (row, column), (rows, columns) in own_boxes((values,), tl):
+        for first, count in blocks(rows, max(1, most_elements(tl) // max(n, 1)), row):
+            wanted = load_rows(values.tile((first, column), (count, columns)), tl)
+            place = tl.zeros((count, columns), I32)
+            for at, width in blocks(n, most_elements(tl)):
+                sequence = load_rows(sequences.tile((first, at), (count, width)), tl)
+                place = place + _search(tl, sequence, wanted, right)
+            out.tile((first, column), (count, columns)).store(place, tl)
+
+
+def _search(tl: TLContext, sequence: Handle, wanted: Handle, right: bool) -> Handle:
+    """Return the place of each of ``wanted`` in its sorted row, by halving the range of candidates in each step."""
+    n, shape = sequence.shape[1], wanted.shape
+    low, high = tl.zeros(shape, I32), tl.full(shape, n, I32)
+    for _ in range(n.bit_length()):
+        middle = tl.elementwise("shr", low + high, 1)
+        is_behind = tl.elementwise("gt" if right else "ge", tl.take(sequence, tl.minimum(middle, n - 1)), wanted)
+        # An empty range stays as it is. NaN is behind no value.
+        moves = tl.elementwise("gt", high - low, tl.cast(is_behind, I32) * n)
+        low, high = tl.where(moves, middle + 1, low), tl.where(is_behind, middle, high)
+    return low

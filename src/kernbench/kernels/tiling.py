@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from kernbench.common.dtypes import DType, Shape
 from kernbench.common.values import value
-from kernbench.kernels.shares import RowPieces, blocks, columns_of, share
+from kernbench.kernels.shares import RowPieces, blocks, columns_of, part, share
 from kernbench.kernels.view import View
 from kernbench.topology.spec import TopologySpec
 from kernbench.triton_emu.tl_context import TLContext
@@ -24,6 +24,8 @@ _SMALLEST, _LARGEST = 2048, 131072
 """Elements of a block: enough to amortise a command, few enough that transfers and computation overlap."""
 _BLOCKS = 8
 """Blocks of a program's share, so that loads, computations and stores of several blocks overlap."""
+ROW_BYTES = 256
+"""Minimum cost of a piece of a row, in bytes: a shorter piece takes as long as one of this size."""
 _SIDE_BY_SIDE = 64
 """Minimum number of elements of a transposed operand that are moved together: at least a burst"""
 _BYTES_AN_ELEMENT = 64
@@ -49,11 +51,12 @@ def ramp_block() -> int:
 
 
 def collapse(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[Shape, list[Shape]]:
-    """Merge axes that every operand steps through as through one axis, and drop axes of length 1.
+    """Order axes as the first operand stores them, merge axes that all operands step through as one, drop length 1.
 
     ``strides`` has the strides of each operand. Return the merged shape and strides.
     """
     axes = [(n, [steps[i] for steps in strides]) for i, n in enumerate(shape) if n != 1] or [(1, [0] * len(strides))]
+    axes.sort(key=lambda axis: -axis[1][0])
     merged = [axes[0]]
     for n, steps in axes[1:]:
         outer, before = merged[-1]
@@ -64,28 +67,127 @@ def collapse(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[Sh
     return tuple(n for n, _ in merged), [tuple(steps[i] for _, steps in merged) for i in range(len(strides))]
 
 
-def own_boxes(
-    shape: Shape, tl: TLContext, *, transposed: bool = False, split: bool = True, limit: int | None = None
-) -> Iterator[Box]:
-    """Yield the corners and extents of this program's boxes: its share of the first axis, or of the longest one.
+@value
+class MemoryRates:
+    """Rates at which memory serves reads, as a PE reads from its slice: ``channels`` of a slice, a burst each in turn.
 
-    The first axis is split if it has an index for each program. Without ``split``, a program gets all elements.
-    ``transposed``: an operand is contiguous along another axis than the last. Boxes are then cut along the last axis,
-    too, to extend further along the contiguous one. ``limit``: the maximum number of elements of a box.
+    All reads of an array of one burst come from one channel.
     """
-    programs = tl.num_programs(0) * tl.num_programs(1)
-    axis = 0 if shape[0] >= programs else max(range(len(shape)), key=lambda i: shape[i])
-    first, count = share(shape[axis], tl, split)
-    if not count:
+
+    channels: int
+    burst_bytes: int
+    access_bytes: int
+
+    @staticmethod
+    def of(spec: TopologySpec) -> MemoryRates:
+        """Return the rates of a machine."""
+        hbm = spec.cube.hbm
+        return MemoryRates(hbm.num_pcs, hbm.interleave_bytes, hbm.piece_bytes)
+
+    def delay(self, nbytes: int, programs: int, piece_bytes: int) -> int:
+        """Return the bytes that a PE could read while ``programs`` each read a piece of an array of ``nbytes``."""
+        return programs * max(piece_bytes, self.access_bytes) * self.channels // -(-nbytes // self.burst_bytes)
+
+
+def own_boxes(
+    views: Sequence[View],
+    tl: TLContext,
+    *,
+    rates: MemoryRates | None = None,
+    split: bool = True,
+    limit: int | None = None,
+) -> Iterator[Box]:
+    """Yield the corners and extents of this program's boxes of arrays that have one shape.
+
+    ``rates`` is needed if an array repeats along an axis. Without ``split``, a program gets all elements. ``limit``:
+    the maximum number of elements of a box. If an array is contiguous along another axis than the last, boxes are also
+    cut along the last axis, to extend further along the contiguous one.
+    """
+    corner, extents = own_part(views, rates, tl) if split else ((0,) * len(views[0].extents), views[0].extents)
+    if not prod(extents):
         return
-    extents = (*shape[:axis], count, *shape[axis + 1 :])
     block = min(max(prod(extents) // _BLOCKS, _SMALLEST), most_elements(tl), limit or _LARGEST)
+    transposed = any(view.strides[-1] > 1 and 1 in view.strides for view in views)
     edge = max(1, block // _SIDE_BY_SIDE) if transposed else extents[-1]
     for behind, width in blocks(extents[-1], edge):
-        for corner, box in boxes((*extents[:-1], width), block):
-            begin = [*corner[:-1], corner[-1] + behind]
-            begin[axis] += first
-            yield tuple(begin), box
+        for at, box in boxes((*extents[:-1], width), block):
+            inner = (*at[:-1], at[-1] + behind)
+            yield tuple([first + index for first, index in zip(corner, inner, strict=True)]), box
+
+
+def own_part(views: Sequence[View], rates: MemoryRates | None, tl: TLContext) -> Box:
+    """Return the corner and the extents of this program's part of arrays that have one shape."""
+    shape = views[0].extents
+    programs: int = tl.num_programs(0) * tl.num_programs(1)
+    parts = split_axes(shape, tuple([(view.strides, view.dtype.itemsize) for view in views]), programs, rates)
+    split = [axis for axis, count in enumerate(parts) if count > 1]
+    if len(split) < 2:  # elements of one axis are divided as tensors are
+        axis = split[0] if split else 0
+        first, size = share(shape[axis], tl)
+        corner = tuple([first if i == axis else 0 for i in range(len(shape))])
+        return corner, (*shape[:axis], size, *shape[axis + 1 :])
+    index, is_used = share(prod(parts), tl)
+    ranges = []
+    for n, count in zip(reversed(shape), reversed(parts), strict=True):
+        index, place = divmod(index, count)
+        ranges.append(part(n, count, place))
+    ranges.reverse()
+    return tuple([first for first, _ in ranges]), tuple([size * is_used for _, size in ranges])
+
+
+@lru_cache(maxsize=4096)
+def split_axes(
+    shape: Shape, layouts: tuple[tuple[Shape, int], ...], programs: int, rates: MemoryRates | None = None
+) -> Shape:
+    """Return into how many parts to split each axis of arrays, so that a program waits least for its bytes.
+
+    The first axis is split if it has an index for each program. ``layouts``: strides and bytes of an element of each
+    array. A piece of a row counts as 256 bytes or more. Programs that read the same elements of an array wait for each
+    other. Of equal divisions, the one that splits the first axes most is returned: its parts are closest to contiguous.
+    """
+    if shape[0] >= programs:
+        return (programs, *[1] * (len(shape) - 1))
+    reach = [(strides, itemsize, _distinct(shape, strides) * itemsize) for strides, itemsize in layouts]
+
+    def cost(parts: Shape) -> int:
+        box = tuple([-(-n // count) for n, count in zip(shape, parts, strict=True)])
+        total = 0
+        for strides, itemsize, nbytes in reach:
+            total += _moved_bytes(box, strides, itemsize)
+            if rates is not None and 0 in strides:
+                total += rates.delay(nbytes, prod(parts), _distinct(box, strides) * itemsize)
+        return total
+
+    return min(_divisions(shape, programs), key=cost)
+
+
+def _distinct(shape: Shape, strides: Shape) -> int:
+    """Return the number of distinct elements of an array, which repeat along axes of stride 0."""
+    return prod([n for n, step in zip(shape, strides, strict=True) if step])
+
+
+def _divisions(shape: Shape, programs: int) -> Iterator[Shape]:
+    """Yield divisions of the axes of ``shape`` into at most ``programs`` parts, those with most parts in front first.
+
+    An axis is split into all its elements, or into a divisor of the number of programs that remain for it.
+    """
+    if len(shape) == 1:
+        yield (min(shape[0], programs),)
+        return
+    limit = min(shape[0], programs)
+    for count in [n for n in range(limit, 0, -1) if n == limit or programs % n == 0]:
+        for rest in _divisions(shape[1:], programs // count):
+            yield (count, *rest)
+
+
+def _moved_bytes(box: Shape, strides: Shape, itemsize: int) -> int:
+    """Return the bytes to move a box of an array with ``strides``, with each contiguous run as 256 bytes or more."""
+    run, elements = 1, 1
+    for step, extent in sorted(zip(strides, box, strict=True)):
+        if step:
+            run = run * extent if step == run == elements else run
+            elements *= extent
+    return elements // run * max(run * itemsize, ROW_BYTES)
 
 
 def most_runs(inner: int) -> int:
@@ -133,7 +235,7 @@ def gradient_block(keys: int, heads: int, pes: int) -> int:
 # --- products of few rows
 
 PREFETCHED_PANELS = 2
-"""Panels of B that a PE prefetches while the PEs of its cube all-gather A: one to multiply first, one behind it."""
+"""Panels of a shard that a PE prefetches while the PEs of its cube all-gather A: one to multiply first, one behind."""
 _PANEL_BYTES = 128 << 10
 """Bytes of a panel of B: its transfer takes far longer than its command, and several panels fit in scratch."""
 _PANEL_ROWS = 64
@@ -178,9 +280,36 @@ def gathering_panels(
     return min(-(-cubes * a_bytes // (memories * panel_bytes)), scratch_bytes // 4 // panel_bytes)
 
 
-def last_panel_rows(rows: int) -> int:
-    """Return the number of rows of the last panels, of ``rows`` elsewhere: half, to have less to do after the last."""
-    return max(rows // 2, _PANEL_ROWS)
+def gathered_copies(pes: int) -> int:
+    """Return the number of copies of A that a cube gathers: two, each in half of its memories, or a single one.
+
+    A PE reads the copy in the other half, and its piece is in the memories of other PEs.
+    """
+    return 2 if pes >= 4 and pes % 2 == 0 else 1
+
+
+def piece_rows(k: int, depth: int) -> int:
+    """Return the number of rows of B that a dot sums, in panels of ``depth`` rows: a quarter, or half of the only one.
+
+    Panels of any number of pieces then need A in a single form.
+    """
+    parts = 4 if k > depth else 2
+    return min(depth, -(-depth // (parts * _PANEL_ROWS)) * _PANEL_ROWS)
+
+
+def column_panels(k: int, depth: int, piece: int, *, is_last: bool) -> Iterator[tuple[int, int]]:
+    """Yield the first row and the rows of each panel of contiguous columns: full pieces, then the remaining rows.
+
+    Panels have up to ``depth`` rows. The last columns end with panels of three quarters. Less is left to multiply when
+    the last one has arrived, and its runs of bytes are still long enough for the rate of the memory.
+    """
+    full = k - k % piece
+    most = depth // piece * piece
+    small = max(piece, most // piece * 3 // 4 * piece)
+    before = max(full - 2 * most, 0) // most * most if is_last else full
+    yield from blocks(before, most)
+    yield from blocks(full - before, small, before)
+    yield from blocks(k - full, piece, full)
 
 
 def panel_columns(scratch_bytes: int, pes_of_cube: int, m: int, itemsize: int) -> int:
@@ -206,129 +335,71 @@ def partial_sum_columns(scratch_bytes: int, parts: int, m: int) -> int:
     return max(1, scratch_bytes // 2 // ((parts + _RESULT_BLOCKS) * m * 4))
 
 
-# --- products in blocks, on a grid of PEs
+# --- products of integer weights
 
-_PIECE_BYTES = 64 << 10
-"""Bytes that a PE moves at a time to stage an operand: each PE has several pieces, and one hides the next command."""
-_ROW_BYTES = 256
-"""Minimum cost of a piece of a row, in bytes: a shorter piece takes as long as one of this size."""
-
-
-def piece_elements(itemsize: int) -> int:
-    """Return the maximum number of elements that a PE moves at a time while its cube stages an operand."""
-    return _PIECE_BYTES // itemsize
+DIGIT_BITS = 7
+"""Bits of a digit of a whole number: an i8 has room for a digit without a sign."""
+_DIGIT_BYTES = 24
+"""Bytes of scratch for an element of A while it is split into digits: its digits as i32, twice, and in between."""
 
 
 @value
-class ProductGrid:
-    """A division of a product over PEs: ``batches`` groups, each with a grid of rows and columns of the result."""
+class QuantisedTiles:
+    """Sizes of a product by integer weights on a machine.
 
-    batches: int
-    rows: int
-    columns: int
-
-    @property
-    def pes(self) -> int:
-        """Return the number of PEs."""
-        return self.batches * self.rows * self.columns
-
-
-@value
-class PeRates:
-    """Rates of a PE: tiles (m, k, n) of its matrix unit, ``tile_ns`` each, and bytes per ns that it reads.
-
-    ``link_bytes_per_ns`` is the rate at each cube while all cubes read from all: every byte occupies several links.
+    ``digits`` of each element of A are multiplied as integers; 0: the weights are converted to the dtype of A.
+    ``itemsize``: bytes of that dtype. ``tile_m``, ``tile_n``: rows and columns of a tile of the matrix unit.
     """
 
-    tile: tuple[int, int, int]
-    tile_ns: float
-    bytes_per_ns: float
-    link_bytes_per_ns: float
+    digits: int
+    itemsize: int
+    scratch_bytes: int
+    tile_m: int
+    tile_n: int
+    prefetched: int = PREFETCHED_PANELS
 
     @staticmethod
-    def of(spec: TopologySpec, item: DType) -> PeRates:
-        """Return the rates of a machine for factors of dtype ``item``."""
-        gemm, mesh = spec.pe.gemm, spec.sip.cube_mesh
-        links = 2 * ((mesh.w - 1) * mesh.h + mesh.w * (mesh.h - 1))
-        hops = (mesh.w - 1 / mesh.w + mesh.h - 1 / mesh.h) / 3
-        link_rate = spec.sip.links.cube_to_cube.bw_gbs * links / (mesh.w * mesh.h * hops) if links else 0.0
-        return PeRates(gemm.tile_sizes, gemm.tile_ns(item), spec.cube.links.pe_to_xbar.bw_gbs, link_rate)
+    def of(spec: TopologySpec, a: DType, m: int, k: int, needs: Sequence[DType]) -> QuantisedTiles:
+        """Return the sizes for A (m, k).
+
+        Digits cover the significand of the dtype of A and as many bits again for small elements, but at most 28 bits.
+        They are used if the digits of all rows fit in a tile, and if the matrix unit multiplies the dtypes ``needs``.
+        """
+        gemm, scratch = spec.pe.gemm, spec.pe.tcm.scratch_bytes
+        digits = 4 if a.itemsize > 2 else 3
+        has_types = all(needed.name in gemm.macs_per_ns for needed in needs)
+        fits = digits * m <= gemm.tile_m and digits * m * k * _DIGIT_BYTES <= scratch // 2
+        return QuantisedTiles(digits if has_types and fits else 0, a.itemsize, scratch, gemm.tile_m, gemm.tile_n)
+
+    def panels(self, k: int, columns: tuple[int, int]) -> Iterator[tuple[int, int, int, int]]:
+        """Yield the panels of i8 weights: first row and rows of K, then first column and columns of the result."""
+        depth = self.depth(k, self.tile_n)
+        for column, count in blocks(columns[1], self.tile_n, columns[0]):
+            for row, rows in blocks(k, depth):
+                yield row, rows, column, count
+
+    def depth(self, k: int, columns: int) -> int:
+        """Return the rows of a panel of i8 weights with ``columns`` columns."""
+        return panel_rows(k, columns, 1)
+
+    def most_columns(self, k: int, columns: int) -> int:
+        """Return the number of columns whose converted weights take at most a quarter of scratch."""
+        fit = self.scratch_bytes // 4 // (k * self.itemsize) // self.tile_n * self.tile_n
+        return min(columns, max(fit, self.tile_n))
+
+    def retains(self, m: int, k: int) -> bool:
+        """Return True if A (m, k) takes at most a quarter of scratch, so that it is loaded once."""
+        return m * k * self.itemsize <= self.scratch_bytes // 4
+
+    @property
+    def rows_of_block(self) -> int:
+        """Return the number of rows of A that use converted weights at a time: few enough to overlap with loads."""
+        return 4 * self.tile_m
 
 
-@lru_cache(maxsize=4096)
-def choose_grid(
-    rates: PeRates, pes: int, batch: int, m: int, k: int, n: int, itemsize: int
-) -> tuple[float, ProductGrid]:
-    """Return the predicted ns and the grid that minimises them, from the work and the reads of each PE.
-
-    A PE computes full tiles of the matrix unit, and reads its rows of A and its columns of B. Of equally fast grids,
-    the one that splits columns is returned, as weights are stored by output features.
-    """
-    tile_m, tile_k, tile_n = rates.tile
-    best: tuple[float, ProductGrid] | None = None
-    groups = min(batch, pes)
-    products, pes_of_group = -(-batch // groups), pes // groups
-    for rows in range(1, pes_of_group + 1):
-        if rows > m or (rows > 1 and m // rows < tile_m // 2):
-            break
-        columns = min(pes_of_group // rows, n)
-        pe_m, pe_n = -(-m // rows), -(-n // columns)
-        compute_ns = -(-pe_m // tile_m) * -(-pe_n // tile_n) * -(-k // tile_k) * rates.tile_ns
-        read_ns = (pe_m + pe_n) * k * itemsize / rates.bytes_per_ns
-        # An eighth of the shorter time is not hidden behind the longer.
-        ns = products * (max(compute_ns, read_ns) + min(compute_ns, read_ns) / 8)
-        if best is None or ns < best[0]:
-            best = ns, ProductGrid(groups, rows, columns)
-    assert best is not None, "one row of PEs is always possible"
-    return best
-
-
-@value
-class CubeGrid:
-    """A division of a product over cubes, rows by columns of the result; ``within`` divides it over each cube's PEs.
-
-    ``stages_a``, ``stages_b``: other cubes store rows of A, or columns of B, that a cube needs. Each cube then stages
-    these operands in its own memory.
-    """
-
-    rows: int
-    columns: int
-    within: ProductGrid
-    stages_a: bool
-    stages_b: bool
-
-    def staged_elements(self, m: int, k: int, n: int) -> int:
-        """Return the maximum number of elements that a cube stages for a product (m, k) by (k, n)."""
-        return k * (-(-m // self.rows) * self.stages_a + -(-n // self.columns) * self.stages_b)
-
-
-@lru_cache(maxsize=4096)
-def choose_cubes(
-    rates: PeRates, cubes: int, pes: int, m: int, k: int, n: int, itemsize: int, b_by_rows: bool
-) -> CubeGrid | None:
-    """Return the grid that minimises the predicted time: staging for each cube, then work and reads of its PEs.
-
-    Return None if no staging is faster: each PE then reads its operands while it computes. If all cubes split rows,
-    each stores the rows of A that it multiplies. The same holds for columns of B, unless B is row-major
-    (``b_by_rows``).
-    """
-    unshared_ns, grid = choose_grid(rates, cubes * pes, 1, m, k, n, itemsize)
-    read_bytes = pes * (-(-m // grid.rows) + -(-n // grid.columns)) * k * itemsize
-    best_ns, best = max(unshared_ns, read_bytes / rates.link_bytes_per_ns), None
-    for rows in range(1, cubes + 1):
-        columns = cubes // rows
-        if rows * columns != cubes or rows > m or columns > n:
-            continue
-        cube_m, cube_n = -(-m // rows), -(-n // columns)
-        stages_a, stages_b = columns > 1, rows > 1 or b_by_rows
-        row_bytes = max(cube_n * itemsize, _ROW_BYTES) if b_by_rows else cube_n * itemsize
-        staged_bytes = k * (cube_m * itemsize * stages_a + row_bytes * stages_b)
-        compute_ns, within = choose_grid(rates, pes, 1, cube_m, k, cube_n, itemsize)
-        # Operands arrive, and go to memory, before the first product.
-        ns = 2 * staged_bytes / rates.link_bytes_per_ns + compute_ns
-        if ns < best_ns:
-            best_ns, best = ns, CubeGrid(rows, columns, within, stages_a, stages_b)
-    return best
+def packed_panel_size(nbytes: int) -> int:
+    """Return how many pieces of ``nbytes`` bytes of packed weights, two in a byte, a panel has."""
+    return max(1, _PANEL_BYTES // 2 // nbytes)
 
 
 # --- rows

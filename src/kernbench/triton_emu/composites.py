@@ -51,7 +51,9 @@ EpilogueCall: TypeAlias = tuple[str] | tuple[str, StepInput]
 
 GEMM = "gemm"
 _CHOICES: Mapping[str, BlockChoice] = MappingProxyType({"auto": "auto", "least": "least"})
-_ARRAY_STEPS = ("bias", "add")
+_ARRAY_STEPS = ("bias", "add", "scale_rows", "scale_columns")
+_COLUMN_STEPS = ("bias", "scale_columns")
+"""Steps whose operand is a vector along the columns of the result"""
 
 
 @value
@@ -218,18 +220,20 @@ def check_step(name: str, operands: Sequence[StepInput]) -> None:
 
 
 def step_array(name: str, array: StreamInput, form: Form) -> ArrayPlace:
-    """Return the operand of a ``bias`` step as a vector along the last axis, of an ``add`` step as a matrix."""
+    """Return the operand of a step as a vector along the last axis, if it is one for columns, else as a matrix."""
     assert isinstance(array, Operand | MemoryRef)
     types = (form.dtype, F32) if form.dtype.is_float else (form.dtype, I32, F32)
     if array.dtype not in types:
         names = ", ".join(dict.fromkeys(item.name for item in types))
         raise kernel_error(f"epilogue step {name!r} with {array.dtype}: with {form.dtype} operands it takes {names}")
     n = form.shape[-1]
-    fits = ((n,), (1, n)) if name == "bias" else (form.shape,)
+    fits = (
+        ((n,), (1, n)) if name in _COLUMN_STEPS else ((*form.shape[:-1], 1),) if name == "scale_rows" else (form.shape,)
+    )
     if array.shape not in fits:
         shapes = " or ".join(map(str, fits))
         raise kernel_error(f"epilogue step {name!r} of shape {array.shape}: the result is {form.shape}, so {shapes}")
-    return as_vector(array) if name == "bias" else as_matrix(array)
+    return as_vector(array) if name in _COLUMN_STEPS else as_matrix(array)
 
 
 def as_vector(array: ArrayPlace) -> ArrayPlace:

@@ -223,15 +223,14 @@ class MathCalls(ElementwiseCalls):
     def take(self, x: Handle, places: Handle) -> Handle:
         """Return the elements of ``x`` at the indices ``places`` along the last axis.
 
-        ``places`` has an integer type, and the shape of ``x`` except along the last axis; KernelError is raised
-        otherwise. The result has the shape of ``places`` and the type of ``x``.
+        ``places`` has an integer type and as many axes as ``x``. All axes but the last broadcast; KernelError is raised
+        for others. The result has the last axis of ``places`` and the type of ``x``.
         """
         shape, wanted = self._own(x).shape, self._own(places).shape
-        if places.dtype.is_float or len(shape) != len(wanted) or shape[:-1] != wanted[:-1] or not shape:
-            raise kernel_error(
-                f"take from {shape} {x.dtype} at {wanted} {places.dtype}: integer places, other axes equal"
-            )
-        return self._compute(self._line(), "take", (x, places), wanted, x.dtype)
+        if places.dtype.is_float or len(shape) != len(wanted) or not shape:
+            raise kernel_error(f"take from {shape} {x.dtype} at {wanted} {places.dtype}: integer places, as many axes")
+        extents = (*broadcast(shape[:-1], wanted[:-1]), wanted[-1])
+        return self._compute(self._line(), "take", (x, places), extents, x.dtype)
 
     def iota(self, shape: Ints, dtype: object, axis: int = -1) -> Handle:
         """Return an array in which each element is its index along ``axis``.
@@ -309,16 +308,19 @@ class MathCalls(ElementwiseCalls):
         extent = resolve_shape(shape, self._own(x).shape)
         return x if extent == x.shape else HandleView(x, extent)
 
-    def part(self, x: Handle, index: int) -> Handle:
+    def part(self, x: Handle, index: int, count: int | None = None) -> Handle:
         """Return ``x[index]``, the part of ``x`` at one index of its first axis, as a view.
 
-        ``index`` counts from 0. A view needs no command and no time.
+        With ``count``, the view is ``x[index : index + count]``. ``index`` counts from 0. A view needs no command and
+        no time.
         """
         self._runner.check()
         shape = self._own(x).shape
-        if not shape or not 0 <= index < shape[0]:
-            raise kernel_error(f"part {index} of a tensor of shape {shape}: the index must be inside the first axis")
-        return HandleView(x, shape[1:], index * prod(shape[1:]) * x.dtype.itemsize)
+        end = index + (1 if count is None else count)
+        if not shape or not 0 <= index < end <= shape[0]:
+            raise kernel_error(f"part {index}:{end} of a tensor of shape {shape}: it must be inside the first axis")
+        extents = shape[1:] if count is None else (count, *shape[1:])
+        return HandleView(x, extents, index * prod(shape[1:]) * x.dtype.itemsize)
 
     def expand_dims(self, x: Handle, axis: int) -> Handle:
         """Return a view of ``x`` with a new axis of extent 1 at position ``axis``, which operators then broadcast."""

@@ -221,10 +221,11 @@ def _epilogue_operands(
         if not isinstance(operand, Operand | MemoryRef):
             continue
         axes = len(operand.shape)  # a bias is a vector along the columns
-        part = shape[-axes:]
+        part = tuple(map(min, shape[-axes:], operand.shape))  # scales of rows have one column
         fetched += prod(part) * operand.dtype.itemsize
         if isinstance(operand, MemoryRef):
-            reads.append(window(f"epilogue{number}", operand, first[-axes:], part))
+            begin = tuple([at if extent > 1 else 0 for at, extent in zip(first[-axes:], operand.shape, strict=True)])
+            reads.append(window(f"epilogue{number}", operand, begin, part))
     return tuple(reads), fetched
 
 
@@ -304,8 +305,8 @@ class BlockedProduct:
     """A product (m, k) by (k, n) and the machine, as inputs of the choice of block sizes.
 
     ``shape`` and ``tile`` are (m, k, n). ``write_ns`` is the time to write an element of the result to a memory that
-    also delivers operands; 0 if another memory takes the result. ``column_bytes`` and ``element_bytes`` are the bytes
-    that the epilogue reads from memory for a column and for an element of the result.
+    also delivers operands; 0 if another memory takes the result. ``row_bytes``, ``column_bytes`` and ``element_bytes``
+    are the bytes that the epilogue reads from memory for a row, for a column and for an element of the result.
     """
 
     shape: TileSizes
@@ -315,6 +316,7 @@ class BlockedProduct:
     a: OperandReads
     b: OperandReads
     write_ns: float = 0.0
+    row_bytes: int = 0
     column_bytes: int = 0
     element_bytes: int = 0
 
@@ -331,16 +333,18 @@ class BlockedProduct:
     ) -> BlockedProduct:
         a, b = factors
         extra = [step.operand for step in epilogue if isinstance(step.operand, MemoryRef)]
+        n = b.shape[1]
         return cls(
-            shape=(a.shape[0], a.shape[1], b.shape[1]),
+            shape=(a.shape[0], a.shape[1], n),
             tile=tile,
             itemsize=a.dtype.itemsize,
             macs_per_ns=macs_per_ns,
             a=reads[0],
             b=reads[1],
             write_ns=write_ns,
+            row_bytes=sum(x.dtype.itemsize for x in extra if len(x.shape) > 1 and x.shape[1] < n),
             column_bytes=sum(x.dtype.itemsize for x in extra if len(x.shape) == 1),
-            element_bytes=sum(x.dtype.itemsize for x in extra if len(x.shape) > 1),
+            element_bytes=sum(x.dtype.itemsize for x in extra if len(x.shape) > 1 and x.shape[1] == n),
         )
 
     @property
@@ -353,6 +357,21 @@ class BlockedProduct:
         """True if A has the longer read time: blocks then proceed along rows of the result, which reuse A's panels."""
         m, k, n = self.shape
         return m * k / self.a.gbs >= k * n / self.b.gbs
+
+    def line_of(self, sizes: TileSizes, room: BlockRoom) -> bool | None:
+        """Return True if all panels of A along K should stay in the room, False for those of B, and None for neither.
+
+        They are those of a block of rows, or of columns, and are read once. If the result is a single block of rows, or
+        of columns, these are all of A, or of B. They and two panels of the other operand may take half of the room.
+        """
+        (m, k, n), (bm, bk, bn) = self.shape, sizes
+        rows, columns = -(-m // bm), -(-n // bn)
+        is_a = self.keeps_a if min(rows, columns) > 1 else rows == 1
+        kept, side, other = (self.a, bm, bn) if is_a else (self.b, bn, bm)
+        line_bytes = (side * k + 2 * other * bk) * self.itemsize
+        if kept.gbs == inf or (columns if is_a else rows) == 1 or 2 * line_bytes > room.panels:
+            return None
+        return is_a
 
     def can_block(self, room: BlockRoom) -> bool:
         """Return True if the smallest blocks fit: two panels of a tile for each operand, and the sums."""
@@ -370,7 +389,8 @@ class BlockedProduct:
         """Return the bytes of two panels of each operand that is read, and of the epilogue's operands for a block."""
         bm, bk, bn = sizes
         side = bm * (self.a.gbs < inf) + bn * (self.b.gbs < inf)
-        return 2 * side * bk * self.itemsize + bn * self.column_bytes + bm * bn * self.element_bytes
+        epilogue = bm * self.row_bytes + bn * self.column_bytes + bm * bn * self.element_bytes
+        return 2 * side * bk * self.itemsize + epilogue
 
     def whole_tiles(self, sizes: TileSizes) -> TileSizes:
         """Return sizes rounded up to complete tiles, and no larger than the product."""
@@ -463,11 +483,13 @@ def _split_evenly(extent: int, size: int, tile: int, begin: int) -> list[TileSpa
     return spans[at:] + spans[:at]
 
 
-def block_steps(command: Command, tile: TileSizes, sizes: TileSizes, *, keep_a: bool) -> Iterator[BlockStep]:
+def block_steps(
+    command: Command, tile: TileSizes, sizes: TileSizes, *, keep_a: bool, retains_line: bool = False
+) -> Iterator[BlockStep]:
     """Yield the steps of a composite GEMM by blocks of ``sizes``, along rows of the result (``keep_a``) or columns.
 
     Along each axis the first block contains the command's point ``begin``, and the blocks wrap around. If one panel
-    spans all of K, the panel that the next block shares is retained.
+    spans all of K, the panel that the next block shares is retained. With ``retains_line``, all panels along K are.
     """
     (m, k), n = command.a.shape, command.b.shape[1]
     rows, steps, columns = map(_split_evenly, (m, k, n), sizes, tile, command.params.begin)
@@ -479,7 +501,7 @@ def block_steps(command: Command, tile: TileSizes, sizes: TileSizes, *, keep_a: 
             for step in steps:
                 panels, ends = _Panels(command, tile, row, step, column), step == steps[-1]
                 other_panels = panels.read(other) + (panels.read_epilogue() if ends else ())
-                if len(steps) > 1:
+                if len(steps) > 1 and not retains_line:
                     shared, is_first_use, is_last_use = panels.read(retained), True, True
                 else:
                     along = (0, sum(count for _, count in inner))

@@ -1,61 +1,143 @@
-"""Convolutions as matrix products: the windows of the input are a view, or a copy, with many rows."""
+"""Convolutions and their gradients: one launch each, for one to three axes, in PyTorch's layouts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import product
+from collections.abc import Callable, Sequence
 from math import prod
-from types import EllipsisType
 
 import torch
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 
 from kernbench.common.values import value
-
-aten = torch.ops.aten
-Sizes = Sequence[int]
+from kernbench.frontends.placed import grid_for
+from kernbench.frontends.torch.launches import dtype_of, launch, view_of
+from kernbench.frontends.torch.pooling import Sizes, per_axis
+from kernbench.frontends.torch.storage import current
+from kernbench.frontends.torch.tensor import new, sip_of
+from kernbench.kernels.convolution import Convolution, Windows, choose_convolution_grid
+from kernbench.kernels.depthwise import DepthwiseConvolution, TapAxis
+from kernbench.kernels.product_grids import PeRates
+from kernbench.kernels.view import View
+from kernbench.kernels.windows import flat_places
+from kernbench.triton_emu.tl_context import TLContext
 
 
 @value
-class _WindowRule:
-    """Stride, padding and dilation along each axis of an image, and the number of groups of channels."""
+class _Layers:
+    """A convolution from ``images`` (n, channels, …) to ``places`` (n, channels, …), with its weights.
 
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int = 1
+    A transposed convolution is the gradient of such a convolution: its input is ``places``.
+    """
+
+    axes: tuple[TapAxis, ...]
+    n: int
+    groups: int
+    channels: tuple[int, int]
 
     @staticmethod
-    def of(axes: int, stride: Sizes, padding: Sizes, dilation: Sizes = (1,), groups: int = 1) -> _WindowRule:
-        """Return the rule for ``axes`` axes."""
-        return _WindowRule(_per_axis(stride, axes), _per_axis(padding, axes), _per_axis(dilation, axes), groups)
+    def of(images: Sizes, places: Sizes, weight: Tensor, rule: tuple[Sizes, Sizes, Sizes], groups: int) -> _Layers:
+        """Return the convolution from a shape of images to one of places. ``rule``: stride, padding, dilation."""
+        axes = weight.dim() - 2
+        numbers = [per_axis(sizes, axes) for sizes in rule]
+        rows = zip(images[2:], places[2:], weight.shape[2:], *numbers, strict=True)
+        return _Layers(
+            tuple([TapAxis(*row) for row in rows]), images[0], groups, (images[1] // groups, places[1] // groups)
+        )
+
+    @property
+    def taps(self) -> int:
+        """Elements of a window."""
+        return prod(axis.width for axis in self.axes)
+
+    @property
+    def places(self) -> int:
+        """Windows of an image."""
+        return prod(axis.windows for axis in self.axes)
+
+    def convolve(self, out: Tensor, images: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+        """Launch the convolution, with its bias."""
+        c, o = self.channels
+        product = o, c * self.taps, self.n * self.places
+        work = self._work(product, self._gathered_bytes(images), images, weight, out)
+        operands = [images, weight] if bias is None else [images, weight, bias]
+        _launch("convolution", work.run, (out,), operands, weight)
+
+    def differentiate_images(self, out: Tensor, grad: Tensor, weight: Tensor) -> None:
+        """Launch the gradient of the images."""
+        c, o = self.channels
+        product = c, o * self.taps, self.n * prod(axis.extent for axis in self.axes)
+        work = self._work(product, self._gathered_bytes(grad), grad, weight, out)
+        _launch("convolution_backward", work.run_input_gradient, (out,), [grad, weight], weight)
+
+    def differentiate_weight(self, out: Tensor, grad: Tensor, images: Tensor) -> None:
+        """Launch the gradient of the weights."""
+        c, o = self.channels
+        product = o, self.n * self.places, c * self.taps
+        work = self._work(product, self._gathered_bytes(images), images, grad, out)
+        _launch("convolution_backward", work.run_weight_gradient, (out,), [grad, images], out)
+
+    def _gathered_bytes(self, images: Tensor) -> int:
+        """Return the bytes that MATH gathers for an element of a column."""
+        return 0 if self.taps == 1 else images.element_size()
+
+    def _work(
+        self, product: tuple[int, int, int], gathered: int, *tensors: Tensor
+    ) -> Convolution | DepthwiseConvolution:
+        """Return the work of a launch on ``tensors``. ``product`` and ``gathered`` are those of its grid."""
+        x = tensors[0]
+        if self.groups > 1 and self.channels[0] == 1 and x.dtype.is_floating_point:
+            return DepthwiseConvolution(self.axes, self.n, self.groups, self.channels[1])
+        context = current()
+        cubes, pes = grid_for(context, max(y.numel() * y.element_size() for y in tensors))
+        spec = context.topology
+        rates, item = PeRates.of(spec, dtype_of(x)), x.element_size()
+        rate = spec.pe.math.bytes_per_ns
+        grid = choose_convolution_grid(rates, rate, cubes * pes, self.groups, product, gathered, item)
+        windows = Windows(tuple([axis.table() for axis in self.axes]))
+        return Convolution(windows, self.n, self.groups, self.channels, grid, spec.pe.gemm.acc_bytes)
 
 
-def _per_axis(numbers: Sizes, axes: int) -> tuple[int, ...]:
-    """Return a number for each axis: a single number counts for all."""
-    return tuple(numbers) * axes if len(numbers) == 1 else tuple(numbers)
+def _launch(
+    name: str, kernel: Callable[..., None], outs: Sequence[Tensor], inputs: Sequence[Tensor], weight: Tensor
+) -> None:
+    """Launch ``kernel(*views, tl=tl)``: images are (n, channels, places), weights are matrices."""
+    views = []
+    operands = [x if x.dim() < 3 or flat_places(view_of(x)) is not None else x.contiguous() for x in inputs]
+    for x in (*outs, *operands):
+        view = view_of(x)
+        if x is weight:
+            view = View.row_major(0, (x.shape[0], prod(x.shape[1:])), view.dtype)
+        elif x.dim() > 1:
+            flat = flat_places(view)
+            assert flat is not None, "operands are contiguous, and so are results"
+            view = flat
+        views.append(view)
+
+    def program(*addresses: int, tl: TLContext) -> None:
+        kernel(*[view.on(address) for view, address in zip(views, addresses, strict=True)], tl=tl)
+
+    launch(name, program, outs, operands)
 
 
-def _windows(x: Tensor, kernel: Sizes, rule: _WindowRule) -> tuple[Tensor, list[int]]:
-    """Pad ``x`` (n, c, …). Return a view as windows, (n, places…, c, kernel…), and the numbers of places."""
-    if any(rule.padding):
-        x = aten.constant_pad_nd.default(x, [p for p in reversed(rule.padding) for _ in range(2)], 0.0)
-    places = [
-        (size - d * (k - 1) - 1) // s + 1
-        for size, k, s, d in zip(x.shape[2:], kernel, rule.stride, rule.dilation, strict=True)
-    ]
-    image, channel, *steps = x.stride()
-    between = [step * s for step, s in zip(steps, rule.stride, strict=True)]
-    inside = [step * d for step, d in zip(steps, rule.dilation, strict=True)]
-    shape = (x.shape[0], *places, x.shape[1], *kernel)
-    return x.as_strided(shape, (image, *between, channel, *inside), x.storage_offset()), places
+def _has_product(x: Tensor) -> bool:
+    """Return whether the machine multiplies elements of this type."""
+    return x.dtype.is_floating_point or x.dtype is torch.int8
 
 
-def _columns(x: Tensor, kernel: Sizes, rule: _WindowRule) -> tuple[Tensor, list[int]]:
-    """Return one matrix per group, (groups, n · places, c · kernel), and the number of places along each axis."""
-    windows, places = _windows(x, kernel, rule)
-    rows, depth = x.shape[0] * prod(places), x.shape[1] // rule.groups * prod(kernel)
-    return windows.reshape(rows, rule.groups, depth).transpose(0, 1), places
+def _format(x: Tensor, weight: Tensor) -> torch.memory_format:
+    """Return the layout of a convolution's results: channels last if that of an operand is, as on PyTorch's CPU."""
+    for operand in (x, weight):
+        layout = suggest_memory_format(operand)
+        if layout is not torch.contiguous_format:
+            return layout
+    return torch.contiguous_format
+
+
+def new_in_layout(shape: Sizes, like: Tensor, layout: torch.memory_format) -> Tensor:
+    """Return an uninitialised tensor with the type and device of ``like``."""
+    form = torch.empty(tuple(shape), device="meta", memory_format=layout)
+    return new(tuple(shape), like.dtype, sip_of(like), form.stride())
 
 
 def convolution(
@@ -69,72 +151,26 @@ def convolution(
     output_padding: Sizes,
     groups: int,
 ) -> Tensor:
-    """Compute a convolution: the product of windows and weights, or for a transposed one its gradient."""
-    axes = x.dim() - 2
-    rule = _WindowRule.of(axes, stride, padding, dilation, groups)
-    if not transposed:
-        return _convolve(x, weight, bias, rule)
-    more = _per_axis(output_padding, axes)
-    sizes = [
-        (x.shape[2 + i] - 1) * s - 2 * p + d * (weight.shape[2 + i] - 1) + 1 + more[i]
-        for i, (s, p, d) in enumerate(zip(rule.stride, rule.padding, rule.dilation, strict=True))
-    ]
-    out = _differentiate_input(x, (x.shape[0], weight.shape[1] * groups, *sizes), weight, rule)
-    return out if bias is None else out + bias.reshape(1, -1, *[1] * axes)
-
-
-def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None, rule: _WindowRule) -> Tensor:
-    groups = rule.groups
-    columns, places = _columns(x, weight.shape[2:], rule)
-    out_channels = weight.shape[0] // groups
-    by_group = weight.reshape(groups, out_channels, -1).transpose(1, 2)
-    if groups == 1 and bias is not None:
-        rows = torch.addmm(bias, columns[0], by_group[0]).unsqueeze(0)
+    """Compute a convolution, or for a transposed one the gradient of its images."""
+    if not _has_product(x):
+        return NotImplemented
+    axes, rule = weight.dim() - 2, (stride, padding, dilation)
+    numbers = zip(x.shape[2:], weight.shape[2:], *[per_axis(n, axes) for n in (*rule, output_padding)], strict=True)
+    if transposed:
+        sizes = [(n - 1) * s - 2 * p + d * (k - 1) + 1 + more for n, k, s, p, d, more in numbers]
+        out = new_in_layout((x.shape[0], weight.shape[1] * groups, *sizes), x, _format(x, weight))
+        layers = _Layers.of(out.shape, x.shape, weight, rule, groups)
     else:
-        rows = torch.bmm(columns, by_group)
-    shaped = rows.reshape(groups, x.shape[0], prod(places), out_channels).permute(1, 0, 3, 2)
-    out = shaped.reshape(x.shape[0], weight.shape[0], *places)
-    if groups > 1 and bias is not None:
-        out = out + bias.reshape(1, -1, *[1] * len(places))
-    return out
-
-
-def _differentiate_input(grad: Tensor, shape: Sizes, weight: Tensor, rule: _WindowRule) -> Tensor:
-    """Compute the gradient of the input: multiply each place's gradient by the weights, and add up the windows."""
-    n, places, groups = grad.shape[0], grad.shape[2:], rule.groups
-    channels = weight.shape[0] // groups
-    rows = grad.reshape(n, groups, channels, prod(places)).permute(1, 0, 3, 2)
-    rows = rows.reshape(groups, n * prod(places), channels)
-    columns = torch.bmm(rows, weight.reshape(groups, channels, -1))
-    windows = columns.reshape(groups, n, *places, shape[1] // groups, *weight.shape[2:])
-    return _add_windows(windows, shape, rule)
-
-
-def _add_windows(windows: Tensor, shape: Sizes, rule: _WindowRule) -> Tensor:
-    """Return a tensor of ``shape``, the sum of windows (groups, n, places…, channels, kernel…) at their places.
-
-    Each step adds the elements at one kernel offset, for all windows.
-    """
-    axes = len(shape) - 2
-    groups, n, *places = windows.shape[: 2 + axes]
-    channels, *kernel = windows.shape[2 + axes :]
-    padded = [size + 2 * p for size, p in zip(shape[2:], rule.padding, strict=True)]
-    out = torch.zeros((n, groups, channels, *padded), dtype=windows.dtype, device=windows.device)
-    for offset in product(*map(range, kernel)):
-        addend = _index(windows, offset).permute(1, 0, 2 + axes, *range(2, 2 + axes))
-        target = tuple(
-            slice(i * d, i * d + (count - 1) * s + 1, s)
-            for i, d, s, count in zip(offset, rule.dilation, rule.stride, places, strict=True)
-        )
-        _index(out, target).add_(addend)
-    inside = tuple(slice(p, p + size) for p, size in zip(rule.padding, shape[2:], strict=True))
-    return _index(out, inside).reshape(tuple(shape))
-
-
-def _index(x: Tensor, last: Sequence[int] | Sequence[slice]) -> Tensor:
-    """Return the part of ``x`` at these places of its last axes."""
-    places: tuple[EllipsisType | int | slice, ...] = (..., *last)
-    return x[places]
+        sizes = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d, _ in numbers]
+        out = new_in_layout((x.shape[0], weight.shape[0], *sizes), x, _format(x, weight))
+        layers = _Layers.of(x.shape, out.shape, weight, rule, groups)
+    if not out.numel() or not x.numel():
+        return out if bias is None else out.zero_().add_(bias.reshape(1, -1, *[1] * axes))
+    if not transposed:
+        layers.convolve(out, x, weight.contiguous(), bias)
+        return out
+    layers.differentiate_images(out, x, weight.contiguous())
+    return out if bias is None else out.add_(bias.reshape(1, -1, *[1] * axes))
 
 
 def convolution_backward(
@@ -151,76 +187,20 @@ def convolution_backward(
     output_mask: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Compute the gradients of input, weights and bias that ``output_mask`` requests."""
-    rule = _WindowRule.of(x.dim() - 2, stride, padding, dilation, groups)
-    by_x = by_weight = None
-    by_bias = grad.sum([0, *range(2, grad.dim())]) if output_mask[2] else None
-    if output_mask[0]:
-        by_x = _convolve(grad, weight, None, rule) if transposed else _differentiate_input(grad, x.shape, weight, rule)
-    if output_mask[1]:  # a transposed convolution exchanges gradient and input
-        image, by_place = (grad, x) if transposed else (x, grad)
-        by_weight = _differentiate_weight(by_place, image, weight, rule)
-    return by_x, by_weight, by_bias
-
-
-def _differentiate_weight(grad: Tensor, x: Tensor, weight: Tensor, rule: _WindowRule) -> Tensor:
-    """Compute the gradient of the weights: multiply the gradients of all places by their windows."""
-    columns, places = _columns(x, weight.shape[2:], rule)
-    channels = weight.shape[0] // rule.groups
-    rows = grad.reshape(grad.shape[0], rule.groups, channels, prod(places)).permute(1, 2, 0, 3)
-    return torch.bmm(rows.reshape(rule.groups, channels, -1), columns).reshape(weight.shape)
-
-
-def _pooling(
-    x: Tensor,
-    kernel: Sizes,
-    stride: Sizes,
-    padding: Sizes,
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
-) -> tuple[tuple[int, ...], _WindowRule] | None:
-    """Return kernel and rule of average pooling whose windows all have as many elements; None for any other."""
-    axes = len(kernel) if len(kernel) > 1 else x.dim() - 2
-    if ceil_mode or divisor_override or (any(padding) and not count_include_pad) or x.dim() != axes + 2:
-        return None
-    return _per_axis(kernel, axes), _WindowRule.of(axes, stride or kernel, padding)
-
-
-def avg_pool2d(
-    x: Tensor,
-    kernel: Sizes,
-    stride: Sizes = (),
-    padding: Sizes = (0,),
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Tensor:
-    """Average the elements of each window."""
-    pooling = _pooling(x, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override)
-    if pooling is None:
-        return NotImplemented
-    sizes, rule = pooling
-    windows, places = _windows(x, sizes, rule)
-    mean = windows.mean([*range(2 + len(places), 2 + 2 * len(places))])
-    return mean.movedim(-1, 1).contiguous()
-
-
-def avg_pool2d_backward(
-    grad: Tensor,
-    x: Tensor,
-    kernel: Sizes,
-    stride: Sizes,
-    padding: Sizes,
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
-) -> Tensor:
-    """Give each element of a window its part of the window's gradient."""
-    pooling = _pooling(x, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override)
-    if pooling is None:
-        return NotImplemented
-    sizes, rule = pooling
-    (n, channels), places, axes = x.shape[:2], grad.shape[2:], len(sizes)
-    part = (grad * (1.0 / prod(sizes))).movedim(1, 1 + axes)
-    windows = part.reshape(1, n, *places, channels, *[1] * axes).expand(1, n, *places, channels, *sizes)
-    return _add_windows(windows, x.shape, rule)
+    layout, rule = _format(x, weight), (stride, padding, dilation)
+    images, places = (grad, x) if transposed else (x, grad)
+    layers = _Layers.of(images.shape, places.shape, weight, rule, groups)
+    by_x = new_in_layout(x.shape, x, layout) if output_mask[0] else None
+    by_weight = new_in_layout(weight.shape, weight, torch.contiguous_format) if output_mask[1] else None
+    if not grad.numel() or not x.numel():
+        by_x, by_weight = [None if y is None else y.zero_() for y in (by_x, by_weight)]
+    else:
+        if by_x is not None and transposed:
+            layers.convolve(by_x, grad, weight.contiguous(), None)
+        elif by_x is not None:
+            layers.differentiate_images(by_x, grad, weight.contiguous())
+        if by_weight is not None:
+            layers.differentiate_weight(by_weight, places, images)
+    if by_weight is not None and layout is not torch.contiguous_format:
+        by_weight = by_weight.contiguous(memory_format=layout)
+    return by_x, by_weight, grad.sum([0, *range(2, grad.dim())]) if output_mask[2] else None

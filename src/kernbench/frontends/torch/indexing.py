@@ -71,10 +71,10 @@ def _launch(selection: RunSelection, program: DeviceProgram, out: Tensor, inputs
 
 
 def _index_axis(index: Tensor, extent: int, stride: int) -> IndexedAxis:
-    return IndexedAxis(dtype_of(index), extent, stride, _known_values(index, extent))
+    return IndexedAxis(dtype_of(index), extent, stride, index_values(index, extent))
 
 
-def _known_values(x: Tensor, extent: int) -> IndexValues | None:
+def index_values(x: Tensor, extent: int) -> IndexValues | None:
     """Return the values of indices below ``extent`` for a run without data; None if the run has data."""
     if current().has_data:
         return None
@@ -376,6 +376,6 @@ def nonzero(x: Tensor) -> Tensor:
     count = int(flags.sum().item())
     out = new((count, x.dim()), torch.int64, sip_of(x))
     if count and x.dim():
-        program = partial(list_nonzero, tuple(x.shape), dtype_of(flags), _known_values(flags, 2))
+        program = partial(list_nonzero, tuple(x.shape), dtype_of(flags), index_values(flags, 2))
         launch("nonzero", program, (out,), (flags,), 1)
     return out

@@ -11,16 +11,19 @@ from torch import Tensor
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch.hosted import without_repeats
 from kernbench.frontends.torch.launches import dtype_of, launch
+from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.pointwise import ElementwiseWork, apply, apply_all, as_element, plain
-from kernbench.frontends.torch.storage import TorchOperator
+from kernbench.frontends.torch.storage import TorchOperator, current
 from kernbench.frontends.torch.tensor import (
     AhbmTensor,
+    deliver,
     device_of,
     from_host,
     has_values,
     new,
     read,
     resize,
+    result_for,
     sip_of,
     storage_of,
     without_elements,
@@ -203,19 +206,39 @@ def to_copy(
     return copy(new(tuple(form.shape), wanted, sip, form.stride()), x)
 
 
-def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Concatenate tensors along an axis, by one launch."""
+_APPENDED_PART = 8
+"""A remark names a concatenation if its first tensor has at least this many times the elements of the others."""
+
+
+def _note_copied_cache(tensors: Sequence[Tensor]) -> None:
+    """Add a remark if a concatenation copies a long tensor to append few elements, as caches of keys do."""
+    appended = sum(x.numel() for x in tensors[1:])
+    context, place = current(), program_place()
+    if context.operators.is_loading or not 0 < appended * _APPENDED_PART <= tensors[0].numel():
+        return
+    where = "" if place is None else f"{place}: "
+    remark = f"{where}torch.cat copies a tensor to append few elements; index_copy_ into a longer one writes only these"
+    if remark not in context.remarks:
+        context.remarks.append(remark)
+
+
+def cat(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None) -> Tensor:
+    """Concatenate tensors along an axis, by one launch. ``out`` gets the result."""
+    _note_copied_cache(tensors)
     parts = [x for x in tensors if x.numel() or x.dim() > 1]
     form = aten.cat.default([without_elements(x) for x in tensors], dim)
-    out = new(tuple(form.shape), form.dtype, sip_of(tensors[0]), form.stride())
+    if out is None:
+        result: Tensor = new(tuple(form.shape), form.dtype, sip_of(tensors[0]), form.stride())
+    else:
+        result = result_for(out, tuple(form.shape), form.dtype, tensors)
     dim, at = dim % form.dim(), 0
     work: list[ElementwiseWork] = []
     for x in parts:
         if x.numel():
-            work.append(_copy_work(aten.slice.Tensor(out, dim, at, at + x.shape[dim]), x))
+            work.append(_copy_work(aten.slice.Tensor(result, dim, at, at + x.shape[dim]), x))
             at += x.shape[dim]
     apply_all("cat", work)
-    return out
+    return deliver(result, out)
 
 
 def repeat(x: Tensor, repeats: Sequence[int]) -> Tensor:

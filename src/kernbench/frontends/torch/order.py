@@ -1,4 +1,4 @@
-"""PyTorch operators on positions and order: extremes with indices, running extremes, sorting, ranks, uniqueness."""
+"""PyTorch operators on positions and order: extremes with indices, sorting, ranks, searches, uniqueness."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from torch._prims_common import canonicalize_dim
 from kernbench.common.errors import InputError
 from kernbench.frontends.torch.launches import dtype_of, launch
 from kernbench.frontends.torch.modules import program_place
-from kernbench.frontends.torch.reductions import map_rows
-from kernbench.frontends.torch.tensor import device_of, new, sip_of
+from kernbench.frontends.torch.reductions import contiguous_rows, launch_rows, map_rows
+from kernbench.frontends.torch.tensor import device_of, new, sip_of, without_elements
 from kernbench.kernels.sort import (
     ExtremeKind,
     NanRank,
     find_extremes,
     find_rank,
     find_running_extremes,
+    search_rows,
     sort_rows,
     sum_running,
 )
 from kernbench.kernels.view import View
+from kernbench.triton_emu.handles import Number
 
 aten = torch.ops.aten
 ValuesAndIndices: TypeAlias = tuple[Tensor, Tensor]
@@ -163,6 +165,42 @@ def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> ValuesA
     if not 1 <= k <= n:
         raise InputError(f"{program_place()}: kthvalue: k is {k}, must be from 1 to {n}")
     return _find_rank("kthvalue", x, k - 1, dim, keepdim, "last")
+
+
+# places in sorted sequences
+
+
+def searchsorted(
+    sorted_sequence: Tensor,
+    x: Tensor | Number,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+) -> Tensor:
+    """Return the place of each of ``x`` in a sorted sequence, or in its row of several sequences.
+
+    ``sorter``: the order that sorts the sequences.
+    """
+    sequences = sorted_sequence if sorter is None else sorted_sequence.gather(-1, sorter)
+    dtype = torch.result_type(without_elements(sequences), without_elements(x))
+    x = x.to(dtype) if isinstance(x, Tensor) else torch.full((), x, dtype=dtype, device=device_of(sequences))
+    out = new(tuple(x.shape), torch.int32 if out_int32 else torch.int64, sip_of(x))
+    n, m = sequences.shape[-1], x.numel() if sequences.dim() == 1 else x.shape[-1]
+    if not x.numel():
+        return out
+    if not n:
+        return out.zero_()
+    kernel = partial(search_rows, right=right or side == "right")
+    operands = [contiguous_rows(sequences.to(dtype).contiguous(), n), contiguous_rows(x.contiguous(), m)]
+    launch_rows("searchsorted", kernel, [contiguous_rows(out, m)], operands, out.numel() * out.element_size())
+    return out
+
+
+def bucketize(x: Tensor | Number, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
+    """Return the number of the bucket between sorted boundaries that contains each of ``x``."""
+    return searchsorted(boundaries, x, out_int32=out_int32, right=right)
 
 
 # uniqueness: the host waits for the number of unique elements, which determines the shape

@@ -20,11 +20,12 @@ from kernbench.common.dtypes import F32, DType
 from kernbench.common.values import value
 from kernbench.frontends.torch.launches import launch, merged_views
 from kernbench.frontends.torch.refusals import type_in_place
-from kernbench.frontends.torch.storage import TorchOperator, machine_type
+from kernbench.frontends.torch.storage import TorchOperator, current, machine_type
 from kernbench.frontends.torch.tensor import AhbmTensor, new, sip_of, without_elements
 from kernbench.kernels import functions
 from kernbench.kernels.elementwise import Constant, Expression, Input, Intermediate, Operation, Task, Term
 from kernbench.kernels.functions import ElementFunction, call
+from kernbench.kernels.tiling import MemoryRates
 from kernbench.triton_emu.tl_context import TLContext
 
 ComputeIn = Literal["result", "f32", "operands"]
@@ -61,7 +62,8 @@ def task(body: Body, out: Tensor | Sequence[Tensor], inputs: Sequence[Tensor], c
     expanded = [x if x.shape == shape else x.expand(shape) for x in inputs]
     views = merged_views([*results, *expanded])
     expression = body if isinstance(body, Expression) else _expression_of(body, len(inputs), compute)
-    return Task(expression, tuple(views[: len(results)]), tuple(views[len(results) :]))
+    rates = MemoryRates.of(current().topology)
+    return Task(expression, tuple(views[: len(results)]), tuple(views[len(results) :]), rates)
 
 
 def _as_list(out: Tensor | Sequence[Tensor]) -> list[Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import wraps
 from typing import Any
@@ -10,22 +11,17 @@ import torch
 from torch import Tensor
 
 from kernbench.common.errors import InputError
-from kernbench.frontends.placed import pes_for, whole_grid
+from kernbench.frontends.placed import pes_for
 from kernbench.frontends.torch.launches import dtype_of, launch, launch_on, view_of
 from kernbench.frontends.torch.modules import program_place
+from kernbench.frontends.torch.rings import ring_machine, ring_product, rings_of
 from kernbench.frontends.torch.storage import Lowering, current
-from kernbench.frontends.torch.tensor import AhbmTensor, known_elements, new, sip_of
+from kernbench.frontends.torch.tensor import AhbmTensor, deliver, known_elements, new, result_for, sip_of
 from kernbench.kernels.gemm_grid import BlockProduct, GroupedProduct, SharedProduct
 from kernbench.kernels.gemv import Gemv, GemvEpilogue, PartialSums
-from kernbench.kernels.tiling import (
-    PeRates,
-    choose_cubes,
-    choose_grid,
-    is_few_rows,
-    is_split_k_faster,
-    panel_columns,
-    partial_sum_columns,
-)
+from kernbench.kernels.product_grids import PeRates, prefetched_bytes
+from kernbench.kernels.product_ways import choose_way
+from kernbench.kernels.tiling import gathered_copies, is_few_rows, is_split_k_faster, panel_columns, partial_sum_columns
 
 
 def multiply(
@@ -36,79 +32,96 @@ def multiply(
     addend: Tensor | None = None,
     scale: float = 1.0,
     activation: str | None = None,
+    scales: Sequence[Tensor] = (),
 ) -> Tensor:
     """Compute ``out = activation(scale a b + addend)`` of tensors (batch, m, k), (batch, k, n) and (batch, m, n).
 
-    Raises InputError if shapes or dtypes do not match, or if the matrix unit lacks a dtype.
+    ``scales`` are further factors of the product, in f32: of its rows, of its columns, or of all elements. They are
+    broadcast to (1, m, n). Raises InputError if shapes or dtypes do not match, or if the matrix unit lacks a dtype.
     """
     if a.dtype is not b.dtype or a.shape[2] != b.shape[1] or a.shape[0] != b.shape[0]:
         raise InputError(
             f"{program_place()}: {name} of {tuple(a.shape)} {a.dtype} and {tuple(b.shape)} {b.dtype}: factors need one "
             f"type, and the first needs as many columns as the second has rows"
         )
-    (batch, m, k), n, pe = a.shape, b.shape[2], current().topology.pe
+    context = current()
+    (batch, m, k), n, pe = a.shape, b.shape[2], context.topology.pe
     if not (batch and m and n):
         return out
     if not k:
         return out.zero_() if addend is None else out.copy_(addend)
     a, b = _without_zero_strides(a), _without_zero_strides(b)
-    epilogue = GemvEpilogue(view_of(out), None if addend is None else view_of(addend), scale, activation)
-    has_few_rows = is_few_rows(pe.gemm.tile_m, pe.tcm.scratch_bytes, m, k, a.element_size())
+    operands = scales if addend is None else (*scales, addend)
+    views = tuple([view_of(factor) for factor in scales])
+    epilogue = GemvEpilogue(view_of(out), None if addend is None else view_of(addend), scale, activation, views)
+    has_few_rows = is_few_rows(pe.gemm.tile_m, rings_of(context).free_bytes, m, k, a.element_size())
     if batch == 1 and has_few_rows and b.is_floating_point() and n > 1:
-        _multiply_few_rows(name, a.contiguous(), b, out, addend, epilogue)
+        _multiply_few_rows(name, a.contiguous(), b, out, operands, epilogue)
     elif dtype_of(a).name not in pe.gemm.macs_per_ns:
         raise InputError(f"{name} of {a.dtype}: the matrix unit has {', '.join(pe.gemm.macs_per_ns)}")
     else:
-        _multiply_blocks(name, a, b, out, addend, epilogue)
+        _multiply_blocks(name, a, b, out, operands, epilogue)
     return out
 
 
 def _multiply_few_rows(
-    name: str, a: Tensor, b: Tensor, out: Tensor, addend: Tensor | None, epilogue: GemvEpilogue
+    name: str, a: Tensor, b: Tensor, out: Tensor, operands: Sequence[Tensor], epilogue: GemvEpilogue
 ) -> None:
-    """Launch a GEMV, or a split-K product and the addition of its sums. ``a`` is contiguous."""
+    """Launch a GEMV, or a split-K product and the addition of its sums. ``a`` is contiguous.
+
+    ``operands`` are those of the epilogue.
+    """
     (_, m, k), n, item = a.shape, out.shape[2], b.element_size()
     context, sip = current(), sip_of(out)
     pes, pe = pes_for(context, sip, b.numel() * item), context.topology.pe
     cubes, pes_of_cube = pes[-1][1] + 1, pes[-1][2] + 1
-    layout, scratch = view_of(b), pe.tcm.scratch_bytes
-    addends = () if addend is None else (addend,)
-    product = Gemv(m, layout, epilogue, pe.gemm.tile_n, panel_columns(scratch, pes_of_cube, m, item))
+    layout, scratch = view_of(b), rings_of(context).free_bytes
+    rates, memories = PeRates.of(context.topology, dtype_of(a)), len(pes_for(context, sip, a.numel() * item))
+    product = Gemv(
+        m,
+        layout,
+        epilogue,
+        pe.gemm.tile_n,
+        panel_columns(scratch, pes_of_cube, m, item),
+        prefetched_bytes=prefetched_bytes(rates, cubes, memories, m * k * item, scratch),
+        is_by_pieces=rates.is_memory_bound(item),
+    )
     if layout.strides[1] > layout.strides[2] and is_split_k_faster(cubes, m, k, n, item):
         sums = new((cubes, m, n), torch.float32, sip)
         by_rows = replace(product, epilogue=GemvEpilogue(view_of(sums)))
         launch_on(name, pes, by_rows.run_split_k, (sums,), (a, b))
         adding = PartialSums(cubes, m, n, epilogue, partial_sum_columns(scratch, cubes, m))
-        launch_on(name, pes, adding.run, (out,), (sums, *addends))
+        launch_on(name, pes, adding.run, (out,), (sums, *operands))
         return
-    buffer = new((cubes * m * k,), a.dtype, sip)
-    launch_on(name, pes, product.run, (out, buffer), (a, b, *addends))
+    buffer = new((cubes * gathered_copies(pes_of_cube) * m * k,), a.dtype, sip)
+    launch_on(name, pes, product.run, (out, buffer), (a, b, *operands))
 
 
 def _multiply_blocks(
-    name: str, a: Tensor, b: Tensor, out: Tensor, addend: Tensor | None, epilogue: GemvEpilogue
+    name: str, a: Tensor, b: Tensor, out: Tensor, operands: Sequence[Tensor], epilogue: GemvEpilogue
 ) -> None:
-    """Launch a product in blocks, on the grid of PEs and cubes that suits its shape."""
-    (batch, m, k), n, item = a.shape, b.shape[2], a.element_size()
+    """Launch a product of many rows in the fastest way. ``operands`` are those of the epilogue."""
+    (batch, m, k), n, item = a.shape, b.shape[2], dtype_of(a)
     context, sip = current(), sip_of(out)
-    cubes, pes_of_cube = whole_grid(context)
-    rates = PeRates.of(context.topology, dtype_of(a))
-    _, grid = choose_grid(rates, cubes * pes_of_cube, batch, m, k, n, item)
-    used_cubes = -(-grid.pes // pes_of_cube)
-    used_pes = pes_of_cube if used_cubes > 1 else grid.pes
+    product_views = view_of(a), view_of(b)
+    machine, rates = ring_machine(context, item), PeRates.of(context.topology, item)
+    b_by_rows = product_views[1].strides[1] > product_views[1].strides[2]
+    shape, has_rings = (batch, m, k, n), item.is_float or epilogue.is_plain
+    way = choose_way(rates, machine, shape, item, b_by_rows=b_by_rows, has_rings=has_rings)
+    product = BlockProduct(way.grid, *product_views, epilogue)
+    inputs = (a, b, *operands)
+    pes_of_cube = len(machine.form.corners)
+    used_cubes = way.used_cubes(pes_of_cube) if way.rings is None else machine.cubes
+    used_pes = pes_of_cube if used_cubes > 1 else way.grid.pes
     pes = [(sip, cube, pe) for cube in range(used_cubes) for pe in range(used_pes)]
-    product = BlockProduct(grid, view_of(a), view_of(b), epilogue)
-    inputs = (a, b) if addend is None else (a, b, addend)
-    cube_grid = None
-    if batch == 1 and used_cubes > 1:
-        is_row_major = product.b.strides[1] > product.b.strides[2]
-        cube_grid = choose_cubes(rates, used_cubes, pes_of_cube, m, k, n, item, is_row_major)
-    if cube_grid is None:
+    if way.rings is not None:
+        launch_on(name, pes, ring_product(machine, way.rings, product).run, (out,), inputs)
+    elif way.cubes is not None:
+        shared = SharedProduct(product, way.cubes)
+        buffer = new((shared.buffer_elements,), a.dtype, sip)
+        launch_on(name, pes, shared.run, (out, buffer), inputs)
+    else:
         launch_on(name, pes, product.run, (out,), inputs)
-        return
-    shared = SharedProduct(product, cube_grid)
-    buffer = new((shared.buffer_elements,), a.dtype, sip)
-    launch_on(name, pes, shared.run, (out, buffer), inputs)
 
 
 def _without_zero_strides(x: Tensor) -> Tensor:
@@ -131,44 +144,61 @@ def on_matrix_unit(lowering: Lowering) -> Lowering:
 
 
 @on_matrix_unit
-def mm(a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
+def mm(a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None, *, out: Tensor | None = None) -> Tensor:
     """Multiply two matrices."""
-    out = new((a.shape[0], b.shape[1]), out_dtype or a.dtype, sip_of(a))
-    multiply("mm", a.unsqueeze(0), b.unsqueeze(0), out.unsqueeze(0))
-    return out
+    result = result_for(out, (a.shape[0], b.shape[1]), out_dtype or a.dtype, (a, b))
+    multiply("mm", a.unsqueeze(0), b.unsqueeze(0), result.unsqueeze(0))
+    return deliver(result, out)
 
 
 @on_matrix_unit
-def bmm(a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
+def bmm(a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None, *, out: Tensor | None = None) -> Tensor:
     """Multiply the matrices of two batches."""
-    out = new((a.shape[0], a.shape[1], b.shape[2]), out_dtype or a.dtype, sip_of(a))
-    return multiply("bmm", a, b, out)
+    result = result_for(out, (a.shape[0], a.shape[1], b.shape[2]), out_dtype or a.dtype, (a, b))
+    return deliver(multiply("bmm", a, b, result), out)
 
 
 @on_matrix_unit
 def addmm(
-    bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1, activation: str | None = None
+    bias: Tensor,
+    a: Tensor,
+    b: Tensor,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+    activation: str | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Compute ``activation(beta bias + alpha a b)``; PyTorch's operator has no activation."""
-    out = new((a.shape[0], b.shape[1]), a.dtype, sip_of(a))
-    addend = _scaled(bias, beta, (1, *out.shape))
-    multiply("addmm", a.unsqueeze(0), b.unsqueeze(0), out.unsqueeze(0), addend, alpha, activation)
-    return out
+    shape = (a.shape[0], b.shape[1])
+    addend = _scaled(bias, beta, (1, *shape))
+    result = result_for(out, shape, a.dtype, (a, b), bias)
+    multiply("addmm", a.unsqueeze(0), b.unsqueeze(0), result.unsqueeze(0), addend, alpha, activation)
+    return deliver(result, out)
 
 
 @on_matrix_unit
 def addmm_activation(
-    bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1, use_gelu: bool = False
+    bias: Tensor,
+    a: Tensor,
+    b: Tensor,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+    use_gelu: bool = False,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Compute `addmm`, then gelu or relu of it."""
-    return addmm(bias, a, b, beta=beta, alpha=alpha, activation="gelu" if use_gelu else "relu")
+    return addmm(bias, a, b, beta=beta, alpha=alpha, activation="gelu" if use_gelu else "relu", out=out)
 
 
 @on_matrix_unit
-def baddbmm(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+def baddbmm(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1, out: Tensor | None = None) -> Tensor:
     """Compute ``beta x + alpha a b`` of batches."""
-    out = new((a.shape[0], a.shape[1], b.shape[2]), a.dtype, sip_of(a))
-    return multiply("baddbmm", a, b, out, _scaled(x, beta, tuple(out.shape)), alpha)
+    shape = (a.shape[0], a.shape[1], b.shape[2])
+    addend = _scaled(x, beta, shape)
+    result = result_for(out, shape, a.dtype, (a, b), x)
+    return deliver(multiply("baddbmm", a, b, result, addend, alpha), out)
 
 
 def _scaled(x: Tensor, beta: float, shape: tuple[int, ...]) -> Tensor | None:

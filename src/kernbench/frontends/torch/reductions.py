@@ -405,3 +405,58 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
     if weights.dtype is not torch.float32:
         return NotImplemented
     return weights.new_zeros(bins).scatter_add_(0, x, weights)
+
+
+# distances of rows
+
+
+def _as_batches(x1: Tensor, x2: Tensor) -> tuple[torch.Size, list[Tensor]]:
+    """Return the batch shape of two operands (…, rows, k), and both contiguous, with that batch shape."""
+    batch = torch.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
+    return batch, [x.expand(*batch, *x.shape[-2:]).contiguous() for x in (x1, x2)]
+
+
+def _as_stack(x: Tensor) -> TensorRows:
+    """Return contiguous ``x`` (…, rows, k), and its layout with one batch axis."""
+    rows, columns = x.shape[-2:]
+    return x, View.row_major(0, (x.numel() // max(rows * columns, 1), rows, columns), dtype_of(x))
+
+
+def cdist_forward(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None) -> Tensor:
+    """Return the distance of order ``p`` of each row of ``x1`` from each row of ``x2``.
+
+    ``compute_mode`` 0 (or None) and 1 allow PyTorch's product of matrices for ``p`` 2; 0, for more than 25 rows.
+    """
+    batch, (x, y) = _as_batches(x1, x2)
+    n, m = x.shape[-2], y.shape[-2]
+    if (
+        p == 2
+        and x.numel()
+        and y.numel()
+        and (compute_mode == 1 or (not compute_mode and max(n, m) > _ROWS_OF_PRODUCT))
+    ):
+        return aten._euclidean_dist.default(x, y)  # noqa: SLF001 - an operator's name
+    out = new((*batch, n, m), x.dtype, sip_of(x))
+    if not out.numel():
+        return out
+    if not x.shape[-1]:
+        return out.zero_()
+    launch_rows("cdist", partial(kernels.measure_distances, order=p), [_as_stack(out)], [_as_stack(x), _as_stack(y)])
+    return out
+
+
+def cdist_backward(grad: Tensor, x1: Tensor, x2: Tensor, p: float, cdist: Tensor) -> Tensor:
+    """Return the gradient of ``x1``, which autograd sums over broadcast axes."""
+    _, (x, y) = _as_batches(x1, x2)
+    out = new(tuple(x.shape), x.dtype, sip_of(x))
+    if not out.numel():
+        return out
+    if not y.numel() or p == 0:
+        return out.zero_()
+    operands = [_as_stack(operand) for operand in (grad.contiguous(), x, y, cdist.contiguous())]
+    launch_rows("cdist_backward", partial(kernels.backpropagate_distances, order=p), [_as_stack(out)], operands)
+    return out
+
+
+_ROWS_OF_PRODUCT = 25
+"""Rows above which PyTorch computes Euclidean distances as a product of matrices."""

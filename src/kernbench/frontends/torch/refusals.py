@@ -28,6 +28,8 @@ _SMALL = 4096
 """Largest number of elements, operands and results together, for which the CPU kernel runs at full size."""
 _BY_VALUE = frozenset(["floor_divide", "remainder", "fmod", "div.Tensor_mode", "div.Scalar_mode", "histc"])
 """Operators or overloads that may accept one number and refuse another number of the same type and size."""
+_BY_META = frozenset(["_scaled_mm", "_weight_int8pack_mm", "_weight_int4pack_mm"])
+"""Operators that only the meta kernel checks, for GPUs: the CPU kernel takes other sizes, or crashes for some."""
 _AXES = frozenset(["dim", "dims", "axis", "dim0", "dim1", "start_dim", "end_dim", "axes"])
 """Names of integer arguments that are axes; other integers are sizes."""
 _NARROW = (torch.float16, torch.bfloat16)
@@ -246,6 +248,8 @@ def _refusal_of(operator: TorchOperator, operands: Operands) -> Exception | None
     if not tensors:
         return None
     meta = _ask(operator, operands, "meta", 0)
+    if operator.overloadpacket.__name__ in _BY_META:
+        return None if isinstance(meta.refusal, NotImplementedError) else meta.refusal
     if _has_kernel(operator, "CPU") and sum(prod(x.shape) for x in tensors) + meta.elements <= _SMALL:
         refusal = _ask_cpu(operator, operands)
         return None if refusal is None or _is_narrow_alone(operator, operands, refusal) else refusal

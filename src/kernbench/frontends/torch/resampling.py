@@ -1,4 +1,4 @@
-"""Gradients of scaled or pooled images: a product with the weights of the scaling along each axis.
+"""Gradients of scaled images: a product with the weights of the scaling along each axis.
 
 A scaling is linear, and scales one axis after another. The result for an identity matrix therefore contains the weights
 along an axis. The host computes the weights, in no simulated time, and transfers them to the machine. The gradient is
@@ -16,7 +16,6 @@ from torch import Tensor
 from kernbench.frontends.torch.storage import TorchOperator
 from kernbench.frontends.torch.tensor import from_host, sip_of
 
-aten = torch.ops.aten
 Scaling: TypeAlias = Callable[[Tensor], Tensor]
 """A function that scales one axis of an image."""
 
@@ -52,11 +51,3 @@ def upsample_backward(forward: TorchOperator) -> Callable[..., Tensor]:
         return _scale_back(grad, list(input_size)[2:], [along(axis) for axis in range(axes)])
 
     return lowering
-
-
-def adaptive_avg_pool2d_backward(grad: Tensor, x: Tensor) -> Tensor:
-    """Compute the gradient of adaptive average pooling."""
-    rows, columns = grad.shape[-2:]
-    pool = aten._adaptive_avg_pool2d.default  # noqa: SLF001 - an operator's name
-    scalings: list[Scaling] = [lambda image: pool(image, [rows, 1]), lambda image: pool(image, [1, columns])]
-    return _scale_back(grad, x.shape[-2:], scalings)

@@ -19,6 +19,7 @@ from kernbench.common.units import format_size
 from kernbench.common.values import state, value
 from kernbench.frontends.placed import pes_of_tensors, policy_for
 from kernbench.frontends.torch.modules import ProgramPlace, current_module, program_place
+from kernbench.frontends.torch.rings import install_rings
 from kernbench.runtime_api.context import AnyContext, current_context
 from kernbench.runtime_api.memory import StorageSlab
 from kernbench.runtime_api.tensor import KnownValues, Tensor
@@ -204,6 +205,7 @@ class Pool:
         slab = self.slabs.get(kind)
         if slab is None or not slab.has_more:
             (n, item, sip), context = kind, self.context
+            install_rings(context, sip)
             # A kernel may load this tensor's address from memory, so all PEs that run kernels get access to it.
             pes = pes_of_tensors(context, sip)
             slab = self.slabs[kind] = context.slab(n, item, policy_for(context, n * item.itemsize), sip, pes)

@@ -366,6 +366,38 @@ def resize(x: Tensor, size: tuple[int, ...]) -> Tensor:
     return x
 
 
+def result_for(
+    out: Tensor | None,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    operands: Sequence[Tensor],
+    addend: Tensor | None = None,
+) -> Tensor:
+    """Return the tensor that an operator writes: ``out``, resized to ``shape``, or a new tensor.
+
+    An operator cannot write to ``out`` if ``out`` has another dtype, or shares elements with an operand. It can write
+    over its ``addend``: each element is read before it is written.
+    """
+    if out is None or out.dtype is not dtype:
+        return new(shape, dtype, sip_of(operands[0]))
+    storage = storage_of(out)
+    shared = [operand for operand in operands if storage_of(operand) is storage]
+    if addend is not None and storage_of(addend) is storage and _layout(addend) != (shape, *_layout(out)[1:]):
+        shared.append(addend)
+    if shared:
+        return new(shape, dtype, sip_of(operands[0]))
+    return resize(out, shape)
+
+
+def _layout(x: Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    return tuple(x.shape), x.stride(), int(x.storage_offset())
+
+
+def deliver(result: Tensor, out: Tensor | None) -> Tensor:
+    """Return a result, or ``out`` if there is one; copy the result to ``out`` if it is in another tensor."""
+    return result if out is None or result is out else resize(out, tuple(result.shape)).copy_(result)
+
+
 def put_known(x: Tensor, elements: Tensor) -> None:
     """Store a tensor's elements as known, for a run without data, if the tensor covers its complete storage."""
     if is_whole(x):

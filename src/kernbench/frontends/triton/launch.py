@@ -1,4 +1,7 @@
-"""``kernel[grid](...)``: the programs of the grid, one after another on each PE that stores a part of the tensors."""
+"""``kernel[grid](...)``: the programs of the grid, one after another on each PE that stores a part of the tensors.
+
+A grid with fewer programs than PEs runs on as many PEs as it has programs. An empty grid is not launched.
+"""
 
 from __future__ import annotations
 
@@ -140,8 +143,11 @@ def launch(kernel: Launchable, grid: object, args: tuple[object, ...], kwargs: M
     _check_placement(name, arguments, context.topology)
     if not arguments.pointers:
         raise InputError(f"kernel {name!r}: no argument is a tensor, and a kernel runs on the PEs that own its tensors")
-    pes = _find_pes(context, bound, arguments, tensors)
-    shares = {pe: programs_of(context.frontends.triton.order, prod(extents), i, len(pes)) for i, pe in enumerate(pes)}
+    programs = prod(extents)
+    if not programs:
+        return
+    pes = _find_pes(context, bound, arguments, tensors)[:programs]
+    shares = {pe: programs_of(context.frontends.triton.order, programs, i, len(pes)) for i, pe in enumerate(pes)}
     pace = LaunchPace(name, extents, context.engine)
     on_write = None if context.has_data else context.known_values.forget_range
     program = _program(function, arguments, tensors, extents, shares, window, pace, on_write)

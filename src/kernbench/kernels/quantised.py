@@ -1,0 +1,266 @@
+"""Products of floats and integer weights with scales. The weights stay integers in memory, and are read as such.
+
+With few rows, the matrix unit multiplies integers: each float of A is split into digits of 7 bits. The rows of A that a
+tile has room for carry the digits, at no cost, and sums of integers are exact. With more rows, MATH converts weights to
+the dtype of A, panel by panel in scratch, and all rows use each converted panel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import TypeAlias
+
+from kernbench.common.dtypes import F32, I8, I32
+from kernbench.common.values import value
+from kernbench.kernels.gemv import GemvEpilogue
+from kernbench.kernels.shares import blocks, share
+from kernbench.kernels.tiling import DIGIT_BITS, QuantisedTiles, packed_panel_size
+from kernbench.kernels.view import View
+from kernbench.triton_emu.handles import Handle
+from kernbench.triton_emu.tl_context import TLContext
+
+Panel: TypeAlias = tuple[int, int, int, int]
+"""Part of the weights (n, k): first column of A and their number, first row of the weights and their number"""
+
+
+@value
+class Digits:
+    """Floats as whole numbers of ``count`` digits of `DIGIT_BITS` bits. The leading digit has the sign.
+
+    ``values`` has digits and rows along its last axis but one, in i8. A digit at ``row`` of A counts
+    ``units[digit, row]``, shape (count * m, 1) in f32.
+    """
+
+    values: Handle
+    units: Handle
+    count: int
+
+    @staticmethod
+    def of(floats: Handle, count: int, tl: TLContext) -> Digits:
+        """Return the digits of ``floats``, (groups, m, k) in f32. A row of all groups has one unit.
+
+        The unit is the largest magnitude of the row, divided by ``2 ** (count * DIGIT_BITS - 1)``. A row with an
+        infinity becomes NaN.
+        """
+        groups, m, k = floats.shape
+        largest = tl.max(tl.max(tl.elementwise("abs", floats), 2), 0)
+        unit = tl.reshape(tl.maximum(largest, 1e-30) * 2.0 ** (1 - count * DIGIT_BITS), (m, 1))
+        whole = tl.cast(tl.elementwise("rint", floats / unit), I32)
+        places = [DIGIT_BITS * (count - 1 - digit) for digit in range(count)]
+        masks = [-1, *[(1 << DIGIT_BITS) - 1] * (count - 1)]
+        shifted = tl.reshape(whole, (groups, 1, m, k)) >> tl.constant([[[place]] for place in places], I32)
+        values = tl.cast(shifted & tl.constant([[[mask]] for mask in masks], I32), I8)
+        weights = tl.constant([[[2.0**place]] for place in places], F32)
+        units = tl.reshape(tl.reshape(unit, (1, m, 1)) * weights, (count * m, 1))
+        return Digits(tl.reshape(values, (groups, count * m, k)), units, count)
+
+    def add_up(self, sums: Handle, tl: TLContext) -> Handle:
+        """Return the sums of rows of A, (m, n), from ``sums`` of their digits in f32, (count * m, n)."""
+        rows, n = sums.shape
+        return tl.sum(tl.reshape(sums * self.units, (self.count, rows // self.count, n)), 0)
+
+
+@value
+class Int8Product:
+    """A product of A, (m, k), by the transpose of i8 weights, (n, k), with a scale for each row of the weights.
+
+    The scales are a factor of ``epilogue``, whose result is (1, m, n).
+    """
+
+    a: View
+    weights: View
+    epilogue: GemvEpilogue
+    tiles: QuantisedTiles
+
+    def run(self, out: int, a: int, weights: int, scales: int, *, tl: TLContext) -> None:
+        """Compute this program's columns of the result. The arguments are addresses."""
+        placed = replace(
+            self, a=self.a.on(a), weights=self.weights.on(weights), epilogue=self.epilogue.on(out, (scales,))
+        )
+        columns = share(self.weights.extents[0], tl)
+        if not columns[1]:
+            return
+        if self.tiles.digits:
+            placed.multiply_digits(columns, tl)
+        else:
+            placed.multiply_converted(columns, tl)
+
+    def multiply_digits(self, columns: tuple[int, int], tl: TLContext) -> None:
+        """Multiply the digits of A by weights as they are."""
+        panels = list(self.tiles.panels(self.a.extents[1], columns))
+        prefetched = [self._load(panel, tl) for panel in panels[: self.tiles.prefetched]]
+        pieces: dict[tuple[int, int], Digits] = {}
+        for row, depth, _, _ in panels:
+            if (row, depth) not in pieces:
+                rows = tl.cast(self.a.tile((0, row), (self.a.extents[0], depth)).load(tl), F32)
+                floats = tl.reshape(rows, (1, *rows.shape))
+                pieces[row, depth] = Digits.of(floats, self.tiles.digits, tl)
+        sums: Handle | None = None
+        for number, panel in enumerate(panels):
+            (row, depth, column, _), digits = panel, pieces[panel[:2]]
+            right = prefetched[number] if number < len(prefetched) else self._load(panel, tl)
+            products = tl.dot(tl.part(digits.values, 0), right, out_dtype=I32, trans_b=True)
+            part_sums = digits.add_up(tl.cast(products, F32), tl)
+            sums = part_sums if sums is None else sums + part_sums
+            if number + 1 == len(panels) or panels[number + 1][2] != column:
+                self.epilogue.tile((0, 0, 0), (1, *self.epilogue.out.extents[1:])).store(sums, column, tl)
+                sums = None
+
+    def multiply_converted(self, columns: tuple[int, int], tl: TLContext) -> None:
+        """Multiply A by weights that MATH has converted to the dtype of A."""
+        k, rows = self.a.extents[1], ConvertedRows(self.a, self.epilogue, self.tiles)
+        for column, count in blocks(columns[1], rows.most_columns(columns[1]), columns[0]):
+            panels = [(row, depth, column, count) for row, depth in blocks(k, self.tiles.depth(k, count))]
+            rows.multiply(((panel, tl.cast(self._load(panel, tl), self.a.dtype)) for panel in panels), tl)
+
+    def _load(self, panel: Panel, tl: TLContext) -> Handle:
+        row, depth, column, count = panel
+        return self.weights.tile((column, row), (count, depth)).load(tl)
+
+
+class ConvertedRows:
+    """Rows of A, which are multiplied by converted weights. If A takes little of scratch, it is loaded once."""
+
+    def __init__(self, a: View, epilogue: GemvEpilogue, tiles: QuantisedTiles) -> None:
+        self._a = a
+        self._epilogue = epilogue
+        self._tiles = tiles
+        self._retains_a = tiles.retains(*a.extents)
+        self._pieces: dict[tuple[int, int], Handle] = {}
+
+    def most_columns(self, columns: int) -> int:
+        """Return the number of columns to convert at a time, of ``columns``: few if A is not loaded again for them."""
+        if self._retains_a:
+            return self._tiles.tile_n
+        return self._tiles.most_columns(self._a.extents[1], columns)
+
+    def multiply(self, weights: Iterable[tuple[Panel, Handle]], tl: TLContext) -> None:
+        """Multiply all rows by panels of the same columns, which cover K, and store the result."""
+        m, panels = self._a.extents[0], list(weights)
+        column = panels[0][0][2]
+        for i, rows in blocks(m, self._tiles.rows_of_block):
+            sums: Handle | None = None
+            for (row, depth, _, _), right in panels:
+                sums = tl.dot(self._load((i, row), (rows, depth), tl), right, sums, out_dtype=F32, trans_b=True)
+            assert sums is not None, "K has a panel"
+            self._epilogue.tile((0, i, 0), (1, rows, self._epilogue.out.extents[2])).store(sums, column, tl)
+
+    def _load(self, corner: tuple[int, int], extents: tuple[int, int], tl: TLContext) -> Handle:
+        piece = self._pieces.get(corner)
+        if piece is None:
+            piece = self._a.tile(corner, extents).load(tl)
+            if self._retains_a:
+                self._pieces[corner] = piece
+        return piece
+
+
+@value
+class Int4Product:
+    """A product of A, (m, k), by the transpose of 4-bit weights, (n, k), with scales of groups of ``group`` weights.
+
+    ``packed`` is (n, k / 2) in i8: byte j has weight 2 j, less 8, in its upper half, and weight 2 j + 1 in its lower
+    half. Weights are 0 to 15. Weight q of group g in row i stands for ``(q - 8) * scales[g, i, 0] + scales[g, i, 1]``.
+    """
+
+    a: View
+    packed: View
+    scales: View
+    epilogue: GemvEpilogue
+    group: int
+    tiles: QuantisedTiles
+
+    def run(self, out: int, a: int, packed: int, scales: int, *, tl: TLContext) -> None:
+        """Compute this program's columns of the result. The arguments are addresses."""
+        placed = replace(
+            self,
+            a=self.a.on(a),
+            packed=self.packed.on(packed),
+            scales=self.scales.on(scales),
+            epilogue=self.epilogue.on(out, ()),
+        )
+        first, size = share(self.packed.extents[0], tl)
+        if not size:
+            return
+        if self.tiles.digits:
+            placed.multiply_digits((first, size), tl)
+            return
+        rows = ConvertedRows(placed.a, placed.epilogue, self.tiles)
+        for column, count in blocks(size, rows.most_columns(size), first):
+            rows.multiply(placed.converted_panels(column, count, tl), tl)
+
+    @property
+    def _groups(self) -> int:
+        return self.a.extents[1] // self.group
+
+    def multiply_digits(self, columns: tuple[int, int], tl: TLContext) -> None:
+        """Multiply the digits of A by the halves of bytes. ``columns``: first column of the result, and their number.
+
+        The upper halves are weights less 8. The lower halves are weights, so 8 is subtracted with the zero points: sums
+        of groups of A are multiplied by them.
+        """
+        (m, k), half = self.a.extents, self.group // 2
+        panels = list(self._digit_panels(columns))
+        loaded = [self._load(*panel, tl) for panel in panels[: self.tiles.prefetched]]
+        of_halves = View(self.a.address, (2, self._groups, m, half), (1, self.group, k, 2), self.a.dtype)
+        floats = tl.reshape(tl.cast(of_halves.load(tl), F32), (2 * self._groups, m, half))
+        group_sums = tl.sum(floats, 2)
+        digits = Digits.of(floats, self.tiles.digits, tl)
+        tl.wait(digits.values)  # MATH would otherwise split panels before it ends the digits that all products need
+        total: Handle | None = None
+        for number, (column, count, first, groups) in enumerate(panels):
+            packed = loaded[number] if number < len(loaded) else self._load(*panels[number], tl)
+            upper, lower = packed >> 4, packed & 15
+            if not first:
+                scales, zeros = self._load_scales(column, count, tl)
+                shifted = tl.fma(scales, tl.constant([[[0.0]], [[-8.0]]], F32), zeros)
+                shifts = tl.dot(group_sums, tl.reshape(shifted, (2 * self._groups, count)), trans_a=True)
+                total = None
+            for g in range(groups):
+                of_upper, of_lower = (tl.part(digits.values, first + g + by) for by in (0, self._groups))
+                sums = tl.dot(of_upper, tl.part(upper, g), out_dtype=I32, trans_b=True)
+                sums = tl.cast(tl.dot(of_lower, tl.part(lower, g), sums, out_dtype=I32, trans_b=True), F32)
+                scale = tl.reshape(tl.part(scales, first + g), (1, count))
+                total = sums * scale if total is None else tl.fma(sums, scale, total)
+            if first + groups < self._groups:
+                continue
+            assert total is not None, "K has a group"
+            self.epilogue.store(digits.add_up(total, tl) + shifts, column, tl)
+
+    def _digit_panels(self, columns: tuple[int, int]) -> Iterator[tuple[int, int, int, int]]:
+        """Yield the panels of packed weights: first column and columns of the result, then first group and groups."""
+        half = self.group // 2
+        for column, count in blocks(
+            columns[1], packed_panel_size(half * self.tiles.tile_n) * self.tiles.tile_n, columns[0]
+        ):
+            for first, groups in blocks(self._groups, packed_panel_size(count * half)):
+                yield column, count, first, groups
+
+    def converted_panels(self, column: int, count: int, tl: TLContext) -> Iterator[tuple[Panel, Handle]]:
+        """Yield the panels of some columns with their weights in the dtype of A, (columns, depth)."""
+        groups = max(1, self.tiles.depth(self.a.extents[1], count) // self.group)
+        for first, number in blocks(self._groups, groups):
+            row, depth = first * self.group, number * self.group
+            packed = self.packed.tile((column, row // 2), (count, depth // 2)).load(tl)
+            halves = tl.reshape(packed, (count, depth // 2, 1)) >> tl.constant([4, 0], I8)
+            weights = (halves & tl.constant([-1, 15], I8)) - tl.constant([0, 8], I8)
+            floats = tl.reshape(tl.cast(weights, self.a.dtype), (count, number, self.group))
+            n = self.packed.extents[0]
+            scales = View(
+                self.scales.at((first, column, 0)), (2, count, number, 1), (1, 2, 2 * n, 1), self.scales.dtype
+            )
+            loaded = tl.cast(scales.load(tl), self.a.dtype)
+            right = tl.fma(floats, tl.part(loaded, 0), tl.part(loaded, 1))
+            yield (row, depth, column, count), tl.reshape(right, (count, depth))
+
+    def _load(self, column: int, count: int, first: int, groups: int, tl: TLContext) -> Handle:
+        """Load a panel of packed weights, (groups, columns, bytes)."""
+        half, row = self.group // 2, self.a.extents[1] // 2
+        return View(self.packed.at((column, first * half)), (groups, count, half), (half, row, 1), I8).load(tl)
+
+    def _load_scales(self, column: int, count: int, tl: TLContext) -> tuple[Handle, Handle]:
+        """Load scales and zero points, each (groups, columns) in f32."""
+        n = self.packed.extents[0]
+        both = View(self.scales.at((0, column, 0)), (2, self._groups, count), (1, 2 * n, 2), self.scales.dtype)
+        loaded = tl.cast(both.load(tl), F32)
+        return tl.part(loaded, 0), tl.part(loaded, 1)
