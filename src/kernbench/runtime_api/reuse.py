@@ -88,8 +88,8 @@ class _Kind:
 
     ``name``: the name of its first launch. ``uses``, ``times``: its samples. ``n_maps``: the messages in flight that
     map memory when such a launch is submitted. ``alike``: the kinds that differ by ``n_maps`` alone. ``refused``: its
-    kernel prints or uses queues. ``rows``: rows of the log of a sample; ``more_rows``: those of all samples beyond the
-    first ones. ``is_varied``: the first samples differ.
+    kernel prints, or uses queues to other PEs. ``rows``: rows of the log of a sample; ``more_rows``: those of
+    all samples beyond the first ones. ``is_varied``: the first samples differ.
     """
 
     name: str
@@ -108,6 +108,7 @@ class _Running:
     """A request in flight.
 
     ``sip``: its SIP, None: any. ``alone``: no other request was in flight on its SIP, except ``n_maps`` maps before it.
+    ``n_messages``: the messages that it has sent to its own PEs and not received.
     """
 
     handle: RequestHandle
@@ -119,6 +120,7 @@ class _Running:
     before: Counts | None = None
     first_row: int = 0
     foreseen: ForeseenTime | None = None
+    n_messages: int = 0
 
     def meets(self, sip: int | None) -> bool:
         """Return True if a request on ``sip`` may use the same SIP."""
@@ -300,6 +302,7 @@ class ReusedLaunches:
         handle, kind = running.handle, running.kind
         times = self._engine.machine.log.on_device.get(handle.request_id)
         assert kind is not None, "only launches of a kind are followed"
+        kind.refused |= running.n_messages != 0
         if times is None or kind.refused or handle.outcome is None or handle.outcome.error is not None:
             return
         if running.foreseen is not None:
@@ -352,8 +355,13 @@ class ReusedLaunches:
         self._refuse(printed.pe)
 
     def _on_message(self, event: QueueEvent) -> None:
-        if event.kind != "arrive":
-            self._refuse(event.pe)
+        """Never pass launches that exchange messages with PEs outside the launch, or leave messages in queues."""
+        if event.kind == "arrive":
+            return
+        for running in self._running:
+            if running.kind is not None and event.pe in running.targets and not running.handle.done:
+                running.n_messages += 1 if event.kind == "send" else -1
+                running.kind.refused |= event.peer not in running.targets
 
     def _refuse(self, pe: PeCoord) -> None:
         """Never pass launches of the kinds that run on a PE now."""
