@@ -237,18 +237,21 @@ class RingProduct:
         if at is None:
             return
         block = self.blocks[at.block]
-        columns, widest = self._columns_of(at, product.b.extents[2])
+        columns, widest = self._columns_of(at, product.b)
         n_passes = max(1, -(-widest // self.sizes.pass_columns))
         for z in range(product.a.extents[0]):
             for pieces in columns.divide(n_passes, self.sizes.columns):
                 RingProgram(self, at, block, product, z, pieces, tl).run()
 
-    def _columns_of(self, at: RingPosition, n: int) -> tuple[Columns, int]:
-        """Return the columns of a PE, and the maximum number of columns of any PE."""
-        ring, n_blocks = self.blocks[at.block].ring, len(self.blocks)
+    def _columns_of(self, at: RingPosition, b: View) -> tuple[Columns, int]:
+        """Return the columns of a PE, and the maximum number of columns of any PE.
+
+        Each cube stores some columns of B, unless B is row-major; then all columns of a PE are contiguous.
+        """
+        ring, n_blocks, n = self.blocks[at.block].ring, len(self.blocks), b.extents[2]
         place, cubes = ring.rings[at.group][at.position], sorted(ring.cubes)
         number, units = cubes.index(place.cube), n_blocks * len(cubes) * ring.parts
-        if n_blocks > 1 and n % units == 0:
+        if n_blocks > 1 and n % units == 0 and b.strides[1] < b.strides[2]:
             width = n // units
             first = (number * ring.parts + place.part) * width
             return Columns(first, width, n_blocks, n // n_blocks), n_blocks * width
