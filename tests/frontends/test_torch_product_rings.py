@@ -150,5 +150,5 @@ def test_blocks_of_cubes_each_have_their_rows(n, turned):
 
 def test_a_row_major_factor_is_read_once():
     """With several blocks, each would read all rows of it from all cubes, over the links in the middle of the mesh."""
-    with machine("torch.cubes=16") as context:
+    with machine("torch.cubes=16", topology=resolve_topology("default")) as context:
         assert choose_rings(ring_machine(context, F16), 1, 512, 4096, 4096, F16, True).blocks == 1
