@@ -20,6 +20,7 @@ import torch
 from torch.nn import functional
 
 import kernbench.torch  # noqa: F401 - installs the device "ahbm"
+from kernbench.common.files import write_bytes
 from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.context import NoParams, RuntimeContext
 from kernbench.runtime_api.frontends import frontend_settings
@@ -52,11 +53,12 @@ class Row:
             with torch.no_grad():
                 multiply(x, w)
             launches = [trace for trace in context.traces if trace.pe_exec_ns]
-            took = sum(trace.total_ns for trace in launches)
+            duration_ns = sum(trace.total_ns for trace in launches)
         n_pes, spec = self.cubes * self.pes, topology.spec
         compute_ns = m * k * n / spec.pe.gemm.macs_per_ns["f16"] / n_pes
         read_ns = 2 * k * n / (n_pes * spec.cube.slice_bw_gbs)
-        return (took, compute_ns, "matrix units") if compute_ns > read_ns else (took, read_ns, "memory")
+        bound = (compute_ns, "matrix units") if compute_ns > read_ns else (read_ns, "memory")
+        return duration_ns, *bound
 
 
 ROWS = (
@@ -78,8 +80,9 @@ def tabulate(rows: Sequence[Row]) -> str:
     """Return the table of these rows."""
     lines = ["| operation | duration | lower bound | ratio |", "|---|---|---|---|"]
     for row in rows:
-        took, bound, name = row.measure()
-        lines.append(f"| {row.label} | {took:,.0f} | {bound:,.0f}: {name} | {took / bound:.2f} |")
+        duration_ns, bound_ns, name = row.measure()
+        ratio = duration_ns / bound_ns
+        lines.append(f"| {row.label} | {duration_ns:,.0f} | {bound_ns:,.0f}: {name} | {ratio:.2f} |")
     return "\n".join(lines)
 
 
@@ -89,13 +92,17 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="put it into docs/pytorch.md")
     parser.add_argument("--only", default="*", help="labels of the rows to measure, as a pattern")
     options = parser.parse_args()
-    table = tabulate([row for row in ROWS if fnmatchcase(row.label, options.only)])
+    rows = [row for row in ROWS if fnmatchcase(row.label, options.only)]
+    if not rows:
+        parser.error(f"--only {options.only!r} is no label's pattern; labels: {'; '.join(row.label for row in ROWS)}")
+    if options.write and len(rows) < len(ROWS):
+        parser.error("--write puts the whole table into the page: leave out --only")
+    table = tabulate(rows)
     if not options.write:
         print(table)
         return
-    page = PAGE.read_text()
-    before, _, behind = page.partition(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{behind.partition(END)[2]}")
+    before, _, behind = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    write_bytes(PAGE, f"{before}{BEGIN}\n\n{table}\n\n{END}{behind.partition(END)[2]}".encode())
 
 
 if __name__ == "__main__":

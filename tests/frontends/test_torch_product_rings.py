@@ -15,6 +15,7 @@ import torch  # noqa: E402
 
 import kernbench.torch  # noqa: E402, F401
 from frontends.torch_programs import AHBM, machine  # noqa: E402
+from kernbench.common.dtypes import F16  # noqa: E402
 from kernbench.frontends.torch.launches import dtype_of, launch_on, view_of  # noqa: E402
 from kernbench.frontends.torch.rings import ring_machine, ring_product  # noqa: E402
 from kernbench.kernels.gemm_grid import BlockProduct  # noqa: E402
@@ -137,7 +138,7 @@ def test_rows_of_several_waves_and_columns_of_several_passes():
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("n", [64, 75])
 def test_blocks_of_cubes_each_have_their_rows(n, turned):
-    """If parts divide the columns, a cube has those of the cubes in its place in all blocks."""
+    """If parts divide the columns, a cube has those of the cubes in its place in all blocks, unless B is row-major."""
     a, b = whole_numbers(1, 1, 70, 200), whole_numbers(2, 1, *((n, 200) if turned else (200, n)))
     with machine("torch.cubes=4", "torch.pes=4", topology=MESH[4]) as context:
         x, y = a.to(AHBM), b.to(AHBM).transpose(1, 2) if turned else b.to(AHBM)
@@ -145,3 +146,9 @@ def test_blocks_of_cubes_each_have_their_rows(n, turned):
         number = [choice.blocks for choice in choices].index(2)
         result = multiply_on_rings(context, x, y, number=number)
     assert torch.equal(result.double(), a.double() @ (b.transpose(1, 2) if turned else b).double())
+
+
+def test_a_row_major_factor_is_read_once():
+    """With several blocks, each would read all rows of it from all cubes, over the links in the middle of the mesh."""
+    with machine("torch.cubes=16", topology=resolve_topology("default")) as context:
+        assert choose_rings(ring_machine(context, F16), 1, 512, 4096, 4096, F16, True).blocks == 1

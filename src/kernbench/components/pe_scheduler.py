@@ -36,16 +36,12 @@ from kernbench.topology.cube_spec import SramAttrs
 from kernbench.topology.graph import Node
 from kernbench.topology.hbm_spec import HbmCtrlAttrs
 from kernbench.topology.pe_spec import PeSchedulerAttrs
+from kernbench.triton_emu.block_sizes import RAGGED_ROWS, SHORT_ROWS, BlockedProduct, BlockRoom, OperandReads
 from kernbench.triton_emu.tile_plans import (
-    RAGGED_ROWS,
-    SHORT_ROWS,
     STORED,
     AccumulatorUse,
-    BlockedProduct,
-    BlockRoom,
     BlockStep,
     DotTiles,
-    OperandReads,
     OperandWindow,
     Panel,
     StepTiles,

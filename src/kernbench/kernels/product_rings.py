@@ -55,7 +55,7 @@ class RingQueues:
 
 
 @value
-class Columns:
+class ColumnGroups:
     """Columns of the result: ``width`` from ``first`` on, in ``copies`` groups that begin ``apart`` columns apart.
 
     Each of several blocks of cubes computes all columns. A cube has those of the cubes in its place in all blocks.
@@ -71,7 +71,7 @@ class Columns:
         """Return the number of columns."""
         return self.width * self.copies
 
-    def divide(self, parts: int, most: int) -> list[tuple[Columns, ...]]:
+    def divide(self, parts: int, most: int) -> list[tuple[ColumnGroups, ...]]:
         """Return ``parts`` parts of the columns, each in pieces of at most ``most`` columns."""
         widths = [part(self.width, parts, number) for number in range(parts)]
         return [
@@ -204,10 +204,10 @@ def _turns_of(
     ]
     turns = []
     for first, count in blocks(len(pieces), most_pieces):
-        own: list[list[Piece]] = [[] for _ in cubes]
+        starting: list[list[Piece]] = [[] for _ in cubes]
         for i, piece in enumerate(pieces[first : first + count]):
-            own[i * len(cubes) // count].append(piece)
-        turns.append(tuple([tuple(pieces_of_pe) for pieces_of_pe in own]))
+            starting[i * len(cubes) // count].append(piece)
+        turns.append(tuple([tuple(pieces_of_pe) for pieces_of_pe in starting]))
     return tuple(turns)
 
 
@@ -237,24 +237,27 @@ class RingProduct:
         if at is None:
             return
         block = self.blocks[at.block]
-        columns, widest = self._columns_of(at, product.b.extents[2])
+        columns, widest = self._columns_of(at, product.b)
         n_passes = max(1, -(-widest // self.sizes.pass_columns))
         for z in range(product.a.extents[0]):
             for pieces in columns.divide(n_passes, self.sizes.columns):
                 RingProgram(self, at, block, product, z, pieces, tl).run()
 
-    def _columns_of(self, at: RingPosition, n: int) -> tuple[Columns, int]:
-        """Return the columns of a PE, and the maximum number of columns of any PE."""
-        ring, n_blocks = self.blocks[at.block].ring, len(self.blocks)
+    def _columns_of(self, at: RingPosition, b: View) -> tuple[ColumnGroups, int]:
+        """Return the columns of a PE, and the maximum number of columns of any PE.
+
+        Each cube stores some columns of B, unless B is row-major; then all columns of a PE are contiguous.
+        """
+        ring, n_blocks, n = self.blocks[at.block].ring, len(self.blocks), b.extents[2]
         place, cubes = ring.rings[at.group][at.position], sorted(ring.cubes)
         number, units = cubes.index(place.cube), n_blocks * len(cubes) * ring.parts
-        if n_blocks > 1 and n % units == 0:
+        if n_blocks > 1 and n % units == 0 and b.strides[1] < b.strides[2]:
             width = n // units
             first = (number * ring.parts + place.part) * width
-            return Columns(first, width, n_blocks, n // n_blocks), n_blocks * width
+            return ColumnGroups(first, width, n_blocks, n // n_blocks), n_blocks * width
         j, of_cube = part(n, len(cubes), number)
         first, count = part(of_cube, ring.parts, place.part)
-        return Columns(j + first, count), -(-n // (len(cubes) * ring.parts))
+        return ColumnGroups(j + first, count), -(-n // (len(cubes) * ring.parts))
 
 
 @value
@@ -281,7 +284,7 @@ class RingProgram:
     block: RingBlock
     product: BlockProduct
     z: int
-    columns: tuple[Columns, ...]
+    columns: tuple[ColumnGroups, ...]
     tl: TLContext
     panels: dict[tuple[int, int], Handle] = field(default_factory=dict)
     sums: dict[tuple[int, int], Handle] = field(default_factory=dict)
@@ -308,7 +311,7 @@ class RingProgram:
         group, position = self.at.group, self.at.position
         waves = self.block.waves
         turns = [(wave, turn) for wave in waves for turn in wave.turns[group]]
-        own = self._load_first(*turns[0]) if turns else []
+        loaded = self._load_first(*turns[0]) if turns else []
         current: Wave | None = None
         left: dict[int, int] = {}
         for number, (wave, turn) in enumerate(turns):
@@ -316,20 +319,20 @@ class RingProgram:
                 current, left = wave, dict.fromkeys(range(len(wave.row_blocks)), len(self.block.depths[group]))
                 self._receive_sums(wave)
             following = turns[number + 1 : number + 2]
-            next_own = self._load_pieces(*following[0], position) if following else []
-            self._turn(wave, turn, own, left)
-            own = next_own
+            next_loaded = self._load_pieces(*following[0], position) if following else []
+            self._turn(wave, turn, loaded, left)
+            loaded = next_loaded
             if not following or following[0][0] is not wave:
                 self._store_results()
 
-    def _turn(self, wave: Wave, turn: Turn, own: list[Handle], left: dict[int, int]) -> None:
+    def _turn(self, wave: Wave, turn: Turn, loaded: list[Handle], left: dict[int, int]) -> None:
         """Multiply the pieces of a turn, and send on all but those that the next PE has had."""
         tl, last_step = self.tl, len(turn) - 1
         piece_in, piece_out = f"{self.queues.piece}_in", f"{self.queues.piece}_out"
         for step, pieces in enumerate(steps_of(turn, self.at.position)):
             for row, number in pieces:
                 shape = self._piece_view(wave, row, number).extents
-                piece = own.pop(0) if step == 0 else tl.recv_async(piece_in, shape, self.product.a.dtype)
+                piece = loaded.pop(0) if step == 0 else tl.recv_async(piece_in, shape, self.product.a.dtype)
                 self._multiply(piece, row, number)
                 if step < last_step:
                     tl.send(piece_out, piece)
@@ -413,7 +416,7 @@ class RingProgram:
                 shape = (span.count, depth) if self.by_columns[1] else (depth, span.count)
                 self.panels[number, column] = self.tl.reshape(view.load(self.tl), shape)
 
-    def _epilogue_of(self, rows: Span, columns: Columns) -> GemvEpilogue:
+    def _epilogue_of(self, rows: Span, columns: ColumnGroups) -> GemvEpilogue:
         """Return the last steps of a part of the result, (rows, copies, width)."""
         (first, count), epilogue = rows, self.product.epilogue
         n = epilogue.out.extents[2]

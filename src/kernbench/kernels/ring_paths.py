@@ -46,7 +46,7 @@ class CubeForm:
 
 
 @value
-class RingPlace:
+class RingPe:
     """A PE on a ring: its cube, its number in the cube, and the part of the cube's columns that it computes."""
 
     cube: int
@@ -59,7 +59,7 @@ class CubeRing:
     """The rings of a block of cubes. ``rings[g]`` has the places of group g in the order of its ring."""
 
     cubes: tuple[int, ...]
-    rings: tuple[tuple[RingPlace, ...], ...]
+    rings: tuple[tuple[RingPe, ...], ...]
 
     @property
     def parts(self) -> int:
@@ -90,9 +90,9 @@ def _ring_of_block(mesh: Grid, form: CubeForm, cubes: tuple[int, ...]) -> CubeRi
     cells = order_cells([mesh.xy(cube) for cube in cubes])
     order = tuple([mesh.index(*cell) for cell in cells])
     paths = _paths(form, cells)
-    forward = [RingPlace(cube, pe, part) for cube, path in zip(order, paths, strict=True) for pe, part in path[0]]
+    forward = [RingPe(cube, pe, part) for cube, path in zip(order, paths, strict=True) for pe, part in path[0]]
     backward = [
-        RingPlace(cube, pe, part)
+        RingPe(cube, pe, part)
         for cube, path in zip(reversed(order), reversed(paths), strict=True)
         for pe, part in path[1]
     ]

@@ -10,7 +10,6 @@ from kernbench.common.values import value
 from kernbench.kernels.product_grids import PeRates
 from kernbench.kernels.product_rings import RingSizes
 from kernbench.kernels.ring_paths import CubeForm, block_counts
-from kernbench.kernels.tiling import ROW_BYTES
 from kernbench.topology.grid import Grid
 from kernbench.topology.spec import TopologySpec
 
@@ -35,7 +34,8 @@ class RingMachine:
     ``hop_ns``: time of a message from a PE to the next without its bytes; every other message leaves its corner.
     ``bytes_per_ns``: rate of its bytes. ``memory_bytes_per_ns``: rate at which a PE reads memory.
     ``far_bytes_per_ns``: rate at which a cube reads the memories of other cubes. ``link_bytes_per_ns``: rate of a link
-    between cubes. ``dot_ns``: time of a dot beside its tiles, the first of which are fetched.
+    between cubes. ``dot_ns``: time of a dot beside its tiles, the first of which are fetched. ``burst_bytes``: the
+    least bytes that a run of a row costs.
     """
 
     mesh: Grid
@@ -50,6 +50,7 @@ class RingMachine:
     link_bytes_per_ns: float
     dot_ns: float
     access_ns: float
+    burst_bytes: int
     scratch_bytes: int
 
     @staticmethod
@@ -84,6 +85,7 @@ class RingMachine:
             far_bytes_per_ns=PeRates.of(spec, item).link_bytes_per_ns,
             dot_ns=(tile_m + tile_n) * tile_k * item.itemsize / spec.pe.tcm.read_bw_gbs,
             access_ns=spec.cube.hbm_access_ns,
+            burst_bytes=1 if spec.cube.hbm.banks is None else spec.cube.hbm.banks.burst_bytes,
             scratch_bytes=spec.pe.tcm.scratch_bytes,
         )
 
@@ -236,13 +238,13 @@ def _predict_ns(
     turns = _ceil(pieces, length * sizes.own_pieces)
     round_ns = turns * (length - 1) * (machine.hop_ns + send_ns)
     # B arrives from memories of this cube, and of other cubes if a cube does not store its columns.
-    row_bytes = max(width * item.itemsize, ROW_BYTES) if b_by_rows else width * item.itemsize
+    row_bytes = max(width * item.itemsize, machine.burst_bytes) if b_by_rows else width * item.itemsize
     local_ns = k_of_group * row_bytes / machine.memory_bytes_per_ns
     cube_bytes = k * row_bytes * machine.parts
-    if b_by_rows or batch > 1:  # a matrix of a batch is stored by its part of the cubes alone
+    if batch > 1:  # a matrix of a batch is stored by its part of the cubes alone
         far_ns = (1 - 1 / machine.cubes) * cube_bytes * min(batch, machine.cubes) / machine.far_bytes_per_ns
-    else:
-        far_ns = machine.crossing_part(n_blocks) * cube_bytes / machine.link_bytes_per_ns
+    else:  # rows of B are stored by both halves of the mesh, of which each cube reads both
+        far_ns = machine.crossing_part(2 if b_by_rows else n_blocks) * cube_bytes / machine.link_bytes_per_ns
     # Of few pieces, each arrives long after the one before it. Work waits for it, unless the round takes longer anyway.
     work_ns = pieces * max(dot_ns, send_ns)
     exposed_ns = round_ns / 4 * length / (length + pieces) if round_ns < work_ns else 0.0
