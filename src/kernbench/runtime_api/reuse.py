@@ -107,11 +107,12 @@ class _Kind:
 class _Running:
     """A request in flight.
 
-    ``sip``: its SIP, None: any. ``alone``: no other request was in flight on its SIP, except ``n_maps`` maps before it.
-    ``n_messages``: the messages that it has sent to its own PEs and not received.
+    ``targets``: the PEs of a launch. ``sip``: its SIP, None: any. ``alone``: no other request was in flight on its SIP,
+    except ``n_maps`` maps before it. ``n_messages``: the messages that it has sent to its own PEs and not received.
     """
 
     handle: RequestHandle
+    targets: frozenset[PeCoord]
     sip: int | None
     alone: bool
     is_map: bool = False
@@ -125,12 +126,6 @@ class _Running:
     def meets(self, sip: int | None) -> bool:
         """Return True if a request on ``sip`` may use the same SIP."""
         return self.sip is None or sip is None or self.sip == sip
-
-    @property
-    def targets(self) -> frozenset[PeCoord]:
-        """The PEs of a launch."""
-        msg = self.handle.msg
-        return frozenset(msg.targets) if isinstance(msg, KernelLaunchMsg) else frozenset()
 
 
 class ReusedLaunches:
@@ -282,7 +277,8 @@ class ReusedLaunches:
         for running in met:
             running.alone = False
         n_maps = sum(running.is_map for running in met)
-        self._running.append(_Running(handle, sip, len(met) == n_maps, purpose.phase == "map", n_maps))
+        targets = frozenset(handle.msg.targets) if isinstance(handle.msg, KernelLaunchMsg) else frozenset()
+        self._running.append(_Running(handle, targets, sip, len(met) == n_maps, purpose.phase == "map", n_maps))
 
     def _follow(self, handle: RequestHandle, kind: _Kind, *, is_check: bool) -> None:
         """Make a simulated launch a sample of its kind when it has ended, if it runs alone."""
