@@ -18,6 +18,7 @@ from kernbench.observe.findings import Finding
 from kernbench.observe.guard import guarded
 from kernbench.observe.statistics import EngineUsage, MachineUse, MemoryTraffic, QueueTraffic, Traffic, Translation
 from kernbench.observe.verdict import RunVerdict
+from kernbench.result.coarse_packets import describe_packets
 from kernbench.result.columns import Row
 from kernbench.result.explanation import (
     ExplainedTime,
@@ -259,6 +260,9 @@ def _find_memories(run: FinishedRun) -> RunMemories:
 def _find_operators(run: FinishedRun) -> RunOperators:
     result = run.result
     remarks = [] if run.unsanitized is None else [run.unsanitized.text]
+    machine = run.engine.topology
+    if machine.file_packet_bytes is not None:
+        remarks.append(describe_packets(machine.spec.transport.packet_bytes, machine.file_packet_bytes))
     if result is not None:
         remarks += result.remarks
     if run.is_explanation_interrupted:

@@ -11,7 +11,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from importlib import resources
 from math import ceil
@@ -25,7 +25,7 @@ import yaml
 from kernbench.common.config import Complaint, Document, apply_overrides, check, load_document, path_of, report
 from kernbench.common.errors import ConfigError, Problem, UnknownNameError
 from kernbench.common.field_types import model_at
-from kernbench.common.units import format_size
+from kernbench.common.units import format_size, parse_size
 from kernbench.common.yaml_document import path_text
 from kernbench.di.registry import REGISTRY, Registry
 from kernbench.topology.clocks import apply_clocks, check_clocks
@@ -118,11 +118,16 @@ def name_of(source: str) -> str:
 
 @dataclass(frozen=True)
 class Topology:
-    """A compiled machine and its source; ``unclocked`` is the configuration of the file if clocks change it."""
+    """A compiled machine and its source.
+
+    ``unclocked``: the configuration of the file if clocks change it. ``file_packet_bytes``: the file's
+    ``transport.packet_bytes`` if ``--set`` changes it.
+    """
 
     topology_obj: Graph
     source: str
     unclocked: TopologySpec | None = None
+    file_packet_bytes: int | None = None
 
     @property
     def spec(self) -> TopologySpec:
@@ -195,7 +200,7 @@ def compile_topology(document: Document, registry: Registry | None = None) -> To
     spec = validate_topology(document, registry or REGISTRY)
     for complaint in advise(spec):
         warnings.warn(str(document.problem(complaint)), stacklevel=3)
-    return _compile(spec, document.source)
+    return replace(_compile(spec, document.source), file_packet_bytes=_replaced_packet_bytes(document, spec))
 
 
 def compile_variant(machine: Topology, spec: TopologySpec) -> Topology:
@@ -214,6 +219,16 @@ def compile_variant(machine: Topology, spec: TopologySpec) -> Topology:
 
 def _compile(spec: TopologySpec, source: str) -> Topology:
     return Topology(elaborate(apply_clocks(spec, spec.clocks)), source, spec if spec.clocks.changed else None)
+
+
+def _replaced_packet_bytes(document: Document, spec: TopologySpec) -> int | None:
+    """Return the packets of the file if ``--set`` changes them, else None."""
+    size = document.get_unchanged(("transport", "packet_bytes"))
+    try:
+        file_bytes = parse_size(size)
+    except (TypeError, ValueError):
+        return None
+    return None if file_bytes == spec.transport.packet_bytes else file_bytes
 
 
 # Warnings of the loader: about machines that are allowed, and slower than expected.
