@@ -67,7 +67,9 @@ def _machine_with(size: int) -> kb.CompiledMachine:
 
 def _measure_script(script: Path, size: int) -> PacketFigures:
     machine, settings = _machine_with(size), {"torch.cubes": CUBES}
-    return _figures_of(kb.run(script=script, machine=machine, as_cuda=True, data=False, observe=False, settings=settings))
+    return _figures_of(
+        kb.run(script=script, machine=machine, as_cuda=True, data=False, observe=False, settings=settings)
+    )
 
 
 def _measure_reduce(size: int) -> PacketFigures:
@@ -77,7 +79,7 @@ def _measure_reduce(size: int) -> PacketFigures:
 
 def _figures_of(run: kb.Run) -> PacketFigures:
     run.raise_for_status()
-    return PacketFigures(run.latency_ns, run.events)
+    return PacketFigures(run.latency_ns, run.report.events)
 
 
 def table_of(measured: Measured) -> str:

@@ -50,6 +50,44 @@ def next_token_loss(given: Any) -> Any:
     return loss_of
 
 
+class Blocks(nn.Module):
+    """A list of four heads, of which three are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = nn.ModuleList(Head() for _ in range(4))
+
+    def forward(self, x: Any) -> Any:
+        for head in self.heads[:3]:
+            x = head(x)
+        return x
+
+
+class Head(nn.Module):
+    """A member of a list, with a list inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList([nn.ReLU(), nn.Tanh()])
+
+    def forward(self, x: Any) -> Any:
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
+def test_calls_of_the_outermost_list_of_modules_are_counted() -> None:
+    with machine(data=False) as context:
+        Blocks().to(AHBM)(torch.zeros(8, device=AHBM))
+        members = context.operators.members
+        assert members is not None
+        assert (members.name, members.members, members.calls) == ("heads", 4, 3)
+        Head().to(AHBM)(torch.zeros(8, device=AHBM))
+        members = context.operators.members
+        assert members is not None
+        assert (members.name, members.members, members.calls) == ("parts", 2, 2)
+
+
 def test_an_encoder_layer() -> None:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, activation="gelu", batch_first=True)

@@ -164,7 +164,7 @@ def _text_of(name: str, content: object, prefix: str = "") -> str:
 
 def simulate(request: PreparedRun, on_progress: OnProgress | None = None) -> Run:
     """Run a prepared program until it ends or the user interrupts it. Raises InputError for invalid inputs."""
-    watch = None if on_progress is None else ProgressWatch(request.bench.name, on_progress)
+    watch = None if on_progress is None else ProgressWatch(request.bench.name, on_progress, request.limits.wall_s)
     finished = simulation.simulate(request, watch)
     outcome = Outcome(finished)
     is_complete = finished.result is not None and finished.result.error is None and not finished.is_interrupted

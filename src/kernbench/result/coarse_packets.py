@@ -54,4 +54,5 @@ def describe_packets(packet_bytes: int, file_bytes: int) -> str:
     size = next((size for size in sizes[1:] if size >= packet_bytes), sizes[-1])
     errors = errors_at(measured, size)
     qualifier = "" if size == packet_bytes else f" at {format_size(size)}"
-    return f"{text}: times of {len(errors)} workloads differ{qualifier} by {min(errors):+.1f} to {max(errors):+.1f} % ({PAGE})"
+    span = f"{min(errors):+.1f} to {max(errors):+.1f} %"
+    return f"{text}: times of {len(errors)} workloads differ{qualifier} by {span} ({PAGE})"

@@ -50,6 +50,35 @@ class LoadTime:
         return f"loading: {format_ns(self.ns)} before {self.until} ({says})"
 
 
+@value
+class MemberCalls:
+    """Finished calls of the members of a list of modules, such as the layers of a model.
+
+    ``name``: the list; ``members``: their number. ``last_s``: real seconds of the last call.
+    """
+
+    name: str
+    members: int
+    calls: int = 0
+    last_s: float = 0.0
+
+    @property
+    def n_called(self) -> int:
+        """Members called in the present pass over the list, or in the last one if all have been called."""
+        return (self.calls - 1) % self.members + 1 if self.calls else 0
+
+    @property
+    def left_s(self) -> float:
+        """Estimated real seconds to the end of the pass: each further call takes as long as the last one."""
+        return (self.members - self.n_called) * self.last_s
+
+    def __str__(self) -> str:
+        n_pass = (self.calls - 1) // self.members + 1
+        of_pass = f" in pass {n_pass}" if n_pass > 1 else ""
+        left = f", about {self.left_s:,.0f} s to the last" if self.left_s else ""
+        return f"{self.name}: {self.n_called} of {self.members} called{of_pass}{left}"
+
+
 @state
 class _Tally:
     calls: int = 0
@@ -63,13 +92,16 @@ class OperatorTallies:
     """The operators of a run, by name. The figures of an operator include those of the operators that it calls.
 
     ``from_load``: include the time before the first computation. ``load``: the initialisation time. It is None during
-    initialisation, and in a run whose first launch is a kernel of the program itself.
+    initialisation, and in a run whose first launch is a kernel of the program itself. ``calls``: operators that have
+    ended. ``members``: calls of the list of modules that runs, or ran last.
     """
 
     now: Callable[[], float]
     from_load: bool = False
     load: LoadTime | None = None
     is_loading: bool = True
+    calls: int = 0
+    members: MemberCalls | None = None
     _began_ns: float = field(init=False)
     _by_name: dict[str, _Tally] = field(default_factory=dict)
     _current: _Tally | None = None
@@ -113,6 +145,7 @@ class OperatorTallies:
             yield
         finally:
             self._current = None
+            self.calls += 1
             tally.ns = self.now() - began
             if tally.launches or tally.ns:
                 total = self._by_name.setdefault(name, _Tally())
@@ -120,6 +153,12 @@ class OperatorTallies:
                 total.launches += tally.launches
                 total.ns += tally.ns
                 total.modelled = total.modelled and tally.modelled
+
+    def end_member(self, name: str, members: int, seconds: float) -> None:
+        """Count a call of a member of the list ``name``, which took ``seconds`` of real time."""
+        last = self.members
+        calls = last.calls if last is not None and (last.name, last.members) == (name, members) else 0
+        self.members = MemberCalls(name, members, calls + 1, seconds)
 
     def count_launch(self) -> None:
         """Count a launch of the current operator."""
