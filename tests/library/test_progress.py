@@ -13,7 +13,7 @@ from kernbench.runtime_api.operators import MemberCalls, OperatorTallies
 STATE = dict[str, Any](
     bench="gpt",
     elapsed_s=2.0,
-    sim_ns=1500.0,
+    sim_ns=15000.0,
     events=4000,
     requests=12,
     requests_done=11,
@@ -24,7 +24,7 @@ STATE = dict[str, Any](
     memory_bytes=1 << 30,
     limit_s=None,
 )
-AFTER = "11 of 12 requests done, mlp, 2,000 events/s, 1.00 GiB"
+AFTER = "11 of 12 requests done, mlp, 2,000 events/s, 1 GiB"
 
 
 @pytest.mark.parametrize(
@@ -32,13 +32,13 @@ AFTER = "11 of 12 requests done, mlp, 2,000 events/s, 1.00 GiB"
     [
         ({"events": 0}, "simulating gpt"),
         ({"events": 0, "limit_s": 600.0}, "simulating gpt, for at most 600 s of real time (--max-wall-s)"),
-        ({}, f"gpt: 1.50 µs simulated, {AFTER}"),
-        ({"operators": 1234}, f"gpt: 1.50 µs simulated, 1,234 operators called, {AFTER}"),
+        ({}, f"gpt: 15.00 µs simulated, {AFTER}"),
+        ({"operators": 1234}, f"gpt: 15.00 µs simulated, 1,234 operators called, {AFTER}"),
         (
             {"operators": 40, "members": MemberCalls("layers", 32, calls=12, last_s=2.0)},
-            f"gpt: 1.50 µs simulated, layers: 12 of 32 called, about 40 s to the last, {AFTER}",
+            f"gpt: 15.00 µs simulated, layers: 12 of 32 called, about 40 s to the last, {AFTER}",
         ),
-        ({"passed": 3}, f"gpt: 1.50 µs simulated, {AFTER.replace(', mlp', ' (3 passed), mlp')}"),
+        ({"passed": 3}, f"gpt: 15.00 µs simulated, {AFTER.replace(', mlp', ' (3 passed), mlp')}"),
     ],
     ids=str,
 )
