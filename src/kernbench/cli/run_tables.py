@@ -36,6 +36,8 @@ def print_run(console: Console, run: Run, *, explain: bool, verbose: bool) -> bo
     explanation = _Explanation(run)
     tables = _tables(run, explanation, explain=explain, verbose=verbose)
     show_report(console, _head(run, verbose=verbose), tables)
+    if run.launch_queue is not None:
+        console.print(Text(printable(str(run.launch_queue))), soft_wrap=True)
     if run.reuse is not None:
         console.print(Text(printable(str(run.reuse))), soft_wrap=True)
     return not explanation.interrupted

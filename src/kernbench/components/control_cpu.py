@@ -22,6 +22,11 @@ class Gathering:
     pes: list[PeReport] = field(default_factory=list)
     error: Exception | None = None
 
+    @property
+    def failed(self) -> bool:
+        """True if a component below has failed."""
+        return self.error is not None or any(pe.error is not None for pe in self.pes)
+
 
 class ControlCpu(ThinkingPart):
     """A CPU that handles messages one after another, each for ``handling_ns``."""

@@ -275,7 +275,7 @@ class GraphEngine:
         check_host_calls()
         self._recover()
         numbered = self._assign_number(msg, len(self._handles))
-        handle = RequestHandle(numbered, self.machine.clock.time)
+        handle = RequestHandle(numbered, self.machine.clock.time, self.machine.clock.time)
         log = self.machine.log
         cause = (NONE, By.NOTHING) if self._waited < 0 else (self._waited, By.HOST)
         name, launch = log.intern(msg.name), numbered.request_id
@@ -300,6 +300,7 @@ class GraphEngine:
         if handle.done:
             return
         handle.ended_ps = self.machine.clock.time
+        _, handle.begun_ps = self.machine.log.queued.get(handle.request_id, (0, handle.begun_ps))
         handle.outcome = outcome
         row = self.machine.log.requests[handle.request_id]
         self.machine.log.close(row, handle.ended_ps, outcome.last)

@@ -6,7 +6,7 @@ import numpy as np
 
 from kernbench.common.ids import HOST, sip_part
 from kernbench.engine.machine import Machine
-from kernbench.engine.passed_launches import LINK_BUSY_PS, LINK_BYTES, Counts
+from kernbench.engine.passed_launches import ANSWERS, LINK_BUSY_PS, LINK_BYTES, ORDERS, Counts
 
 
 def count_sip(machine: Machine, sip: int) -> Counts:
@@ -25,14 +25,15 @@ def count_sip(machine: Machine, sip: int) -> Counts:
 
 
 def count_launch(machine: Machine, sip: int, before: Counts) -> Counts:
-    """Return the counts of a SIP since ``before``, without the order from the host and the answer to the host."""
+    """Return the counts of a SIP since ``before``, without orders from the host and answers to the host."""
     counts = {
         name: content - before.get(name, np.zeros_like(content)) for name, content in count_sip(machine, sip).items()
     }
     nodes, header = machine.graph.nodes, machine.header_bytes
     io_cpu = sip_part(sip, "io_cpu")
-    for link in (*machine.route(HOST, io_cpu).links, *machine.route(io_cpu, HOST).links):
-        if nodes[link.src].sip == sip == nodes[link.dst].sip:
-            counts[LINK_BYTES][link.index] -= header
-            counts[LINK_BUSY_PS][link.index] -= link.serialise_ps(header)
+    for route, messages in ((machine.route(HOST, io_cpu), ORDERS), (machine.route(io_cpu, HOST), ANSWERS)):
+        for link in route.links:
+            if nodes[link.src].sip == sip == nodes[link.dst].sip:
+                counts[LINK_BYTES][link.index] -= header * counts[messages][0]
+                counts[LINK_BUSY_PS][link.index] -= link.serialise_ps(header) * counts[messages][0]
     return counts

@@ -19,6 +19,7 @@ from kernbench.common.values import state
 Counts: TypeAlias = Mapping[str, NDArray[np.int64]]
 """Additive counts by name; the items of an array belong to the components of one type, by index"""
 LINK_BYTES, LINK_BUSY_PS = "bytes of links", "busy ps of links"
+ORDERS, ANSWERS = "orders of the host", "answers to the host"
 
 
 @state

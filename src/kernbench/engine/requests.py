@@ -58,10 +58,14 @@ class RequestTrace:
 
 @state(eq=False)
 class RequestHandle:
-    """A submitted request; ``done`` when it has completed, successful or failed. ``on_end`` is called then."""
+    """A submitted request; ``done`` when it has completed, successful or failed. ``on_end`` is called then.
+
+    ``begun_ps``: the begin of its time: the submission, or the end of its wait in the queue of an IO_CPU.
+    """
 
     msg: HostMsg
     submitted_ps: int
+    begun_ps: int = 0
     ended_ps: int = NEVER
     outcome: Outcome | None = None
     on_end: Callable[[RequestHandle], None] | None = None
@@ -84,7 +88,7 @@ class RequestHandle:
         return Completion(
             self.request_id,
             self.msg.correlation_id,
-            ps_to_ns(self.submitted_ps),
+            ps_to_ns(self.begun_ps),
             ps_to_ns(self.ended_ps),
             self._require_outcome().error,
         )
@@ -96,9 +100,9 @@ class RequestHandle:
         """
         kernels: tuple[PeReport, ...] = tuple(r for r in self._require_outcome().reports if r.end_ps)
         exec_ns = {r.pe: ps_to_ns(r.end_ps - r.start_ps) for r in kernels}
-        total = ps_to_ns(self.ended_ps - self.submitted_ps)
+        total = ps_to_ns(self.ended_ps - self.begun_ps)
         running = max((r.end_ps for r in kernels), default=0) - min((r.start_ps for r in kernels), default=0)
-        within = tuple(t for t in transfers if self.submitted_ps <= t.injected_ps <= self.ended_ps)
+        within = tuple(t for t in transfers if self.begun_ps <= t.injected_ps <= self.ended_ps)
         late = tuple(r.pe for r in kernels if r.late)
         return RequestTrace(total, exec_ns, total - ps_to_ns(running), late, within)
 

@@ -28,6 +28,7 @@ from kernbench.result.sections import Absence, Outcome, Unread
 from kernbench.result.simulation import FinishedRun, RunFailure
 from kernbench.result.table import LINE, Table, text_html
 from kernbench.runtime_api.bench_runner import BenchSummary, PhaseSummary
+from kernbench.runtime_api.launch_queue import QueueReport
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
 from kernbench.runtime_api.operators import LoadTime, OperatorUse
 from kernbench.runtime_api.reuse import ReuseReport
@@ -253,6 +254,11 @@ class Run:
     def findings(self) -> tuple[Finding, ...] | None:
         """The findings of the sanitizer; None if it did not run."""
         return self.outcome.get(of.FINDINGS)
+
+    @property
+    def launch_queue(self) -> QueueReport | None:
+        """The use of the queues of launches; None if the host waited for each launch."""
+        return self.outcome.get(of.LAUNCH_QUEUE)
 
     @property
     def reuse(self) -> ReuseReport | None:

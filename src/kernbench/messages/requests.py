@@ -6,7 +6,7 @@ The file also defines what requests carry: the mapping of a tensor's shards, and
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
@@ -215,6 +215,16 @@ class LaunchStream:
     count: int
 
 
+class LaunchOnDevice(Protocol):
+    """An observer of a launch on its SIP, who may let the launch pass."""
+
+    def begin(self, launch: int, now_ps: int) -> int | None:
+        """Note that the IO_CPU begins a launch. Return the time in ps after which it has passed; None: simulate it."""
+
+    def end(self, launch: int, now_ps: int) -> None:
+        """Note that the IO_CPU has all answers."""
+
+
 @value(kw_only=True)
 class KernelLaunchMsg(HostMsg):
     """Run ``kernel(*args, tl=…, **kwargs)`` once on every PE of ``targets``.
@@ -225,8 +235,10 @@ class KernelLaunchMsg(HostMsg):
     - ``called_at``: the line of the host program that calls a kernel of a library.
     - ``stream``: None is the default stream. On a PE, a launch of the default stream waits for all earlier launches,
       and all later launches wait for it.
-    - ``passed``: None runs the kernel. Otherwise the IO_CPU runs no kernel: it answers after the time in ps that this
-      function returns for a begin in ps.
+    - ``in_order``: the launch is in the queue of its SIP's IO_CPU, and begins when the launch before it has ended.
+    - ``after``: requests on the same SIP that must have ended before the launch begins.
+    - ``on_device``: an observer of the launch. If its ``begin`` returns a time, the IO_CPU runs no kernel, and answers
+      after this time.
     """
 
     kernel: KernelRef
@@ -237,7 +249,9 @@ class KernelLaunchMsg(HostMsg):
     algorithm: str | None = None
     called_at: str = ""
     stream: LaunchStream | None = None
-    passed: Callable[[int], int] | None = None
+    in_order: bool = False
+    after: frozenset[int] = frozenset()
+    on_device: LaunchOnDevice | None = None
 
     @property
     def counts(self) -> tuple[int, int, int]:

@@ -118,7 +118,7 @@ class PathFinder:
 
         The steps add up to the time between the two exactly.
         """
-        row, times = self.snapshot.machine.log.requests[handle.request_id], (handle.submitted_ps, handle.ended_ps)
+        row, times = self.snapshot.machine.log.requests[handle.request_id], (handle.begun_ps, handle.ended_ps)
         path = None if self._run is None else self._run.within(row, *times, handle.request_id)
         if path is None:
             chain = self._begin_chain(*times)

@@ -125,7 +125,7 @@ class _Maker:
         track = self._track(TrackGroup("host"), "requests", 0, (HOST,), "host")
         name = f"{kind} {title_of(handle, self.log.machine.passed)}".strip()
         facts = (("request", handle.request_id),)
-        return self._span(track, TrackSpan(name, handle.submitted_ps, handle.ended_ps, facts))
+        return self._span(track, TrackSpan(name, handle.begun_ps, handle.ended_ps, facts))
 
     def _kernel(self, handle: RequestHandle, report: PeReport) -> TrackSpan | None:
         node = pe_part(*report.pe, "pe_cpu")

@@ -46,6 +46,7 @@ from kernbench.result.run_columns import (
 from kernbench.result.sections import Absence, Outcome, Section, built_in_sections, register
 from kernbench.result.simulation import WRONG, FinishedRun, RunFailure, failure_of
 from kernbench.runtime_api.bench_runner import BenchStatus, KernelSummary, PhaseSummary, summarise
+from kernbench.runtime_api.launch_queue import QueueReport
 from kernbench.runtime_api.launch_report import LaunchSplit
 from kernbench.runtime_api.operators import LoadTime, OperatorUse
 from kernbench.runtime_api.reuse import ReuseReport
@@ -317,6 +318,11 @@ def _find_reuse(run: FinishedRun) -> ReuseReport | Absence:
     return Absence("launches were not reused") if report is None else report
 
 
+def _find_launch_queue(run: FinishedRun) -> QueueReport | Absence:
+    report = None if run.context is None else run.context.queue.report(ns_to_ps(run.zero_ns))
+    return Absence("the host waited for each launch") if report is None else report
+
+
 def _find_findings(run: FinishedRun) -> tuple[Finding, ...] | Absence:
     return Absence("the sanitizer did not run") if run.findings is None else run.findings
 
@@ -484,6 +490,9 @@ OPERATORS: Section[RunOperators] = _register(
 )
 OUTPUT: Section[RunOutput] = _register(Section(name="output", form=RunOutput, compute=_find_output, inline=True))
 REUSE: Section[ReuseReport] = _register(Section(name="reuse", form=ReuseReport, compute=_find_reuse))
+LAUNCH_QUEUE: Section[QueueReport] = _register(
+    Section(name="launch_queue", form=QueueReport, compute=_find_launch_queue)
+)
 FINDINGS: Section[tuple[Finding, ...]] = _register(
     Section(name="findings", form=tuple[Finding, ...], compute=_find_findings, columns={}, row=lambda _: {})
 )

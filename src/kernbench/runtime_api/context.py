@@ -26,6 +26,7 @@ from kernbench.runtime_api.distributed import Distributed
 from kernbench.runtime_api.factories import Generators, TensorFactories
 from kernbench.runtime_api.frontends import FrontendSettings
 from kernbench.runtime_api.launch import Alike, KernelFunction, Launch, prepare_launch_on, prepare_launches
+from kernbench.runtime_api.launch_queue import LaunchQueue, depth_of
 from kernbench.runtime_api.memory import CleanupReport, ExtraMemories, TensorMemory
 from kernbench.runtime_api.multiprocessing import Multiprocessing
 from kernbench.runtime_api.operators import OperatorTallies
@@ -114,6 +115,8 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self.testing = Verifier(verify=engine.enable_data if verify is None else verify, fmt=fmt)
         self.cleanup_report = CleanupReport()
         self.frontends = frontends or FrontendSettings()
+        depth = depth_of(self.frontends.torch.queue, self._spec.sip.components.io_cpu.attrs.queue)
+        self.queue = LaunchQueue(engine, self._requests, depth)
         self.known_values = KnownValues()  # of a front end, in a run without data
         # Counts of a front end's operators that the host computed; they take the time of copies.
         self.unmodelled: Counter[str] = Counter()
@@ -185,7 +188,10 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         """
         self._workers.check()
         self.operators.count_from_begin()
-        return self._start(prepare_launches(name, kernel, args, kwargs), async_op=async_op)
+        launches = prepare_launches(name, kernel, args, kwargs)
+        for sip in {sip for launch in launches for sip, _, _ in launch.message.targets}:
+            self.queue.wait(sip)
+        return self._start(launches, async_op=async_op)
 
     def launch_on(
         self,
@@ -195,21 +201,38 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         /,
         *args: object,
         async_op: bool = False,
+        in_order: bool = False,
         alike: Alike | None = None,
     ) -> Work:
         """Run a front end's program once on each of ``pes``, (sip, cube, pe), all of one SIP; otherwise as ``launch``.
 
+        With ``in_order`` the launch enters the queue of its SIP, and the call returns when it has, unless
+        ``torch.queue`` is 0.
         Tensors may be on any PEs of that SIP. The function is called with ``args`` and ``tl``; ``tl.site`` identifies
         its PE. Line numbers, in errors too, refer to ``kernel.file``. ``alike``: the program, by which a run that
         reuses launches finds launches that are alike.
         """
-        return self._start((prepare_launch_on(name, pes, kernel, args, self._spec, alike),), async_op=async_op)
+        launch = prepare_launch_on(name, pes, kernel, args, self._spec, alike)
+        if in_order and self.queue.is_on:
+            return self._enqueue(launch, launch.message.targets[0][0])
+        return self._start((launch,), async_op=async_op)
+
+    def _enqueue(self, launch: Launch, sip: int) -> Work:
+        """Order a launch in the queue of its SIP. It begins after the requests in flight that use its tensors."""
+        self.queue.make_room(sip)
+        users = [handle for layout in launch.tensors for handle in self._memory.uses.under_way(layout.key)]
+        after = frozenset(handle.request_id for handle in users if not handle.done and not self.queue.contains(handle))
+        message = replace(launch.message, in_order=True, after=after)
+        work = self._start((replace(launch, message=message),), async_op=True)
+        self.queue.add(sip, work.handles[-1])
+        return work
 
     def _start(self, launches: Sequence[Launch], *, async_op: bool) -> Work:
         posted = self._memory.map_on((launch.tensors, launch.message.targets) for launch in launches)
         handles = self.reuse.submit(launches)
         for handle, launch in zip(handles, launches, strict=True):
             self._memory.uses.note(handle, (layout.key for layout in launch.tensors))
+            self.operators.count_launch(handle)
         work = Work([*posted, *handles], self._requests)
         if not async_op:
             work.wait()

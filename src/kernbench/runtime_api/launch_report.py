@@ -54,8 +54,8 @@ class LaunchSplit:
     passed: int = figure("launches of this name that passed without a simulation", optional=True, default=0)
     pe_count: int = figure("PEs that ran it", default=0)
     late_pes: int = figure("PEs that got the order after the common start", default=0)
-    total_ns: float = figure("from submission to completion")
-    before_ns: float = figure("control path from the host to the PEs", default=0.0)
+    total_ns: float = figure("from submission, or from the end of a wait in the queue, to completion")
+    before_ns: float = figure("control path to the PEs, from the host or from the queue", default=0.0)
     kernel_ns: float = figure("from the first start of a kernel to the last end", default=0.0)
     after_ns: float = figure("control path from the PEs to the host", default=0.0)
     slowest: PeCoord = figure("the PE that ran longest", key="slowest_pe", show=pe_name, default=(0, 0, 0))
@@ -137,7 +137,7 @@ def _split_launches(
     for title, handles in by_title.items():
         simulated = [handle for handle in handles if handle.request_id not in skipped.launches]
         samples = [engine.handles[skipped.sample_of(handle.request_id)] for handle in handles]
-        longest = max(simulated or samples, key=lambda handle: handle.ended_ps - handle.submitted_ps)
+        longest = max(simulated or samples, key=lambda handle: handle.ended_ps - handle.begun_ps)
         split = _split(works, longest, len(handles))
         yield replace(split, name=handles[0].msg.name, title=title, passed=len(handles) - len(simulated))
 
@@ -171,8 +171,8 @@ def _split(works: Works, handle: RequestHandle, launches: int) -> LaunchSplit:
         algorithm=handle.msg.algorithm if isinstance(handle.msg, KernelLaunchMsg) else None,
         launches=launches,
         pe_count=len(kernels),
-        total_ns=ps_to_ns(handle.ended_ps - handle.submitted_ps),
-        before_ns=ps_to_ns(begin - handle.submitted_ps),
+        total_ns=ps_to_ns(handle.ended_ps - handle.begun_ps),
+        before_ns=ps_to_ns(begin - handle.begun_ps),
         kernel_ns=ps_to_ns(end - begin),
         after_ns=ps_to_ns(handle.ended_ps - end),
         late_pes=sum(kernel.late for kernel in kernels),

@@ -5,13 +5,15 @@ A program that builds a model initialises it before it computes: the time of a r
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import field
 
 from kernbench.common.figures import figure
-from kernbench.common.units import format_ns
+from kernbench.common.units import format_ns, ps_to_ns
 from kernbench.common.values import state, value
+from kernbench.engine.requests import RequestHandle
 
 
 @value
@@ -87,9 +89,21 @@ class _Tally:
     modelled: bool = True
 
 
+@value
+class _Launched:
+    """A launch in flight, the call of an operator that made it, if any, and the time of that call in ns."""
+
+    handle: RequestHandle
+    tally: _Tally | None
+    called_ns: float
+
+
 @state
 class OperatorTallies:
     """The operators of a run, by name. The figures of an operator include those of the operators that it calls.
+
+    The time of an operator is that from calls to returns. A launch that the host does not wait for adds its time after
+    the end of the launch before it, and the host's later wait for it is not counted again.
 
     ``from_load``: include the time before the first computation. ``load``: the initialisation time. It is None during
     initialisation, and in a run whose first launch is a kernel of the program itself. ``calls``: operators that have
@@ -105,6 +119,9 @@ class OperatorTallies:
     _began_ns: float = field(init=False)
     _by_name: dict[str, _Tally] = field(default_factory=dict)
     _current: _Tally | None = None
+    _called_ns: float = 0.0
+    _launched: deque[_Launched] = field(default_factory=deque)
+    _counted_ns: float = 0.0  # all time until then belongs to an operator, or to none
 
     def __post_init__(self) -> None:
         self._began_ns = self.now()
@@ -118,6 +135,7 @@ class OperatorTallies:
         self.load = LoadTime(self.now() - self._began_ns, until, self.from_load)
         if not self.from_load:
             self._by_name.clear()
+            self._launched.clear()
 
     def count_from_begin(self) -> None:
         """Note a launch by the program itself; if no operator came before, the run's time counts from the start."""
@@ -139,20 +157,21 @@ class OperatorTallies:
         if self._current is not None:
             yield
             return
-        began = self.now()
-        self._current = tally = _Tally()
+        self._called_ns = self.now()
+        self._current = tally = self._by_name.setdefault(name, _Tally())
+        n_launches, was_modelled = tally.launches, tally.modelled
         try:
             yield
         finally:
             self._current = None
             self.calls += 1
-            tally.ns = self.now() - began
-            if tally.launches or tally.ns:
-                total = self._by_name.setdefault(name, _Tally())
-                total.calls += 1
-                total.launches += tally.launches
-                total.ns += tally.ns
-                total.modelled = total.modelled and tally.modelled
+            self._count_ended()
+            waited_ns = self._count_until(self.now(), self._called_ns)
+            tally.ns += waited_ns
+            if tally.launches > n_launches or waited_ns:
+                tally.calls += 1
+            else:
+                tally.modelled = was_modelled
 
     def end_member(self, name: str, members: int, seconds: float) -> None:
         """Count a call of a member of the list ``name``, which took ``seconds`` of real time."""
@@ -160,10 +179,25 @@ class OperatorTallies:
         calls = last.calls if last is not None and (last.name, last.members) == (name, members) else 0
         self.members = MemberCalls(name, members, calls + 1, seconds)
 
-    def count_launch(self) -> None:
-        """Count a launch of the current operator."""
+    def count_launch(self, handle: RequestHandle) -> None:
+        """Count a launch, of the current operator if one executes."""
         if self._current is not None:
             self._current.launches += 1
+        self._launched.append(_Launched(handle, self._current, self._called_ns if self._current else self.now()))
+
+    def _count_ended(self) -> None:
+        """Add the times of launches that have ended to those of their operators."""
+        while self._launched and self._launched[0].handle.done:
+            launched = self._launched.popleft()
+            ns = self._count_until(ps_to_ns(launched.handle.ended_ps), launched.called_ns)
+            if launched.tally is not None:
+                launched.tally.ns += ns
+
+    def _count_until(self, end_ns: float, begin_ns: float) -> float:
+        """Return the time until ``end_ns`` that was not counted, from ``begin_ns`` on."""
+        ns = max(0.0, end_ns - max(self._counted_ns, begin_ns))
+        self._counted_ns = max(self._counted_ns, end_ns)
+        return ns
 
     def note_unmodelled(self) -> None:
         """Note that the host computes all or part of the current operator."""
@@ -172,8 +206,10 @@ class OperatorTallies:
 
     def uses(self) -> tuple[OperatorUse, ...]:
         """Return all operators that took time, the longest first."""
+        self._count_ended()
         used = [
             OperatorUse(name, tally.calls, tally.launches, tally.ns, tally.modelled)
             for name, tally in self._by_name.items()
+            if tally.calls
         ]
         return tuple(sorted(used, key=lambda use: (-use.ns, use.name)))

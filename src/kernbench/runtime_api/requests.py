@@ -397,7 +397,7 @@ class Requests:
         completion, trace = self._engine.get_completion(submitted.handle)
         self._completions.append(completion)
         pe_exec_ns, msg = trace.pe_exec_ns, submitted.handle.msg
-        if isinstance(msg, KernelLaunchMsg) and msg.passed is not None:  # the kernels of its sample stand for its own
+        if msg.request_id in self._engine.machine.passed.launches:  # the kernels of its sample stand for its own
             sample = self._records.get(self._engine.machine.passed.sample_of(msg.request_id))
             pe_exec_ns = pe_exec_ns if sample is None else sample.pe_exec_ns
         self._records[completion.request_id] = RequestRecord(
@@ -426,6 +426,19 @@ class Work:
 
     def __init__(self, handles: Sequence[RequestHandle], requests: Requests) -> None:
         self._handles, self._requests = tuple(handles), requests
+
+    @property
+    def handles(self) -> tuple[RequestHandle, ...]:
+        """The requests, in the order of their submission."""
+        return self._handles
+
+    def on_end(self, notify: Callable[[], None]) -> None:
+        """Call ``notify`` when the last request has ended, now if it has."""
+        handle = self._handles[-1]
+        if handle.done:
+            notify()
+        else:
+            handle.on_end = lambda _: notify()
 
     def wait(self, timeout: object = None) -> bool:
         """Block until all requests are done, and return True. Raises the error of a failed request.

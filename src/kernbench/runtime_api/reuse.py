@@ -1,8 +1,9 @@
 """Reuse of launches: the time of a launch passes if launches like it have been simulated.
 
 The first launches of a kind are its samples. Later launches of the kind pass with the duration that the samples
-foresee. A launch is a sample only if no other request was in flight on its SIP. Messages that map new memory may be in
-flight: launches behind so many of them are a kind of their own. Kinds that cost little to simulate have more samples.
+foresee. The decision falls when the IO_CPU begins the launch. A launch is a sample only if no other request was in
+flight on its SIP. Messages that map new memory may be in flight: launches behind so many of them are a kind of their
+own. Kinds that cost little to simulate have more samples.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import KernelLaunchMsg, PeCoord
 from kernbench.runtime_api.launch import Launch
 from kernbench.runtime_api.launch_kinds import kind_of
-from kernbench.runtime_api.launch_times import DEVIATIONS, ForeseenTime, LaunchTimes, SampledTimes
+from kernbench.runtime_api.launch_times import DEVIATIONS, LaunchTimes, SampledTimes
 from kernbench.runtime_api.requests import Purpose, Requests
 from kernbench.runtime_api.run_request import ReuseRules
 from kernbench.topology.hbm_refresh import slice_pace
@@ -87,7 +88,7 @@ class _Kind:
     """A kind in this run.
 
     ``name``: the name of its first launch. ``uses``, ``times``: its samples. ``n_maps``: the messages in flight that
-    map memory when such a launch is submitted. ``alike``: the kinds that differ by ``n_maps`` alone. ``refused``: its
+    map memory when such a launch begins. ``alike``: the kinds that differ by ``n_maps`` alone. ``refused``: its
     kernel prints, or uses queues to other PEs. ``rows``: rows of the log of a sample; ``more_rows``: those of
     all samples beyond the first ones. ``is_varied``: the first samples differ.
     """
@@ -104,28 +105,43 @@ class _Kind:
 
 
 @state(eq=False)
-class _Running:
+class _InFlight:
     """A request in flight.
 
-    ``targets``: the PEs of a launch. ``sip``: its SIP, None: any. ``alone``: no other request was in flight on its SIP,
-    except ``n_maps`` maps before it. ``n_messages``: the messages that it has sent to its own PEs and not received.
+    ``key``: what decides the kind of a launch; None for other requests, and for launches that cannot pass. ``targets``:
+    the PEs of a launch. ``sip``: its SIP, None: any. ``waits``: a launch in order that the IO_CPU has not begun, or has
+    ended.
     """
 
     handle: RequestHandle
     targets: frozenset[PeCoord]
     sip: int | None
-    alone: bool
-    is_map: bool = False
-    n_maps: int = 0
-    kind: _Kind | None = None
-    before: Counts | None = None
-    first_row: int = 0
-    foreseen: ForeseenTime | None = None
-    n_messages: int = 0
+    is_map: bool
+    waits: bool
+    key: Hashable = None
 
     def meets(self, sip: int | None) -> bool:
         """Return True if a request on ``sip`` may use the same SIP."""
         return self.sip is None or sip is None or self.sip == sip
+
+
+@state(eq=False)
+class _Simulated:
+    """A launch of a kind that the IO_CPU has begun and simulates.
+
+    ``is_sample``: no other request was in flight on its SIP, except the maps of its kind before it. ``before``: the
+    counts of the SIP at its begin. ``first_row``: the rows of the log at its begin. ``foreseen_ps``: the duration that
+    it is to check. ``n_messages``: the messages that it has sent to its own PEs and not received.
+    """
+
+    kind: _Kind
+    sip: int
+    targets: frozenset[PeCoord]
+    is_sample: bool
+    before: Counts | None
+    first_row: int
+    foreseen_ps: int | None = None
+    n_messages: int = 0
 
 
 class ReusedLaunches:
@@ -143,7 +159,8 @@ class ReusedLaunches:
         self.checks: list[CheckedLaunch] = []
         self.n_launches = 0
         self._engine, self._requests, self._is_loading = engine, requests, is_loading
-        self._running: list[_Running] = []
+        self._in_flight: dict[int, _InFlight] = {}
+        self._simulated: dict[int, _Simulated] = {}
         self._random = Random(_SEED)
         self._passable_ps = 0.0  # of launches that passed or were checked
         self._first: int | None = None  # the first launch in the run's time
@@ -163,47 +180,80 @@ class ReusedLaunches:
         """Start launches that form one piece of work; some may pass."""
         if self.rules is None:
             return self._requests.submit_together(launch.message for launch in launches)
-        chosen = [self._choose(launch, self.rules) for launch in launches]
-        handles = self._requests.submit_together(message for message, _, _ in chosen)
+        keys = [self._key_of(launch) for launch in launches]
+        handles = self._requests.submit_together(
+            launch.message if key is None else replace(launch.message, on_device=self)
+            for launch, key in zip(launches, keys, strict=True)
+        )
+        self.n_launches += len(launches)
         if self._first is None and not self._is_loading():
             self._first = handles[0].request_id
-        for handle, (message, kind, is_check) in zip(handles, chosen, strict=True):
-            if kind is None:
-                continue
-            if message.passed is None:
-                self._follow(handle, kind, is_check=is_check)
-            else:
-                self._engine.machine.passed.add(handle.request_id, kind.uses)
+        for handle, key in zip(handles, keys, strict=True):
+            self._in_flight[handle.request_id].key = key
         return handles
 
-    def _choose(self, launch: Launch, rules: ReuseRules) -> tuple[KernelLaunchMsg, _Kind | None, bool]:
-        """Return the message of a launch, with its time if the launch passes; its kind, and True for a check."""
-        message = launch.message
-        self.n_launches += 1
-        key = kind_of(launch, self._access_bytes)
-        if key is None or len({sip for sip, _, _ in message.targets}) > 1:
-            return message, None, False
+    def _key_of(self, launch: Launch) -> Hashable:
+        """Return what decides the kind of a launch; None for one that cannot pass."""
+        one_sip = len({sip for sip, _, _ in launch.message.targets}) == 1
+        return kind_of(launch, self._access_bytes) if one_sip else None
+
+    def begin(self, launch: int, now_ps: int) -> int | None:
+        """Decide about a launch that its IO_CPU begins: return the time in ps after which it passes; None: simulate."""
+        assert self.rules is not None, "only a run that reuses launches decides about them"
         self._prune()
-        n_maps = self._count_maps(message.targets[0][0])
-        kind = self._find_kind(key, message, n_maps)
+        request = self._in_flight[launch]
+        assert request.sip is not None, "a launch that may pass is on one SIP"
+        request.waits = False
+        met = [
+            running
+            for running in self._in_flight.values()
+            if running is not request and not running.waits and running.meets(request.sip)
+        ]
+        n_maps = sum(running.is_map for running in met)
+        kind = self._find_kind(request.key, request.handle.msg.title, n_maps)
         if kind.refused:
-            return message, None, False
+            return None
+        simulated = _Simulated(
+            kind,
+            request.sip,
+            request.targets,
+            is_sample=len(met) == n_maps == kind.n_maps,
+            before=None,
+            first_row=self._engine.machine.log.n_rows,
+        )
         if not self._is_sampled(kind) or (kind.n_maps == n_maps and self._is_cheap(kind)):
-            return message, kind, False
-        targets = frozenset(message.targets)
-        if any(targets & running.targets for running in self._running):
-            return message, None, False
+            if simulated.is_sample and self._needs_counts(kind):
+                simulated.before = count_sip(self._engine.machine, request.sip)
+            self._simulated[launch] = simulated
+            return None
+        if any(request.targets & running.targets for running in met):
+            return None
+        foreseen_ps = self._times.foresee(kind.times)(now_ps)
         if not self._is_loading():
-            if kind.n_maps == n_maps and self._is_checked(kind, rules):
-                return message, kind, True
+            if kind.n_maps == n_maps and self._is_checked(kind, self.rules):
+                simulated.foreseen_ps = foreseen_ps
+                self._simulated[launch] = simulated
+                return None
             self._times.count_passed(kind.times)
-        return replace(message, passed=self._times.foresee(kind.times)), kind, False
+        self._engine.machine.passed.add(launch, kind.uses)
+        return foreseen_ps
 
-    def _count_maps(self, sip: int | None) -> int:
-        """Return the number of messages in flight that map memory of a SIP."""
-        return sum(running.is_map and running.sip == sip for running in self._running)
+    def end(self, launch: int, now_ps: int) -> None:
+        """Note that a launch has ended on its SIP without a failure. It becomes a sample if it ran alone."""
+        self._in_flight[launch].waits = True
+        simulated = self._simulated.pop(launch, None)
+        if simulated is None:
+            return
+        kind, begin_ps = simulated.kind, self._engine.machine.log.on_device[launch][0]
+        kind.refused |= simulated.n_messages != 0
+        if kind.refused:
+            return
+        if simulated.foreseen_ps is not None:
+            self.checks.append(CheckedLaunch(simulated.foreseen_ps, now_ps - begin_ps))
+        elif simulated.is_sample:
+            self._add_sample(launch, simulated, begin_ps, now_ps)
 
-    def _find_kind(self, key: Hashable, message: KernelLaunchMsg, n_maps: int) -> _Kind:
+    def _find_kind(self, key: Hashable, name: str, n_maps: int) -> _Kind:
         """Return the kind of a launch behind ``n_maps`` messages.
 
         Launches behind messages are of the plain kind as soon as that has its samples.
@@ -213,7 +263,7 @@ class ReusedLaunches:
         if plain is not None and self._is_sampled(plain):
             return plain
         if n_maps not in kinds:
-            kinds[n_maps] = _Kind(message.title, LaunchKind(), self._times.add_kind(), n_maps, kinds.values())
+            kinds[n_maps] = _Kind(name, LaunchKind(), self._times.add_kind(), n_maps, kinds.values())
             self.kinds.append(kinds[n_maps])
         return kinds[n_maps]
 
@@ -258,7 +308,11 @@ class ReusedLaunches:
         come is unknown.
         """
         self._passable_ps += kind.times.mean_ps
-        left = rules.check - len(self.checks) - sum(running.foreseen is not None for running in self._running)
+        left = (
+            rules.check
+            - len(self.checks)
+            - sum(simulated.foreseen_ps is not None for simulated in self._simulated.values())
+        )
         chance = rules.check / CHECKED_EARLY * kind.times.mean_ps / self._passable_ps
         return left > 0 and self._random.random() < chance
 
@@ -267,51 +321,33 @@ class ReusedLaunches:
         return self._engine.spec.cube.hbm.access_bytes or 64
 
     def _prune(self) -> None:
-        self._running = [running for running in self._running if not running.handle.done]
+        over = [launch for launch, request in self._in_flight.items() if request.handle.done]
+        for launch in over:
+            del self._in_flight[launch]
+            self._simulated.pop(launch, None)
 
     def _note(self, handle: RequestHandle, purpose: Purpose) -> None:
-        """Note a submitted request. Requests in flight together are no samples, except a launch behind maps."""
+        """Note a submitted request. Launches that it meets are no samples, unless it maps memory or waits for them."""
         self._prune()
         sip = None if purpose.algorithm is not None else purpose.sip
-        met = [running for running in self._running if running.meets(sip)]
-        for running in met:
-            running.alone = False
-        n_maps = sum(running.is_map for running in met)
-        targets = frozenset(handle.msg.targets) if isinstance(handle.msg, KernelLaunchMsg) else frozenset()
-        self._running.append(_Running(handle, targets, sip, len(met) == n_maps, purpose.phase == "map", n_maps))
-
-    def _follow(self, handle: RequestHandle, kind: _Kind, *, is_check: bool) -> None:
-        """Make a simulated launch a sample of its kind when it has ended, if it runs alone."""
-        running = next(running for running in self._running if running.handle is handle)
-        running.kind, running.first_row = kind, self._engine.machine.log.n_rows
-        running.alone = running.alone and running.n_maps == kind.n_maps
-        running.foreseen = self._times.foresee(kind.times) if is_check else None
-        if running.sip is not None and running.alone and not is_check and self._needs_counts(kind):
-            running.before = count_sip(self._engine.machine, running.sip)
-        handle.on_end = lambda _: self._on_end(running)
+        msg, is_map = handle.msg, purpose.phase == "map"
+        targets = frozenset(msg.targets) if isinstance(msg, KernelLaunchMsg) else frozenset()
+        waits = isinstance(msg, KernelLaunchMsg) and msg.in_order
+        self._in_flight[handle.request_id] = _InFlight(handle, targets, sip, is_map, waits)
+        if not is_map and not waits:
+            for simulated in self._simulated.values():
+                simulated.is_sample = simulated.is_sample and sip not in (None, simulated.sip)
 
     def _needs_counts(self, kind: _Kind) -> bool:
         """Return True for one of the first samples of a kind: their counts stand for those of all others."""
         return not self._is_sampled(kind)
 
-    def _on_end(self, running: _Running) -> None:
-        handle, kind = running.handle, running.kind
-        times = self._engine.machine.log.on_device.get(handle.request_id)
-        assert kind is not None, "only launches of a kind are followed"
-        kind.refused |= running.n_messages != 0
-        if times is None or kind.refused or handle.outcome is None or handle.outcome.error is not None:
-            return
-        if running.foreseen is not None:
-            self.checks.append(CheckedLaunch(running.foreseen(times[0]), times[1] - times[0]))
-        elif running.alone and running.sip is not None:
-            self._add_sample(running, kind, running.sip, times)
-
-    def _add_sample(self, running: _Running, kind: _Kind, sip: int, times: tuple[int, int]) -> None:
-        machine, before = self._engine.machine, running.before
-        counts = None if before is None else count_launch(machine, sip, before)
-        kind.uses.add_sample(running.handle.request_id, times[1] - times[0], counts)
-        self._times.add(kind.times, *times)
-        kind.rows = machine.log.n_rows - running.first_row
+    def _add_sample(self, launch: int, simulated: _Simulated, begin_ps: int, end_ps: int) -> None:
+        machine, kind = self._engine.machine, simulated.kind
+        counts = None if simulated.before is None else count_launch(machine, simulated.sip, simulated.before)
+        kind.uses.add_sample(launch, end_ps - begin_ps, counts)
+        self._times.add(kind.times, begin_ps, end_ps)
+        kind.rows = machine.log.n_rows - simulated.first_row
         self._rows += kind.rows
         if counts is None:
             kind.more_rows += kind.rows
@@ -354,13 +390,13 @@ class ReusedLaunches:
         """Never pass launches that exchange messages with PEs outside the launch, or leave messages in queues."""
         if event.kind == "arrive":
             return
-        for running in self._running:
-            if running.kind is not None and event.pe in running.targets and not running.handle.done:
-                running.n_messages += 1 if event.kind == "send" else -1
-                running.kind.refused |= event.peer not in running.targets
+        for simulated in self._simulated.values():
+            if event.pe in simulated.targets:
+                simulated.n_messages += 1 if event.kind == "send" else -1
+                simulated.kind.refused |= event.peer not in simulated.targets
 
     def _refuse(self, pe: PeCoord) -> None:
         """Never pass launches of the kinds that run on a PE now."""
-        for running in self._running:
-            if running.kind is not None and pe in running.targets and not running.handle.done:
-                running.kind.refused = True
+        for simulated in self._simulated.values():
+            if pe in simulated.targets:
+                simulated.kind.refused = True

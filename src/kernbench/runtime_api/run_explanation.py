@@ -186,7 +186,7 @@ class LaunchExplanation(TimeExplanation):
     @property
     def ps(self) -> int:
         """The duration in ps, until the end or the stop of the launch."""
-        return self._end_ps - self._handle.submitted_ps
+        return self._end_ps - self._handle.begun_ps
 
     @cached_property
     def path(self) -> CriticalPath:

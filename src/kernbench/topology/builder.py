@@ -12,9 +12,10 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property, partial, reduce
 from importlib import resources
 from math import ceil
+from operator import getitem
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -34,7 +35,7 @@ from kernbench.topology.graph import Graph
 from kernbench.topology.hbm_places import BurstPlaces
 from kernbench.topology.hbm_spec import HBM3, HbmSpec
 from kernbench.topology.rules import check_rules
-from kernbench.topology.spec import TopologySpec
+from kernbench.topology.spec import IoCpuAttrs, TopologySpec
 
 
 def validate_topology(document: Document, registry: Registry) -> TopologySpec:
@@ -77,6 +78,10 @@ LOCAL_FILE = "topology.yaml"
 _DEFAULTS = resources.files("kernbench") / "defaults"
 _SUFFIX = ".yaml"
 _BARE_NAME = re.compile(r"[\w-]+")
+LATER_KEYS: Mapping[tuple[str, ...], object] = MappingProxyType(
+    {("sip", "components", "io_cpu", "attrs", "queue"): IoCpuAttrs.model_fields["queue"].default}
+)
+"""Keys that machines of version 0.2.0 did not have, by path, with their defaults"""
 
 
 @cache
@@ -152,8 +157,16 @@ class Topology:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the resolved configuration: equal for files that describe the same machine."""
-        canonical = json.dumps(self.spec.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        """SHA-256 of the resolved configuration: equal for files that describe the same machine.
+
+        ``LATER_KEYS`` are left out at their defaults, so that results of earlier versions stay comparable.
+        """
+        content = self.spec.model_dump(mode="json")
+        for (*path, key), default in LATER_KEYS.items():
+            section = reduce(getitem, path, content)
+            if section.get(key) == default:
+                del section[key]
+        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
     def resolved_yaml(self) -> str:

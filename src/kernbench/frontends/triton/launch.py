@@ -155,7 +155,9 @@ def launch(kernel: Launchable, grid: object, args: tuple[object, ...], kwargs: M
     values = {key: bound[key] for key in arguments.values}
     alike = _describe(kernel, (values, extents, window), arguments.pointers, context) if context.reuse.is_on else None
     kernel_ref = KernelRef(name=name, function=program, file=function.__code__.co_filename)
-    context.launch_on(name, pes, kernel_ref, *tensors, alike=alike)
+    work = context.launch_on(name, pes, kernel_ref, *tensors, in_order=True, alike=alike)
+    if on_write is not None:
+        context.known_values.note_writer(tensors, work)
 
 
 def _describe(
@@ -166,7 +168,7 @@ def _describe(
     A kernel may depend on values that a run without data knows, or on absolute addresses.
     """
     tensors = [pointer.tensor for pointer in pointers.values()]
-    if any(tensor is None or context.known_values.of(tensor) is not None for tensor in tensors):
+    if any(tensor is None or context.known_values.has(tensor) for tensor in tensors):
         return None
     described = []
     for key, pointer in pointers.items():

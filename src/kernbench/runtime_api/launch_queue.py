@@ -1,0 +1,148 @@
+"""The queue of launches of each SIP, as the host sees it: a program goes on while its launches run one after another.
+
+The IO_CPU of the SIP begins a launch of the queue when the one before it has ended. The host waits where it reads a
+tensor that a launch uses, and where the queue is full.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import field
+
+from kernbench.common.errors import InputError
+from kernbench.common.figures import figure
+from kernbench.common.units import format_ns, ps_to_ns
+from kernbench.common.values import state, value
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.requests import RequestHandle
+from kernbench.messages.requests import KernelLaunchMsg
+from kernbench.runtime_api.requests import Requests
+
+
+@value(kw_only=True)
+class QueueReport:
+    """The use of the queues of launches in a run, over all SIPs."""
+
+    launches: int = figure("launches in the queues")
+    behind: int = figure("launches that waited in a queue")
+    deepest: int = figure("most launches ordered ahead of the one under way")
+    hidden_ns: float = figure("time of orders before such launches, and of answers to launches before them")
+    full: int = figure("waits of the host for room in a queue")
+    full_ns: float = figure("time of these waits")
+
+    def __str__(self) -> str:
+        full = f"; {self.full:,} waits for room, {format_ns(self.full_ns)}" if self.full else ""
+        return (
+            f"queue: {self.launches:,} launches, {self.behind:,} of them behind another, at most {self.deepest:,} "
+            f"ahead; {format_ns(self.hidden_ns)} of orders and answers hidden{full}"
+        )
+
+
+@state
+class _Lane:
+    """The queue of a SIP: all its launches, and those whose ends the host has not seen."""
+
+    launches: list[RequestHandle] = field(default_factory=list)
+    in_flight: deque[RequestHandle] = field(default_factory=deque)
+
+
+class LaunchQueue:
+    """The queues of all SIPs. ``depth``: launches ahead of the one under way; 0: the host waits for each launch."""
+
+    def __init__(self, engine: GraphEngine, requests: Requests, depth: int) -> None:
+        self.depth = depth
+        self._machine, self._requests = engine.machine, requests
+        self._lanes: dict[int, _Lane] = {}
+        self._deepest = self._n_full = self._full_ps = 0
+
+    @property
+    def is_on(self) -> bool:
+        """True if the host goes on after a launch."""
+        return self.depth > 0
+
+    def make_room(self, sip: int) -> None:
+        """Wait until the queue of a SIP has room for a launch. Raises the errors of launches that have ended."""
+        lane = self._lanes.setdefault(sip, _Lane())
+        self._see_ended(lane)
+        if len(lane.in_flight) > self.depth:
+            began_ps = self._machine.clock.time
+            self._requests.wait([lane.in_flight[0]])
+            self._n_full += 1
+            self._full_ps += self._machine.clock.time - began_ps
+            self._see_ended(lane)
+
+    def add(self, sip: int, handle: RequestHandle) -> None:
+        """Add a launch that has been submitted."""
+        lane = self._lanes.setdefault(sip, _Lane())
+        self._deepest = max(self._deepest, len(lane.in_flight))
+        lane.in_flight.append(handle)
+        lane.launches.append(handle)
+
+    def last(self, sip: int) -> RequestHandle | None:
+        """Return the last launch of a SIP's queue; None if there was none."""
+        lane = self._lanes.get(sip)
+        return lane.launches[-1] if lane is not None and lane.launches else None
+
+    @staticmethod
+    def contains(handle: RequestHandle) -> bool:
+        """Return True for a launch of a queue."""
+        return isinstance(handle.msg, KernelLaunchMsg) and handle.msg.in_order
+
+    def wait_for(self, handle: RequestHandle) -> None:
+        """Wait for a launch, and raise the errors of those before it."""
+        for lane in self._lanes.values():
+            if any(other is handle for other in lane.in_flight):
+                self._requests.wait([handle])
+                self._see_ended(lane)
+
+    def wait(self, sip: int | None = None) -> None:
+        """Wait for all launches of a SIP's queue; None: of all queues. Raises the error of the first that failed."""
+        for number, lane in self._lanes.items():
+            if sip in (None, number) and lane.in_flight:
+                self._requests.wait(tuple(lane.in_flight))
+                lane.in_flight.clear()
+
+    def report(self, since_ps: int) -> QueueReport | None:
+        """Return the use of the queues from ``since_ps`` on; None if no launch was in a queue."""
+        log = self._machine.log
+        n_launches = n_behind = hidden_ps = 0
+        for lane in self._lanes.values():
+            before = None
+            for handle in lane.launches:
+                if handle.submitted_ps >= since_ps and handle.done:
+                    n_launches += 1
+                    if handle.request_id in log.queued:
+                        n_behind += 1
+                        hidden_ps += log.queued[handle.request_id][0] - handle.submitted_ps
+                        if before is not None and before.request_id in log.on_device:
+                            hidden_ps += before.ended_ps - log.on_device[before.request_id][1]
+                before = handle
+        if not n_launches:
+            return None
+        return QueueReport(
+            launches=n_launches,
+            behind=n_behind,
+            deepest=self._deepest,
+            hidden_ns=ps_to_ns(hidden_ps),
+            full=self._n_full,
+            full_ns=ps_to_ns(self._full_ps),
+        )
+
+    def _see_ended(self, lane: _Lane) -> None:
+        """Remove the launches that have ended. Raises the error of one that failed."""
+        while lane.in_flight and lane.in_flight[0].done:
+            handle = lane.in_flight.popleft()
+            self._requests.wait([handle])
+
+
+def depth_of(setting: int | None, largest: int) -> int:
+    """Return the depth of queues by the setting ``torch.queue``; None: ``largest``, that of the IO_CPU.
+
+    Raises InputError for a larger one.
+    """
+    if setting is not None and setting > largest:
+        raise InputError(
+            f"torch.queue: found {setting}, the IO_CPU has a queue of {largest} launches "
+            f"(sip.components.io_cpu.attrs.queue)"
+        )
+    return largest if setting is None else setting
