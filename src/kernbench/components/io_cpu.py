@@ -44,7 +44,7 @@ class IoCpu(ControlCpu):
         super().__init__(node, machine)
         self._passing: dict[int, tuple[SipOrder, Event]] = {}  # by launch; the event ends it early
         self._held: list[tuple[SipOrder, Cause]] = []  # orders to PEs that are busy with a passed launch
-        self._queue: deque[tuple[SipOrder, int]] = deque()  # launches in order, and when they came in ps
+        self._queue: deque[SipOrder] = deque()  # launches in order that have not begun
         self._in_order: int | None = None  # the launch in order that is under way
         self._n_orders = self._n_answers = 0
 
@@ -53,10 +53,13 @@ class IoCpu(ControlCpu):
         self._n_orders += isinstance(message, SipOrder)
         match message:
             case SipOrder(order=LaunchOrder(launch=KernelLaunchMsg(in_order=True))):
+                for order in message.following:
+                    self.accept_within(order, message)
                 if self._queue or self._must_queue(message):
-                    self._queue.append((message, self.clock.time))
+                    self._queue.append(message)
                 else:
                     self._begin(message)
+                self._queue += message.following
             case SipOrder():
                 if self._must_wait(message):
                     self._held.append((message, self.cause))
@@ -92,7 +95,7 @@ class IoCpu(ControlCpu):
         given_up = self.machine.given_up
         self._passing.clear()
         self._held = [held for held in self._held if held[0].request_id not in given_up]
-        self._queue = deque(queued for queued in self._queue if queued[0].request_id not in given_up)
+        self._queue = deque(order for order in self._queue if order.request_id not in given_up)
         if self._in_order in given_up:
             self._in_order = None
         super().reset()
@@ -152,9 +155,9 @@ class IoCpu(ControlCpu):
             else:
                 self.cause = row, By.KERNEL
                 self._begin(order)
-        while self._queue and not self._must_queue(self._queue[0][0]):
-            order, came_ps = self._queue.popleft()
-            self.machine.log.queued[order.request_id] = came_ps, self.clock.time
+        while self._queue and not self._must_queue(self._queue[0]):
+            order = self._queue.popleft()
+            self.machine.log.queued[order.request_id] = self.clock.time
             self.cause = row, By.KERNEL
             self._begin(order)
 

@@ -167,7 +167,7 @@ class Log:
     - ``steps``: by launch, for kernels that are schedules, a function that names a step on a PE.
     - ``requests``: by request id, the request's row.
     - ``on_device``: by launch on a SIP, the times in ps at which its IO_CPU acted on the order and on the last answer.
-    - ``queued``: by launch that waited in the queue of its IO_CPU, the times in ps at which it came and began.
+    - ``queued``: by launch that waited in the queue of its IO_CPU, the time in ps at which it began.
     - ``writers``: functions that write deferred rows. Readers of all rows call ``catch_up`` first.
     """
 
@@ -196,7 +196,7 @@ class Log:
         self.steps: dict[int, Callable[[int, tuple[int, int, int]], str]] = {}
         self.requests: dict[int, Row] = {}
         self.on_device: dict[int, tuple[int, int]] = {}
-        self.queued: dict[int, tuple[int, int]] = {}
+        self.queued: dict[int, int] = {}
         self.writers: list[Callable[[], None]] = []
         self._part_of: dict[str, int] = {}
         self._names: dict[Hashable, int] = {}

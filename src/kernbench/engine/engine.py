@@ -300,7 +300,7 @@ class GraphEngine:
         if handle.done:
             return
         handle.ended_ps = self.machine.clock.time
-        _, handle.begun_ps = self.machine.log.queued.get(handle.request_id, (0, handle.begun_ps))
+        handle.begun_ps = self.machine.log.queued.get(handle.request_id, handle.begun_ps)
         handle.outcome = outcome
         row = self.machine.log.requests[handle.request_id]
         self.machine.log.close(row, handle.ended_ps, outcome.last)

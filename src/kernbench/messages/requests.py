@@ -236,6 +236,7 @@ class KernelLaunchMsg(HostMsg):
     - ``stream``: None is the default stream. On a PE, a launch of the default stream waits for all earlier launches,
       and all later launches wait for it.
     - ``in_order``: the launch is in the queue of its SIP's IO_CPU, and begins when the launch before it has ended.
+    - ``n_following``: launches submitted next that the host sends in the same order.
     - ``after``: requests on the same SIP that must have ended before the launch begins.
     - ``on_device``: an observer of the launch. If its ``begin`` returns a time, the IO_CPU runs no kernel, and answers
       after this time.
@@ -250,6 +251,7 @@ class KernelLaunchMsg(HostMsg):
     called_at: str = ""
     stream: LaunchStream | None = None
     in_order: bool = False
+    n_following: int = 0
     after: frozenset[int] = frozenset()
     on_device: LaunchOnDevice | None = None
 

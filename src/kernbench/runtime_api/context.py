@@ -26,7 +26,7 @@ from kernbench.runtime_api.distributed import Distributed
 from kernbench.runtime_api.factories import Generators, TensorFactories
 from kernbench.runtime_api.frontends import FrontendSettings
 from kernbench.runtime_api.launch import Alike, KernelFunction, Launch, prepare_launch_on, prepare_launches
-from kernbench.runtime_api.launch_queue import LaunchQueue, depth_of
+from kernbench.runtime_api.launch_queue import CapturedLaunch, LaunchQueue, OnStart, depth_of
 from kernbench.runtime_api.memory import CleanupReport, ExtraMemories, TensorMemory
 from kernbench.runtime_api.multiprocessing import Multiprocessing
 from kernbench.runtime_api.operators import OperatorTallies
@@ -203,28 +203,54 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         async_op: bool = False,
         in_order: bool = False,
         alike: Alike | None = None,
+        on_start: OnStart | None = None,
     ) -> Work:
         """Run a front end's program once on each of ``pes``, (sip, cube, pe), all of one SIP; otherwise as ``launch``.
 
         With ``in_order`` the launch enters the queue of its SIP, and the call returns when it has, unless
-        ``torch.queue`` is 0.
+        ``torch.queue`` is 0. ``on_start`` is called when it has started, and again at each replay if it is captured.
         Tensors may be on any PEs of that SIP. The function is called with ``args`` and ``tl``; ``tl.site`` identifies
         its PE. Line numbers, in errors too, refer to ``kernel.file``. ``alike``: the program, by which a run that
         reuses launches finds launches that are alike.
         """
         launch = prepare_launch_on(name, pes, kernel, args, self._spec, alike)
-        if in_order and self.queue.is_on:
-            return self._enqueue(launch, launch.message.targets[0][0])
-        return self._start((launch,), async_op=async_op)
+        if self.queue.is_capturing:
+            self._memory.map_on([(launch.tensors, launch.message.targets)])
+            self.queue.capture(CapturedLaunch(launch, *self.operators.capture_launch(), on_start))
+            return Work((), self._requests)
+        if not in_order or not self.queue.is_on:
+            work = self._start((launch,), async_op=async_op)
+        else:
+            work = self._enqueue((launch,))
+        for handle in work.handles[-1:]:
+            self.operators.count_launch(handle)
+        if on_start is not None:
+            on_start(work)
+        return work
 
-    def _enqueue(self, launch: Launch, sip: int) -> Work:
-        """Order a launch in the queue of its SIP. It begins after the requests in flight that use its tensors."""
+    def replay(self, captured: Sequence[CapturedLaunch]) -> Work:
+        """Start the launches of a graph, all of one SIP, by one order. Each begins when the one before it has ended."""
+        work = self._enqueue([one.launch for one in captured])
+        for handle, one in zip(work.handles[-len(captured) :], captured, strict=True):
+            self.operators.count_launch(handle, one.operator, begins_call=one.begins_call)
+            if one.on_start is not None:
+                one.on_start(Work((handle,), self._requests))
+        if not self.queue.is_on:
+            work.wait()
+        return work
+
+    def _enqueue(self, launches: Sequence[Launch]) -> Work:
+        """Order launches in the queue of their SIP. They begin after the requests in flight that use their tensors."""
+        sip, n = launches[0].message.targets[0][0], len(launches)
         self.queue.make_room(sip)
-        users = [handle for layout in launch.tensors for handle in self._memory.uses.under_way(layout.key)]
-        after = frozenset(handle.request_id for handle in users if not handle.done and not self.queue.contains(handle))
-        message = replace(launch.message, in_order=True, after=after)
-        work = self._start((replace(launch, message=message),), async_op=True)
-        self.queue.add(sip, work.handles[-1])
+        ordered = []
+        for at, launch in enumerate(launches):
+            users = [handle for layout in launch.tensors for handle in self._memory.uses.under_way(layout.key)]
+            after = frozenset(user.request_id for user in users if not user.done and not self.queue.contains(user))
+            message = replace(launch.message, in_order=True, n_following=n - 1 - at, after=after)
+            ordered.append(replace(launch, message=message))
+        work = self._start(ordered, async_op=True)
+        self.queue.add(sip, work.handles[-n:])
         return work
 
     def _start(self, launches: Sequence[Launch], *, async_op: bool) -> Work:
@@ -232,7 +258,6 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         handles = self.reuse.submit(launches)
         for handle, launch in zip(handles, launches, strict=True):
             self._memory.uses.note(handle, (layout.key for layout in launch.tensors))
-            self.operators.count_launch(handle)
         work = Work([*posted, *handles], self._requests)
         if not async_op:
             work.wait()

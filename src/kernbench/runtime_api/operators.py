@@ -119,6 +119,8 @@ class OperatorTallies:
     _began_ns: float = field(init=False)
     _by_name: dict[str, _Tally] = field(default_factory=dict)
     _current: _Tally | None = None
+    _current_name: str = ""
+    _begins_call: bool = False
     _called_ns: float = 0.0
     _launched: deque[_Launched] = field(default_factory=deque)
     _counted_ns: float = 0.0  # all time until then belongs to an operator, or to none
@@ -159,11 +161,12 @@ class OperatorTallies:
             return
         self._called_ns = self.now()
         self._current = tally = self._by_name.setdefault(name, _Tally())
+        self._current_name, self._begins_call = name, True
         n_launches, was_modelled = tally.launches, tally.modelled
         try:
             yield
         finally:
-            self._current = None
+            self._current, self._current_name = None, ""
             self.calls += 1
             self._count_ended()
             waited_ns = self._count_until(self.now(), self._called_ns)
@@ -179,11 +182,23 @@ class OperatorTallies:
         calls = last.calls if last is not None and (last.name, last.members) == (name, members) else 0
         self.members = MemberCalls(name, members, calls + 1, seconds)
 
-    def count_launch(self, handle: RequestHandle) -> None:
-        """Count a launch, of the current operator if one executes."""
-        if self._current is not None:
-            self._current.launches += 1
-        self._launched.append(_Launched(handle, self._current, self._called_ns if self._current else self.now()))
+    def count_launch(self, handle: RequestHandle, operator: str = "", *, begins_call: bool = False) -> None:
+        """Count a launch of the current operator, if one executes.
+
+        ``operator``: the operator of a launch that is replayed; ``begins_call``: as ``capture_launch`` returned it.
+        """
+        tally, called_ns = self._current, self._called_ns
+        if tally is None:
+            tally, called_ns = self._by_name.setdefault(operator, _Tally()) if operator else None, self.now()
+        if tally is not None:
+            tally.launches += 1
+            tally.calls += begins_call
+        self._launched.append(_Launched(handle, tally, called_ns))
+
+    def capture_launch(self) -> tuple[str, bool]:
+        """Return the current operator, "" for none, and True for its first launch in this call."""
+        begins_call, self._begins_call = self._begins_call, False
+        return self._current_name, begins_call
 
     def _count_ended(self) -> None:
         """Add the times of launches that have ended to those of their operators."""

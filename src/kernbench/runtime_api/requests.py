@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Literal, TypeAlias, get_args
 
 from kernbench.ccl.queues import lines_of, make_unreceived_error
-from kernbench.common.errors import AbandonedError, IpcqError, SimulationDeadlock
+from kernbench.common.errors import AbandonedError, InputError, IpcqError, SimulationDeadlock
 from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.queues import UnreceivedMessage
@@ -160,7 +160,8 @@ class _Submitted:
 class Requests:
     """The requests of one context and their results.
 
-    ``lost``: messages that no PE received. ``on_submit`` is called with each request.
+    ``lost``: messages that no PE received. ``on_submit`` is called with each request. ``is_capturing``: launches are
+    captured, and transfers refused.
     """
 
     __slots__ = (
@@ -173,6 +174,7 @@ class Requests:
         "_unseen",
         "_why_dropped",
         "_workers",
+        "is_capturing",
         "lost",
         "on_submit",
     )
@@ -189,6 +191,7 @@ class Requests:
         self._why_dropped = ""
         self.lost = LostMessages()
         self.on_submit: Callable[[RequestHandle, Purpose], None] | None = None
+        self.is_capturing = False
 
     def check(self) -> None:
         """Raise KernelError or SecondThreadError if the caller may not call the machine."""
@@ -226,6 +229,11 @@ class Requests:
         """
         self.check()
         self._scheduler.check()
+        if self.is_capturing and isinstance(msg, MemoryWriteMsg | MemoryReadMsg):
+            raise InputError(
+                "a graph of launches is being captured: the program copies between the host and the machine, or draws "
+                "random numbers, which the host does; do so before the capture, with copy_ into a tensor that it uses"
+            )
         if not msg.correlation_id:
             msg = replace(msg, correlation_id=self._correlation_id)
         handle = self._engine.submit(msg)
@@ -433,7 +441,9 @@ class Work:
         return self._handles
 
     def on_end(self, notify: Callable[[], None]) -> None:
-        """Call ``notify`` when the last request has ended, now if it has."""
+        """Call ``notify`` when the last request has ended, now if it has; never for a launch that was captured."""
+        if not self._handles:
+            return
         handle = self._handles[-1]
         if handle.done:
             notify()

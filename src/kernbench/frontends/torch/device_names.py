@@ -371,6 +371,7 @@ def _names_as_cuda() -> Sequence[tuple[ModuleType | type, Mapping[str, object]]]
     return (
         (torch.cuda, {**_replacements(), **guards}),
         (torch.cuda.nvtx, _NVTX),
+        (torch.cuda.graphs, {"graph_pool_handle": ahbm.graph_pool_handle}),
         (torch.version, {"cuda": _TOOLKIT}),
         (torch._C, {"_cuda_getCurrentRawStream": _raw_stream}),  # noqa: SLF001
         (torch.backends.cudnn, {"is_acceptable": lambda _: False}),

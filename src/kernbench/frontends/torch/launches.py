@@ -18,6 +18,7 @@ from kernbench.kernels.tiling import collapse
 from kernbench.kernels.view import View
 from kernbench.messages.requests import KernelRef, PeCoord
 from kernbench.runtime_api.launch import Alike
+from kernbench.runtime_api.requests import Work
 from kernbench.triton_emu.tl_context import TLContext
 
 
@@ -110,16 +111,20 @@ def launch_on(
 
     place = program_place()
     work = _LaunchedProgram(program, offsets, place)
-    if not context.has_data:
-        for out in outs:
-            context.known_values.forget(storage_of(out).tensor)
     where = " ".join(filter(None, (current_module(), name, "" if place is None else str(place))))
     kernel = KernelRef(name=name, function=work, file=None if place is None else place.file)
     alike = Alike((program, offsets), (*outs, *inputs)) if context.reuse.is_on else None
-    tensors = [tensor for tensor, _ in places]
+    tensors, is_captured = [tensor for tensor, _ in places], context.queue.is_capturing
+    written = [] if context.has_data else [storage_of(out).tensor for out in outs]
+
+    def note_start(started: Work) -> None:
+        for tensor in written:
+            context.known_values.forget(tensor)
+        if not is_captured:
+            started.on_end(work.release)
+
     try:
-        started = context.launch_on(where, pes, kernel, *tensors, in_order=True, alike=alike)
+        context.launch_on(where, pes, kernel, *tensors, in_order=True, alike=alike, on_start=note_start)
     except BaseException:
         work.release()
         raise
-    started.on_end(work.release)

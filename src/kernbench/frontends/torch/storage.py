@@ -118,13 +118,21 @@ class DeviceOutOfMemoryError(AllocationError, torch.OutOfMemoryError):
     """An allocation exceeds the free HBM of a SIP. The message names the largest tensors."""
 
 
+Shelves: TypeAlias = dict[StorageKind, list[Tensor]]
+"""Dropped storages by kind"""
+
+
 @value
 class Holder:
-    """The kind of a storage in use, and the module and the line that allocated the storage."""
+    """The kind of a storage in use, and the module and the line that allocated the storage.
+
+    ``shelves``: where the storage is put when the program drops it.
+    """
 
     kind: StorageKind
     module: str
     place: ProgramPlace | None
+    shelves: Shelves
 
     def __str__(self) -> str:
         n, item, _ = self.kind
@@ -157,7 +165,9 @@ class Pool:
     context: AnyContext
     known_values: KnownValues
     live: dict[Tensor, Holder] = field(default_factory=dict)
-    dropped: dict[StorageKind, list[Tensor]] = field(default_factory=dict)
+    dropped: Shelves = field(default_factory=dict)
+    captured: Shelves | None = None
+    """While a graph of launches is captured, the dropped storages that it alone may use."""
     slabs: dict[StorageKind, StorageSlab] = field(default_factory=dict)
     """The slab from which the next storage of a kind is taken."""
     collected: list[Tensor] = field(default_factory=list)
@@ -169,13 +179,14 @@ class Pool:
     def take(self, n: int, item: DType, sip: int) -> Tensor:
         """Return a storage of ``n`` elements. Raises DeviceOutOfMemoryError if the tensors in use leave no room."""
         kind = (n, item, sip)
-        shelf = self.dropped.get(kind)
+        shelves = self.dropped if self.captured is None else self.captured
+        shelf = shelves.get(kind)
         if shelf:
             tensor = shelf.pop()
             tensor.renew()
         else:
             tensor = self._make(kind)
-        self.live[tensor] = Holder(kind, current_module(), program_place())
+        self.live[tensor] = Holder(kind, current_module(), program_place(), shelves)
         total = self.allocated[sip] = self.allocated.get(sip, 0) + _blocks(n * item.itemsize)
         self.peak[sip] = max(self.peak.get(sip, 0), total)
         return tensor
@@ -183,12 +194,19 @@ class Pool:
     def give(self, tensor: Tensor) -> None:
         """Put ``tensor``, which is no longer in use, back into the pool."""
         self.known_values.forget(tensor)
-        n, item, sip = self.live.pop(tensor).kind
+        holder = self.live.pop(tensor)
+        n, item, sip = holder.kind
         self.allocated[sip] -= _blocks(n * item.itemsize)
         if _COLLECTOR.is_running:
             self.collected.append(tensor)
         else:
-            self.dropped.setdefault((n, item, sip), []).append(tensor)
+            holder.shelves.setdefault(holder.kind, []).append(tensor)
+
+    def return_shelves(self, shelves: Shelves) -> None:
+        """Make the dropped storages of a graph available to all, when no graph uses them any more."""
+        for kind, tensors in shelves.items():
+            self.dropped.setdefault(kind, []).extend(tensors)
+        shelves.clear()
 
     def _make(self, kind: StorageKind) -> Tensor:
         try:

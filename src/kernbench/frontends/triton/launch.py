@@ -34,6 +34,7 @@ from kernbench.frontends.triton.values import POINTED_TO, TensorHandle, Type
 from kernbench.messages.requests import KernelRef, PeCoord
 from kernbench.runtime_api.context import AnyContext, current_context
 from kernbench.runtime_api.launch import Alike
+from kernbench.runtime_api.requests import Work
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.topology.spec import TopologySpec
 from kernbench.triton_emu.kernel_runner import check_host_calls
@@ -155,9 +156,12 @@ def launch(kernel: Launchable, grid: object, args: tuple[object, ...], kwargs: M
     values = {key: bound[key] for key in arguments.values}
     alike = _describe(kernel, (values, extents, window), arguments.pointers, context) if context.reuse.is_on else None
     kernel_ref = KernelRef(name=name, function=program, file=function.__code__.co_filename)
-    work = context.launch_on(name, pes, kernel_ref, *tensors, in_order=True, alike=alike)
-    if on_write is not None:
-        context.known_values.note_writer(tensors, work)
+
+    def note_start(started: Work) -> None:
+        if on_write is not None:
+            context.known_values.note_writer(tensors, started)
+
+    context.launch_on(name, pes, kernel_ref, *tensors, in_order=True, alike=alike, on_start=note_start)
 
 
 def _describe(
