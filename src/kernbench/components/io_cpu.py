@@ -66,13 +66,11 @@ class IoCpu(ControlCpu):
                 else:
                     self._begin(message)
             case Report():
-                gathering = self.gatherings[message.request_id]
-                is_last, failed = gathering.left == 1, gathering.failed or message.failed
-                if is_last:
-                    self._note_end(gathering.order, failed=failed)
-                self.collect(message)
-                if is_last:
+                gathering = self.add_report(message)
+                if gathering is not None:
+                    self._note_end(gathering.order, failed=gathering.failed)
                     self._begin_waiting(message.request_id)
+                    self.answer(gathering.order, pes=tuple(gathering.pes), error=gathering.error)
             case _:
                 super().handle(message)
 
@@ -144,10 +142,14 @@ class IoCpu(ControlCpu):
                 observer.end(request_id, now_ps)
 
     def _begin_waiting(self, ended: int) -> None:
-        """Begin the orders that need not wait any more, after the end of request ``ended`` on this SIP."""
+        """Begin the orders that need not wait any more, after the end of request ``ended`` on this SIP.
+
+        They leave before the answer to the host, which would delay them.
+        """
         if ended == self._in_order:
             self._in_order = None
-        row = self.cause[0]
+        cause = self.cause
+        row = cause[0]
         held, self._held = self._held, []
         for order, cause in held:
             if self._must_wait(order):
@@ -160,6 +162,7 @@ class IoCpu(ControlCpu):
             self.machine.log.queued[order.request_id] = self.clock.time
             self.cause = row, By.KERNEL
             self._begin(order)
+        self.cause = cause
 
     def _pass(self, order: SipOrder, passed_ps: int) -> Behaviour:
         """Answer a launch after ``passed_ps``, or at once if it is abandoned; then begin the orders behind it."""
@@ -179,8 +182,8 @@ class IoCpu(ControlCpu):
         self.cause = row, By.OPERAND
         is_abandoned = ended_early.triggered or launch in self.machine.given_up
         self._note_end(order, failed=is_abandoned)
-        self.answer(order, error=AbandonedError("its launch was abandoned") if is_abandoned else None)
         self._begin_waiting(launch)
+        self.answer(order, error=AbandonedError("its launch was abandoned") if is_abandoned else None)
 
     def _fan_out(self, message: SipOrder) -> None:
         self.gather(message, len(message.targets))

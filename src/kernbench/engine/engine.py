@@ -299,13 +299,11 @@ class GraphEngine:
         """End a request. An answer to a request that has already failed is dropped."""
         if handle.done:
             return
-        handle.ended_ps = self.machine.clock.time
+        ended_ps = self.machine.clock.time
         handle.begun_ps = self.machine.log.queued.get(handle.request_id, handle.begun_ps)
-        handle.outcome = outcome
         row = self.machine.log.requests[handle.request_id]
-        self.machine.log.close(row, handle.ended_ps, outcome.last)
-        if handle.on_end is not None:
-            handle.on_end(handle)
+        self.machine.log.close(row, ended_ps, outcome.last)
+        handle.end(ended_ps, outcome)
         if self._watched.pop(handle.request_id, None) is not None:
             self._ended.append(handle)
             self._waited = row

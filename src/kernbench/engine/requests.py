@@ -58,7 +58,7 @@ class RequestTrace:
 
 @state(eq=False)
 class RequestHandle:
-    """A submitted request; ``done`` when it has completed, successful or failed. ``on_end`` is called then.
+    """A submitted request; ``done`` when it has completed, successful or failed.
 
     ``begun_ps``: the begin of its time: the submission, or the end of its wait in the queue of an IO_CPU.
     """
@@ -68,7 +68,21 @@ class RequestHandle:
     begun_ps: int = 0
     ended_ps: int = NEVER
     outcome: Outcome | None = None
-    on_end: Callable[[RequestHandle], None] | None = None
+    _callbacks: list[Callable[[RequestHandle], None]] = field(init=False, default_factory=list, repr=False)
+
+    def notify(self, callback: Callable[[RequestHandle], None]) -> None:
+        """Call ``callback`` when the request has completed, now if it has."""
+        if self.done:
+            callback(self)
+        else:
+            self._callbacks.append(callback)
+
+    def end(self, ended_ps: int, outcome: Outcome) -> None:
+        """Complete the request."""
+        self.ended_ps, self.outcome = ended_ps, outcome
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(self)
 
     def __str__(self) -> str:
         return f"{type(self.msg).__name__} {self.msg.name!r} (request {self.request_id})"

@@ -123,11 +123,6 @@ class Report:
     pes: tuple[PeReport, ...]
     error: Exception | None = None
 
-    @property
-    def failed(self) -> bool:
-        """True if a PE or the sender has failed."""
-        return self.error is not None or any(pe.error is not None for pe in self.pes)
-
 
 @value(kw_only=True)
 class BarrierArrival:

@@ -203,6 +203,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         async_op: bool = False,
         in_order: bool = False,
         alike: Alike | None = None,
+        called_at: str = "",
         on_start: OnStart | None = None,
     ) -> Work:
         """Run a front end's program once on each of ``pes``, (sip, cube, pe), all of one SIP; otherwise as ``launch``.
@@ -211,9 +212,9 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         ``torch.queue`` is 0. ``on_start`` is called when it has started, and again at each replay if it is captured.
         Tensors may be on any PEs of that SIP. The function is called with ``args`` and ``tl``; ``tl.site`` identifies
         its PE. Line numbers, in errors too, refer to ``kernel.file``. ``alike``: the program, by which a run that
-        reuses launches finds launches that are alike.
+        reuses launches finds launches that are alike. ``called_at``: the line of the program, for errors.
         """
-        launch = prepare_launch_on(name, pes, kernel, args, self._spec, alike)
+        launch = prepare_launch_on(name, pes, kernel, args, self._spec, alike, called_at)
         if self.queue.is_capturing:
             self._memory.map_on([(launch.tensors, launch.message.targets)])
             self.queue.capture(CapturedLaunch(launch, *self.operators.capture_launch(), on_start))

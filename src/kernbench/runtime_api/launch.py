@@ -82,12 +82,15 @@ def prepare_launch_on(
     args: Sequence[object],
     spec: TopologySpec,
     alike: Alike | None = None,
+    called_at: str = "",
 ) -> Launch:
     """Prepare the launch of a front end's program, which lists its PEs itself and runs once on each.
 
     The function is called with ``args`` and ``tl``; ``tl.site`` identifies its PE. ``alike``: its program, for launches
-    that are alike. Raises InputError if the list of PEs is empty, or has a PE twice or one that ``spec`` does not have.
-    Also raises InputError for tensors that were freed or are on other SIPs.
+    that are alike. ``called_at``: the line that launches it, for errors.
+
+    Raises InputError if the list of PEs is empty, or has a PE twice or one that ``spec`` does not have, and for tensors
+    that were freed or are on other SIPs.
     """
     exists = [0 <= s < spec.num_sips and 0 <= c < spec.cubes_per_sip and 0 <= p < spec.pes_per_cube for s, c, p in pes]
     if not pes or len(set(pes)) < len(pes) or not all(exists):
@@ -101,7 +104,8 @@ def prepare_launch_on(
         on = ", ".join(f"sip{sip}" for sip in sorted(sips))
         more = f", and {', '.join(away)}" if away else ""
         raise InputError(f"launch {name!r}: its PEs must be of one SIP, that of the tensors; found PEs of {on}{more}")
-    return replace(_make_launch(name, kernel, args, {}, tensors, tuple(sorted(pes))), alike=alike)
+    launch = _make_launch(name, kernel, args, {}, tensors, tuple(sorted(pes)))
+    return replace(launch, message=replace(launch.message, called_at=called_at), alike=alike)
 
 
 def _is_list(value: object) -> TypeGuard[Sequence[Tensor]]:

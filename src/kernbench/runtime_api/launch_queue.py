@@ -7,8 +7,9 @@ tensor that a launch uses, and where the queue is full.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
+from itertools import chain
 from typing import TypeAlias
 
 from kernbench.common.errors import InputError
@@ -111,7 +112,7 @@ class LaunchQueue:
         self._see_ended(lane)
         if len(lane.in_flight) > self.depth:
             began_ps = self._machine.clock.time
-            self._requests.wait(lane.in_flight[0])
+            self._wait_unseen(lane.in_flight[0])
             self._n_full += 1
             self._full_ps += self._machine.clock.time - began_ps
             self._see_ended(lane)
@@ -122,6 +123,8 @@ class LaunchQueue:
         self._deepest = max(self._deepest, len(lane.in_flight))
         lane.in_flight.append(handles)
         lane.launches += handles
+        for handle in handles:
+            self._requests.raise_at_next_wait(handle)
 
     def last(self, sip: int) -> RequestHandle | None:
         """Return the last launch of a SIP's queue; None if there was none."""
@@ -137,7 +140,7 @@ class LaunchQueue:
         """Wait for a launch, and raise the errors of those before it."""
         for lane in self._lanes.values():
             if any(other is handle for order in lane.in_flight for other in order):
-                self._requests.wait([handle])
+                self._wait_unseen([handle])
                 self._see_ended(lane)
 
     def wait(self, sip: int | None = None) -> None:
@@ -146,7 +149,7 @@ class LaunchQueue:
             if sip in (None, number) and lane.in_flight:
                 orders = list(lane.in_flight)
                 lane.in_flight.clear()
-                self._requests.wait([handle for order in orders for handle in order])
+                self._wait_unseen(chain.from_iterable(orders))
 
     def report(self, since_ps: int) -> QueueReport | None:
         """Return the use of the queues from ``since_ps`` on; None if no launch was in a queue."""
@@ -183,7 +186,11 @@ class LaunchQueue:
     def _see_ended(self, lane: _Lane) -> None:
         """Remove the orders that have ended. Raises the error of one that failed."""
         while lane.in_flight and lane.in_flight[0][-1].done:
-            self._requests.wait(lane.in_flight.popleft())
+            self._wait_unseen(lane.in_flight.popleft())
+
+    def _wait_unseen(self, handles: Iterable[RequestHandle]) -> None:
+        """Wait for launches. An error that the program has seen is not raised again."""
+        self._requests.wait([handle for handle in handles if self._requests.unseen(handle)])
 
 
 def depth_of(setting: int | None, largest: int) -> int:

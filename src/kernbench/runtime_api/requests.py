@@ -168,6 +168,7 @@ class Requests:
         "_completions",
         "_correlation_id",
         "_engine",
+        "_failed_in_order",
         "_fmt",
         "_records",
         "_scheduler",
@@ -192,6 +193,7 @@ class Requests:
         self.lost = LostMessages()
         self.on_submit: Callable[[RequestHandle, Purpose], None] | None = None
         self.is_capturing = False
+        self._failed_in_order: list[RequestHandle] = []
 
     def check(self) -> None:
         """Raise KernelError or SecondThreadError if the caller may not call the machine."""
@@ -271,7 +273,19 @@ class Requests:
             raise
         finally:
             self._see(handle for handle in handles if handle.done)
+        failed = next((handle for handle in self._failed_in_order if self.unseen(handle)), None)
+        self._failed_in_order.clear()
+        if failed is not None:
+            self.wait([failed])
         return [handle.completion() for handle in handles]
+
+    def raise_at_next_wait(self, handle: RequestHandle) -> None:
+        """Let the next wait for any request raise the error of this one, if it fails."""
+        handle.notify(self._note_failure)
+
+    def _note_failure(self, handle: RequestHandle) -> None:
+        if handle.outcome is not None and handle.outcome.error is not None:
+            self._failed_in_order.append(handle)
 
     def transfer(self, messages: Iterable[HostMsg]) -> None:
         """Submit all messages at once, so that they overlap, then wait for all."""
@@ -442,13 +456,8 @@ class Work:
 
     def on_end(self, notify: Callable[[], None]) -> None:
         """Call ``notify`` when the last request has ended, now if it has; never for a launch that was captured."""
-        if not self._handles:
-            return
-        handle = self._handles[-1]
-        if handle.done:
-            notify()
-        else:
-            handle.on_end = lambda _: notify()
+        for handle in self._handles[-1:]:
+            handle.notify(lambda _: notify())
 
     def wait(self, timeout: object = None) -> bool:
         """Block until all requests are done, and return True. Raises the error of a failed request.

@@ -124,7 +124,16 @@ def launch_on(
             started.on_end(work.release)
 
     try:
-        context.launch_on(where, pes, kernel, *tensors, in_order=True, alike=alike, on_start=note_start)
+        context.launch_on(
+            where,
+            pes,
+            kernel,
+            *tensors,
+            in_order=True,
+            alike=alike,
+            called_at="" if place is None else str(place),
+            on_start=note_start,
+        )
     except BaseException:
         work.release()
         raise

@@ -24,6 +24,7 @@ from triton.runtime.jit import mangle_type
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernbench.common.errors import InputError, NoMachineError, RunStopped
+from kernbench.common.program_line import calling_line
 from kernbench.common.values import state, value
 from kernbench.engine.engine import GraphEngine
 from kernbench.frontends.gpu import DEVICE
@@ -161,7 +162,8 @@ def launch(kernel: Launchable, grid: object, args: tuple[object, ...], kwargs: M
         if on_write is not None:
             context.known_values.note_writer(tensors, started)
 
-    context.launch_on(name, pes, kernel_ref, *tensors, in_order=True, alike=alike, on_start=note_start)
+    line = str(calling_line() or "")
+    context.launch_on(name, pes, kernel_ref, *tensors, in_order=True, alike=alike, called_at=line, on_start=note_start)
 
 
 def _describe(
