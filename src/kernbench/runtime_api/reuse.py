@@ -109,8 +109,8 @@ class _InFlight:
     """A request in flight.
 
     ``key``: what decides the kind of a launch; None for other requests, and for launches that cannot pass. ``targets``:
-    the PEs of a launch. ``sip``: its SIP, None: any. ``waits``: a launch in order that the IO_CPU has not begun, or has
-    ended.
+    the PEs of a launch. ``sip``: its SIP, None: any. ``waits``: a launch that the IO_CPU has not begun, or that has
+    ended there.
     """
 
     handle: RequestHandle
@@ -189,7 +189,8 @@ class ReusedLaunches:
         if self._first is None and not self._is_loading():
             self._first = handles[0].request_id
         for handle, key in zip(handles, keys, strict=True):
-            self._in_flight[handle.request_id].key = key
+            request = self._in_flight[handle.request_id]
+            request.key, request.waits = key, request.waits or key is not None
         return handles
 
     def _key_of(self, launch: Launch) -> Hashable:
@@ -209,6 +210,8 @@ class ReusedLaunches:
             for running in self._in_flight.values()
             if running is not request and not running.waits and running.meets(request.sip)
         ]
+        for other in self._simulated.values():
+            other.is_sample = other.is_sample and other.sip != request.sip
         n_maps = sum(running.is_map for running in met)
         kind = self._find_kind(request.key, request.handle.msg.title, n_maps)
         if kind.refused:
