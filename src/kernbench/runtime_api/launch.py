@@ -89,8 +89,8 @@ def prepare_launch_on(
     The function is called with ``args`` and ``tl``; ``tl.site`` identifies its PE. ``alike``: its program, for launches
     that are alike. ``called_at``: the line that launches it, for errors.
 
-    Raises InputError if the list of PEs is empty, or has a PE twice or one that ``spec`` does not have, and for tensors
-    that were freed or are on other SIPs.
+    Raises InputError if the list of PEs is empty, or has a PE twice or one that ``spec`` does not have. Also raises
+    InputError for tensors that were freed or are on other SIPs.
     """
     exists = [0 <= s < spec.num_sips and 0 <= c < spec.cubes_per_sip and 0 <= p < spec.pes_per_cube for s, c, p in pes]
     if not pes or len(set(pes)) < len(pes) or not all(exists):

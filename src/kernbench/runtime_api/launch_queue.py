@@ -1,4 +1,4 @@
-"""The queue of launches of each SIP, as the host sees it: a program goes on while its launches run one after another.
+"""The queue of launches of each SIP, as the host sees it: a program continues while its launches run in order.
 
 The IO_CPU of the SIP begins a launch of the queue when the one before it has ended. The host waits where it reads a
 tensor that a launch uses, and where the queue is full.
@@ -30,7 +30,7 @@ class QueueReport:
 
     launches: int = figure("launches in the queues")
     behind: int = figure("launches that waited in a queue")
-    deepest: int = figure("most launches ordered ahead of the one under way")
+    deepest: int = figure("most launches ordered ahead of the one that runs")
     hidden_ns: float = figure("time of orders before such launches, and of answers to launches before them")
     full: int = figure("waits of the host for room in a queue")
     full_ns: float = figure("time of these waits")
@@ -69,7 +69,7 @@ class _Lane:
 
 
 class LaunchQueue:
-    """The queues of all SIPs. ``depth``: launches ahead of the one under way; 0: the host waits for each launch."""
+    """The queues of all SIPs. ``depth``: launches ahead of the one that runs; 0: the host waits for each launch."""
 
     def __init__(self, engine: GraphEngine, requests: Requests, depth: int) -> None:
         self.depth = depth
@@ -80,7 +80,7 @@ class LaunchQueue:
 
     @property
     def is_on(self) -> bool:
-        """True if the host goes on after a launch."""
+        """True if the host continues after a launch."""
         return self.depth > 0
 
     @property

@@ -103,7 +103,7 @@ class OperatorTallies:
     """The operators of a run, by name. The figures of an operator include those of the operators that it calls.
 
     The time of an operator is that from calls to returns. A launch that the host does not wait for adds its time after
-    the end of the launch before it, and the host's later wait for it is not counted again.
+    the end of the launch before it. The host's later wait for it is not counted again.
 
     ``from_load``: include the time before the first computation. ``load``: the initialisation time. It is None during
     initialisation, and in a run whose first launch is a kernel of the program itself. ``calls``: operators that have

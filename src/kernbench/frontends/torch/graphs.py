@@ -1,7 +1,7 @@
 """Graphs of launches, ``torch.cuda.CUDAGraph``: launches are captured once and replayed by one order.
 
-Launches do not start while they are captured. A replay starts them at the same addresses, so storages that the program
-drops during a capture are reused only by graphs of the same pool.
+Launches do not start while they are captured. A replay starts them at the same addresses. Storages that the program
+drops during a capture are therefore reused only by graphs of the same pool.
 """
 
 from __future__ import annotations

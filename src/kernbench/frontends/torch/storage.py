@@ -167,7 +167,7 @@ class Pool:
     live: dict[Tensor, Holder] = field(default_factory=dict)
     dropped: Shelves = field(default_factory=dict)
     captured: Shelves | None = None
-    """While a graph of launches is captured, the dropped storages that it alone may use."""
+    """The dropped storages that the capture of a graph may use; None outside of a capture."""
     slabs: dict[StorageKind, StorageSlab] = field(default_factory=dict)
     """The slab from which the next storage of a kind is taken."""
     collected: list[Tensor] = field(default_factory=list)
