@@ -35,14 +35,14 @@ LAYER = """
 import torch
 from torch import nn
 torch.set_default_device("cuda"), torch.set_default_dtype(torch.bfloat16)
-layer = nn.TransformerEncoderLayer(1024, 8, 4096, batch_first=True, norm_first=True, dropout=0.0)
+layer = nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True, norm_first=True, dropout=0.0)
 """
-PREFILL = LAYER + "with torch.no_grad():\n    layer.train()(torch.zeros(1, 512, 1024))\n"
-TRAINING = LAYER + "layer(torch.zeros(1, 256, 1024)).sum().backward()\n"
+PREFILL = LAYER + "with torch.no_grad():\n    layer.train()(torch.zeros(1, 64, 512))\n"
+TRAINING = LAYER + "layer(torch.zeros(1, 32, 512)).sum().backward()\n"
 SCRIPTS = {
     "product (512, 4096) × (4096, 4096), f16": PRODUCT,
-    "prefill of a layer, width 1024, 512 tokens, bf16": PREFILL,
-    "forward and backward of the layer, 256 tokens": TRAINING,
+    "prefill of a layer, width 512, 64 tokens, bf16": PREFILL,
+    "forward and backward of the layer, 32 tokens": TRAINING,
 }
 REDUCE = "all-reduce of 64 PEs, 64 KiB each, ring"
 

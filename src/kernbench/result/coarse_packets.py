@@ -1,4 +1,4 @@
-"""What coarse packets cost in accuracy: the measured errors of four workloads, and the remark on a run that has them.
+"""The cost of coarse packets in accuracy: measured errors of four workloads, and the remark on a run that has them.
 
 ``scripts/coarse_packets.py`` measures the figures, on the default machine.
 """
