@@ -231,11 +231,8 @@ class Requests:
         """
         self.check()
         self._scheduler.check()
-        if self.is_capturing and isinstance(msg, MemoryWriteMsg | MemoryReadMsg):
-            raise InputError(
-                "a graph of launches is being captured: the program copies between the host and the machine, or draws "
-                "random numbers, which the host does; do so before the capture, with copy_ into a tensor that it uses"
-            )
+        if isinstance(msg, MemoryWriteMsg | MemoryReadMsg):
+            self.refuse_in_capture("copies between the host and the machine")
         if not msg.correlation_id:
             msg = replace(msg, correlation_id=self._correlation_id)
         handle = self._engine.submit(msg)
@@ -245,6 +242,14 @@ class Requests:
         if self.on_submit is not None:
             self.on_submit(handle, purpose)
         return handle
+
+    def refuse_in_capture(self, action: str) -> None:
+        """Raise InputError while launches are captured; ``action``: what the program does, as text."""
+        if self.is_capturing:
+            raise InputError(
+                f"a graph of launches is being captured, and the program {action}, which a replay cannot repeat; do so "
+                f"before the capture, with copy_ into a tensor that the graph reads"
+            )
 
     def unseen(self, handle: RequestHandle) -> bool:
         """Return True when no wait has returned the request's completion, so its error, if any, has not been raised."""

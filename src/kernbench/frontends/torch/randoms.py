@@ -48,6 +48,7 @@ def draw(
 
 def _write_numbers(operator: str, x: Tensor, draw_numbers: Callable[[], Tensor]) -> Tensor:
     """Write to ``x`` the elements that ``draw_numbers()`` returns, in the order of the indices of ``x``."""
+    current().requests.refuse_in_capture("draws random numbers, which the host does")
     numbers = None
     by_stride = sorted(range(x.dim()), key=x.stride, reverse=True)
     in_memory_order = x.permute(by_stride)
