@@ -17,7 +17,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 import kernbench as kb  # noqa: E402
-import kernbench.torch  # noqa: E402, F401
+import kernbench.torch  # noqa: E402
 from frontends.torch_programs import AHBM, AHEAD, machine  # noqa: E402
 from kernbench.common.errors import InputError  # noqa: E402
 from kernbench.frontends.torch import device as ahbm  # noqa: E402
