@@ -8,7 +8,7 @@ from dataclasses import field
 from kernbench.common.collector import patient_collector
 from kernbench.common.ids import HOST as HOST_PART
 from kernbench.common.ids import pe_name, pe_part
-from kernbench.common.units import PS_PER_NS
+from kernbench.common.units import PS_PER_NS, ps_to_ns
 from kernbench.common.values import state
 from kernbench.core.clock import NEVER
 from kernbench.core.log import CAUSE, END, LAUNCH, LINE, PART, READ, WHAT, Row
@@ -124,7 +124,8 @@ class _Maker:
         kind = type(handle.msg).__name__.removesuffix("Msg")
         track = self._track(TrackGroup("host"), "requests", 0, (HOST,), "host")
         name = f"{kind} {title_of(handle, self.log.machine.passed)}".strip()
-        facts = (("request", handle.request_id),)
+        queued_ps = handle.begun_ps - handle.submitted_ps
+        facts = (("request", handle.request_id), *((("queued_ns", ps_to_ns(queued_ps)),) if queued_ps else ()))
         return self._span(track, TrackSpan(name, handle.begun_ps, handle.ended_ps, facts))
 
     def _kernel(self, handle: RequestHandle, report: PeReport) -> TrackSpan | None:
