@@ -33,7 +33,7 @@ from kernbench.runtime_api.operators import OperatorTallies
 from kernbench.runtime_api.process_group import ProcessGroups, QueueInstaller
 from kernbench.runtime_api.rank_scheduler import RankScheduler
 from kernbench.runtime_api.ranks import RankLocal, Workers
-from kernbench.runtime_api.requests import RequestRecord, Requests, Work
+from kernbench.runtime_api.requests import RequestRecord, Requests, Work, is_queued
 from kernbench.runtime_api.reuse import ReusedLaunches
 from kernbench.runtime_api.run_request import ReuseRules
 from kernbench.runtime_api.tensor import KnownValues, Tensor
@@ -247,7 +247,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         ordered = []
         for at, launch in enumerate(launches):
             users = [handle for layout in launch.tensors for handle in self._memory.uses.under_way(layout.key)]
-            after = frozenset(user.request_id for user in users if not user.done and not self.queue.contains(user))
+            after = frozenset(user.request_id for user in users if not user.done and not is_queued(user))
             message = replace(launch.message, in_order=True, n_following=n - 1 - at, after=after)
             ordered.append(replace(launch, message=message))
         work = self._start(ordered, async_op=True)

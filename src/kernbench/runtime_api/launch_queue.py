@@ -19,7 +19,6 @@ from kernbench.common.units import format_ns, ps_to_ns
 from kernbench.common.values import state, value
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
-from kernbench.messages.requests import KernelLaunchMsg
 from kernbench.runtime_api.launch import Launch
 from kernbench.runtime_api.requests import Requests, Work
 
@@ -130,11 +129,6 @@ class LaunchQueue:
         """Return the last launch of a SIP's queue; None if there was none."""
         lane = self._lanes.get(sip)
         return lane.launches[-1] if lane is not None and lane.launches else None
-
-    @staticmethod
-    def contains(handle: RequestHandle) -> bool:
-        """Return True for a launch of a queue."""
-        return isinstance(handle.msg, KernelLaunchMsg) and handle.msg.in_order
 
     def wait_for(self, handle: RequestHandle) -> None:
         """Wait for a launch, and raise the errors of those before it."""

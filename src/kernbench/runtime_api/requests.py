@@ -478,6 +478,11 @@ class Work:
         return all(handle.done for handle in self._handles)
 
 
+def is_queued(handle: RequestHandle) -> bool:
+    """Return True for a launch that entered the queue of its SIP."""
+    return isinstance(handle.msg, KernelLaunchMsg) and handle.msg.in_order
+
+
 @value
 class TensorUse:
     """The use of a tensor by a request. ``writes``: it may write the tensor; otherwise it only reads."""
@@ -513,6 +518,12 @@ class Uses:
             self._requests.wait(using)
         if not self.under_way(key):
             self._using.pop(key, None)
+
+    def settle_queued(self, key: TensorKey) -> None:
+        """Wait for the launches in the queue of a SIP that use a tensor."""
+        queued = [handle for handle in self.under_way(key) if is_queued(handle)]
+        if queued:
+            self._requests.wait(queued)
 
     def under_way(self, key: TensorKey) -> list[RequestHandle]:
         """Return the requests in flight that use a tensor."""

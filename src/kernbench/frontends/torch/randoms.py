@@ -22,7 +22,7 @@ from kernbench.frontends.torch.making import copy, made_like
 from kernbench.frontends.torch.pointwise import apply
 from kernbench.frontends.torch.reductions import map_rows
 from kernbench.frontends.torch.storage import TorchOperator, current, machine_bits
-from kernbench.frontends.torch.tensor import AhbmTensor, new, peek, resize, sip_of
+from kernbench.frontends.torch.tensor import AhbmTensor, new, peek, resize, sip_of, wait_for
 from kernbench.kernels.elementwise import write_numbers
 from kernbench.kernels.functions import scale_passed
 from kernbench.kernels.sort import accumulate_probabilities
@@ -115,7 +115,10 @@ def _check(operator: TorchOperator, *args: Any) -> None:
     def on_host(x: Any) -> Any:
         if not isinstance(x, AhbmTensor):
             return x
-        return peek(x) if current().has_data else torch.ones(x.shape, dtype=x.dtype, device="cpu")
+        if current().has_data:
+            return peek(x)
+        wait_for(x)
+        return torch.ones(x.shape, dtype=x.dtype, device="cpu")
 
     operator(*map(on_host, args), generator=HostGenerator())
 
