@@ -330,6 +330,7 @@ def test_launches_are_named_after_modules_and_lines() -> None:
 def test_operators_add_up_to_the_time_of_the_program() -> None:
     with machine(AHEAD) as context:
         x = torch.ones(64, 64, device=AHBM)
+        context.drain()
         began = context.engine.now
         y = (x @ x).softmax(-1)
         context.drain()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,6 @@ from kernbench.runtime_api.arrays import (
 )
 from kernbench.runtime_api.layout import TensorLayout
 from kernbench.runtime_api.memory import TensorMemory
-from kernbench.runtime_api.requests import Work
 from kernbench.runtime_api.transfers import HostSource, LaterArray, TensorCopy, check_fits
 from kernbench.triton_emu.kernel_runner import check_host_calls
 
@@ -404,26 +403,14 @@ class HostTensor(Shaped, NDArrayOperatorsMixin):
 class KnownValues:
     """The tensor elements available in a run without data: the host wrote them, and no kernel has since."""
 
-    __slots__ = ("_elements", "_writers")
+    __slots__ = ("_elements",)
 
     def __init__(self) -> None:
         self._elements: dict[Tensor, Array] = {}
-        self._writers: dict[Tensor, Work] = {}
 
     def of(self, tensor: Tensor) -> Array | None:
-        """Return all elements of a tensor; None if they are unavailable. Waits for a launch that may write them."""
-        writer = self._writers.pop(tensor, None)
-        if writer is not None:
-            writer.wait()
+        """Return all elements of a tensor; None if they are unavailable."""
         return self._elements.get(tensor)
-
-    def has(self, tensor: Tensor) -> bool:
-        """Return True if the elements of a tensor were available before the launches in flight."""
-        return tensor in self._elements
-
-    def note_writer(self, tensors: Iterable[Tensor], work: Work) -> None:
-        """Note a launch that may write these tensors, as `forget_range` will say."""
-        self._writers |= dict.fromkeys((tensor for tensor in tensors if tensor in self._elements), work)
 
     def put(self, tensor: Tensor, first: int, elements: Array) -> None:
         """Store elements that the host writes from element ``first`` on.
@@ -438,7 +425,6 @@ class KnownValues:
     def forget(self, tensor: Tensor) -> None:
         """Drop the elements of a tensor."""
         self._elements.pop(tensor, None)
-        self._writers.pop(tensor, None)
 
     def forget_range(self, sip: int, first: int, end: int) -> None:
         """Drop the elements of tensors in a range of a SIP's virtual addresses: a kernel writes this range."""

@@ -32,6 +32,7 @@ from kernbench.frontends.placed import Placed, pes_of_tensors
 from kernbench.frontends.triton.memory import PointerHandle
 from kernbench.frontends.triton.running import LaunchGrid, Running, begin, coordinates, programs_of
 from kernbench.frontends.triton.values import POINTED_TO, TensorHandle, Type
+from kernbench.frontends.triton.writes import written_parameters
 from kernbench.messages.requests import KernelRef, PeCoord
 from kernbench.runtime_api.context import AnyContext, current_context
 from kernbench.runtime_api.launch import Alike
@@ -157,10 +158,12 @@ def launch(kernel: Launchable, grid: object, args: tuple[object, ...], kwargs: M
     values = {key: bound[key] for key in arguments.values}
     alike = _describe(kernel, (values, extents, window), arguments.pointers, context) if context.reuse.is_on else None
     kernel_ref = KernelRef(name=name, function=program, file=function.__code__.co_filename)
+    written = written_parameters(kernel.fn)
 
-    def note_start(started: Work) -> None:
-        if on_write is not None:
-            context.known_values.note_writer(tensors, started)
+    def note_start(_: Work) -> None:
+        for key, pointer in arguments.pointers.items():
+            if on_write is not None and pointer.tensor is not None and key in written:
+                context.known_values.forget(pointer.tensor)
 
     line = str(calling_line() or "")
     context.launch_on(name, pes, kernel_ref, *tensors, in_order=True, alike=alike, called_at=line, on_start=note_start)
@@ -174,7 +177,7 @@ def _describe(
     A kernel may depend on values that a run without data knows, or on absolute addresses.
     """
     tensors = [pointer.tensor for pointer in pointers.values()]
-    if any(tensor is None or context.known_values.has(tensor) for tensor in tensors):
+    if any(tensor is None or context.known_values.of(tensor) is not None for tensor in tensors):
         return None
     described = []
     for key, pointer in pointers.items():
