@@ -16,9 +16,18 @@ import kernbench.torch  # noqa: E402, F401
 from frontends.torch_programs import AHBM, machine  # noqa: E402
 from kernbench.common.dtypes import F16  # noqa: E402
 from kernbench.frontends.torch.launches import launch_on, view_of  # noqa: E402
+from kernbench.frontends.torch.products import multiply_stream  # noqa: E402
 from kernbench.kernels.gemm_grid import BlockProduct, SharedProduct  # noqa: E402
+from kernbench.kernels.gemm_streams import StreamedProduct  # noqa: E402
 from kernbench.kernels.gemv import GemvEpilogue  # noqa: E402
-from kernbench.kernels.tiling import CubeGrid, PeRates, ProductGrid, choose_cubes  # noqa: E402
+from kernbench.kernels.tiling import (  # noqa: E402
+    CubeGrid,
+    PeRates,
+    ProductGrid,
+    ProductStream,
+    choose_cubes,
+    choose_stream,
+)
 from kernbench.runtime_api.context import RuntimeContext  # noqa: E402
 from kernbench.topology.builder import resolve_topology  # noqa: E402
 
@@ -114,6 +123,39 @@ def test_cubes_share_a_product(grid: tuple[int, int], turned: bool) -> None:
         found = out[0].cpu()
     expected = torch.addmm(addend, a, b.T if turned else b, alpha=0.5)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(301, 37, 45), (37, 301, 45), (37, 45, 301)])
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_pes_stream_the_longest_axis_of_a_product(shape: tuple[int, int, int], is_transposed: bool) -> None:
+    (m, k, n), generator = shape, torch.Generator().manual_seed(6)
+    a, b, addend = (torch.randn(*sizes, generator=generator) for sizes in ((k, m), (n, k), (m, n)))
+    with machine() as context:
+        x, y, z = a.to(AHBM).t(), b.to(AHBM).t(), addend.to(AHBM)[None]
+        x, y = (matrix if is_transposed else matrix.contiguous() for matrix in (x, y))
+        pes = context.topology.pes_per_cube
+        axis = "mkn"[shape.index(301)]
+        out = torch.empty(1, m, n, device=AHBM)
+        epilogue = GemvEpilogue(view_of(out), view_of(z), scale=0.5, activation="relu")
+        product = StreamedProduct(ProductStream(axis, 301, pes, 4, 16), view_of(x[None]), view_of(y[None]), epilogue)
+        multiply_stream("mm", x[None], y[None], out, (z,), product)
+        result = out[0].cpu()
+    expected = torch.addmm(addend, a.T, b.T, alpha=0.5).relu()
+    torch.testing.assert_close(result, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((128, 768, 50257), "n"), ((128, 50257, 768), "k"), ((50257, 128, 768), "m")]
+)
+def test_products_with_one_long_axis_are_streamed(shape: tuple[int, int, int], axis: str) -> None:
+    stream = choose_stream(64, 12 << 20, 8, shape, 2, 2)
+    assert stream is not None
+    assert (stream.axis, stream.extent) == (axis, 50257)
+    pieces = list(stream.pieces((100, 6282)))
+    assert sum(count for _, count in pieces) == 6282
+    assert pieces[0] == (100, stream.first_piece)
+    assert pieces[1] == (100 + stream.first_piece, 2 * stream.first_piece)
+    assert choose_stream(64, 12 << 20, 8, (1024, 1024, 1024), 2, 2) is None
 
 
 def test_four_cubes_are_faster_than_one() -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import prod
+from operator import itemgetter
 from typing import TypeAlias
 
-from kernbench.common.dtypes import DType, Shape
+from kernbench.common.dtypes import F32, DType, Shape
 from kernbench.common.values import value
 from kernbench.kernels.shares import RowPieces, blocks, columns_of, part, share
 from kernbench.kernels.view import View
@@ -377,6 +378,8 @@ def packed_panel_size(nbytes: int) -> int:
 
 # --- products in blocks, on a grid of PEs
 
+_STREAMED_PIECES = 2
+"""Minimum number of long pieces of a PE's share of a product that is streamed."""
 _PIECE_BYTES = 64 << 10
 """Bytes that a PE moves at a time to stage an operand: each PE has several pieces, and one hides the next command."""
 
@@ -448,6 +451,55 @@ def choose_grid(
             best = ns, ProductGrid(groups, rows, columns)
     assert best is not None, "one row of PEs is always possible"
     return best
+
+
+@value
+class ProductStream:
+    """A division of a product over PEs along one axis, ``m``, ``k`` or ``n``, of ``extent`` elements.
+
+    PEs read or write their share of the longest array in pieces of ``piece`` elements of the axis: long enough for
+    memory to serve them in full sweeps over its banks.
+    """
+
+    axis: str
+    extent: int
+    pes: int
+    first_piece: int
+    piece: int
+
+    def pieces(self, share: tuple[int, int]) -> Iterator[tuple[int, int]]:
+        """Yield the start and size of the pieces of a PE's share: each double the last one, up to ``piece``.
+
+        The next piece arrives while one is multiplied, and the first multiplication begins early.
+        """
+        (at, count), size = share, self.first_piece
+        end = at + count
+        while at < end:
+            yield at, min(size, end - at)
+            at, size = at + size, min(2 * size, self.piece)
+
+
+def choose_stream(
+    tile_k: int, scratch_bytes: int, pes: int, shape: tuple[int, int, int], itemsize: int, out_bytes: int
+) -> ProductStream | None:
+    """Return the division along the longest axis of a product (m, k, n); None if a PE would have too few pieces.
+
+    ``out_bytes``: bytes of an element of the result. Two pieces of all arrays, with their f32 results, take half of
+    scratch. The arrays without the axis take at most a quarter.
+    """
+    m, k, n = shape
+    axis, extent = max(zip("mkn", shape, strict=True), key=itemgetter(1))
+    streamed = {
+        "m": k * itemsize + n * (4 + out_bytes),
+        "n": k * itemsize + m * (4 + out_bytes),
+        "k": (m + n) * itemsize,
+    }
+    resident = {"m": k * n * itemsize, "n": m * k * itemsize, "k": 2 * m * n * F32.itemsize}
+    piece = scratch_bytes // (4 * streamed[axis]) // tile_k * tile_k
+    first_piece = max(tile_k, piece // 16 // tile_k * tile_k)
+    if resident[axis] > scratch_bytes // 4 or extent < pes * _STREAMED_PIECES * piece or not piece:
+        return None
+    return ProductStream(axis, extent, pes, first_piece, piece)
 
 
 @value

@@ -244,8 +244,6 @@ FEW = 0.25
 """The largest share of the read time that may go to rows shorter than ``ROW_BYTES``."""
 SHARE = 1 / 16
 """The largest share of the room for panels that one step may use so that its rows are long."""
-MANY_BLOCKS = 8
-"""The least number of blocks with panels that span K: the read of the first block's panels is a small part."""
 SLACK = 1.3
 """The least ratio of the matrix unit's work on a block to the read time of the block's operands."""
 SHORT_ROWS = 0.8
@@ -428,20 +426,7 @@ class BlockedProduct:
 
         blocks = ((bm, bn) for bm in _sizes(m, tm) for bn in _sizes(n, tn) if self.fits((bm, tk, bn), room))
         bm, bn = min(blocks, key=rank)
-        is_contiguous = choice == "least" and self._should_span_k(bm, bn, room)
-        return bm, -(-k // tk) * tk if is_contiguous else self._panel_size(bm, bn, room), bn
-
-    def _should_span_k(self, bm: int, bn: int, room: BlockRoom) -> bool:
-        """Return True if panels should span K, so that panels of an operand stored along K are contiguous.
-
-        They fit, most reads are of such an operand, and the first panels delay the first tile by a small part: there
-        are ``MANY_BLOCKS`` blocks or more.
-        """
-        (m, k, n), tk = self.shape, self.tile[1]
-        if -(-m // bm) * -(-n // bn) < MANY_BLOCKS or not self.fits((bm, -(-k // tk) * tk, bn), room):
-            return False
-        a_ns, b_ns = m / self.a.gbs, n / self.b.gbs
-        return 2 * (a_ns * self.a.by_rows + b_ns * (not self.b.by_rows)) > a_ns + b_ns
+        return bm, self._panel_size(bm, bn, room), bn
 
     def _memory_ns(self, bm: int, bn: int, room: BlockRoom) -> float:
         """Return the time to read all panels, plus the time to write the result if it goes to the same memory."""

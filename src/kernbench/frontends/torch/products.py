@@ -17,11 +17,13 @@ from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.storage import Lowering, current
 from kernbench.frontends.torch.tensor import AhbmTensor, deliver, known_elements, new, result_for, sip_of
 from kernbench.kernels.gemm_grid import BlockProduct, GroupedProduct, SharedProduct
+from kernbench.kernels.gemm_streams import StreamedProduct
 from kernbench.kernels.gemv import Gemv, GemvEpilogue, PartialSums
 from kernbench.kernels.tiling import (
     PeRates,
     choose_cubes,
     choose_grid,
+    choose_stream,
     is_few_rows,
     is_split_k_faster,
     panel_columns,
@@ -102,6 +104,12 @@ def _multiply_blocks(
     (batch, m, k), n, item = a.shape, b.shape[2], a.element_size()
     context, sip = current(), sip_of(out)
     cubes, pes_of_cube = whole_grid(context)
+    if batch == cubes == 1 and a.is_floating_point():
+        tile_k, scratch = context.topology.pe.gemm.tile_k, context.topology.pe.tcm.scratch_bytes
+        stream = choose_stream(tile_k, scratch, pes_of_cube, (m, k, n), item, out.element_size())
+        if stream is not None:
+            multiply_stream(name, a, b, out, operands, StreamedProduct(stream, view_of(a), view_of(b), epilogue))
+            return
     rates = PeRates.of(context.topology, dtype_of(a))
     _, grid = choose_grid(rates, cubes * pes_of_cube, batch, m, k, n, item)
     used_cubes = -(-grid.pes // pes_of_cube)
@@ -119,6 +127,22 @@ def _multiply_blocks(
     shared = SharedProduct(product, cube_grid)
     buffer = new((shared.buffer_elements,), a.dtype, sip)
     launch_on(name, pes, shared.run, (out, buffer), inputs)
+
+
+def multiply_stream(
+    name: str, a: Tensor, b: Tensor, out: Tensor, operands: Sequence[Tensor], product: StreamedProduct
+) -> None:
+    """Launch a product that is divided along its longest axis; along K, launch the addition of its sums too."""
+    sip, stream = sip_of(out), product.stream
+    pes = [(sip, 0, pe) for pe in range(stream.pes)]
+    if stream.axis != "k":
+        launch_on(name, pes, product.run, (out,), (a, b, *operands))
+        return
+    (_, m, n), epilogue = out.shape, product.epilogue
+    sums = new((stream.pes, m, n), torch.float32, sip)
+    launch_on(name, pes, replace(product, epilogue=GemvEpilogue(view_of(sums))).run, (sums,), (a, b))
+    most = partial_sum_columns(current().topology.pe.tcm.scratch_bytes, stream.pes, m)
+    launch_on(name, pes, PartialSums(stream.pes, m, n, epilogue, most).run, (out,), (sums, *operands))
 
 
 def _without_zero_strides(x: Tensor) -> Tensor:
