@@ -378,8 +378,8 @@ def packed_panel_size(nbytes: int) -> int:
 
 # --- products in blocks, on a grid of PEs
 
-_STREAMED_PIECES = 2
-"""Minimum number of long pieces of a PE's share of a product that is streamed."""
+_STREAMED_PIECES = {"m": 4, "k": 2, "n": 4}
+"""Minimum number of long pieces of a PE's share, by axis: along M and N, nothing hides the last piece's result."""
 _PIECE_BYTES = 64 << 10
 """Bytes that a PE moves at a time to stage an operand: each PE has several pieces, and one hides the next command."""
 
@@ -497,7 +497,7 @@ def choose_stream(
     resident = {"m": k * n * itemsize, "n": m * k * itemsize, "k": 2 * m * n * F32.itemsize}
     piece = scratch_bytes // (4 * streamed[axis]) // tile_k * tile_k
     first_piece = max(tile_k, piece // 16 // tile_k * tile_k)
-    if resident[axis] > scratch_bytes // 4 or extent < pes * _STREAMED_PIECES * piece or not piece:
+    if resident[axis] > scratch_bytes // 4 or extent < pes * _STREAMED_PIECES[axis] * piece or not piece:
         return None
     return ProductStream(axis, extent, pes, first_piece, piece)
 
