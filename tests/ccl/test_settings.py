@@ -47,7 +47,7 @@ def test_its_attributes_follow_its_entries() -> None:
     cfg = resolve_algorithm_config(CCL)
     assert (cfg.name, cfg.n_slots, cfg.n_elem, cfg.passthrough) == ("intercube_allreduce", 4, None, ())
     cfg |= {"n_slots": 2, "n_elem": 8, "root_cube": 1, "kernel_w": [1, 2]}
-    assert (cfg.n_slots, cfg.n_elem, cfg.ring_stride) == (2, 8, 2 * 4096)
+    assert (cfg.n_slots, cfg.n_elem, cfg.slots.ring_bytes) == (2, 8, 2 * 4096)
     assert cfg.passthrough == (("kernel_w", (1, 2)), ("root_cube", 1))
     assert isinstance(cfg.typed, AlgorithmConfig)
     with pytest.raises(AttributeError):

@@ -82,8 +82,8 @@ class Kernels:
                     each = [last(self._done(program, serial)) for serial in asked.under_way]
                     first = min(needs[0].at for needs in each)
                     after = after + relabelled(By.SPACE, [need for needs in each for need in needs if need.at == first])
-                case Meet():
-                    came = [*after, *self._all_done(program, commands)]
+                case Meet(drains=drains):
+                    came = [*after, *(self._all_done(program, commands) if drains else ())]
                     self.arrivals.setdefault((program.pe, program.launch), []).append(came)
                     after = [self._release_of(program, len(self.arrivals[program.pe, program.launch]) - 1)]
                 case Fence():
@@ -188,7 +188,7 @@ class Kernels:
         pe, direction = program.pe, command.name
         mine = [each.event for each in self.run.engine.releases if each.sender is pair]
         given = max(each.time_ps for each in mine if each.sequence <= before)
-        ipcq = self.run.machine.part(pe_part(*pe, "pe_ipcq"), PeIpcq)
+        queue = self.run.machine.part(pe_part(*pe, "pe_ipcq"), PeIpcq).queues[direction]
         credited = given + next(each.credited_ps - each.time_ps for each in mine if each.credited_ps is not None)
         here = self.run.log.part(pe_part(*pe, "pe_ipcq")), self.run.log.intern(direction)
         rows = self.run.rows
@@ -197,9 +197,9 @@ class Kernels:
             for each in self.run.of_kind[Kind.CREDIT]
             if rows[each + END] == credited and (rows[each + PART], rows[each + WHAT]) == here
         ]
-        if ipcq.poll_ps:
-            polls = -(-(credited - since) // ipcq.poll_ps)
-            return [Need(since + polls * ipcq.poll_ps, each, By.POLL) for each in given_back or [-1]]
+        if queue.poll_ps:
+            polls = -(-(credited - since) // queue.poll_ps)
+            return [Need(since + polls * queue.poll_ps, each, By.POLL) for each in given_back or [-1]]
         return [Need(credited, each, By.CREDIT) for each in given_back or [-1]]
 
     def _credit(self, release: Release) -> None:

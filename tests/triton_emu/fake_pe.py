@@ -125,7 +125,7 @@ class FakePe:
         elif isinstance(request, ReadValue):
             return self._array(request.array).copy()
         elif isinstance(request, Meet):
-            while self._under_way:
+            while request.drains and self._under_way:
                 self._complete_one(run)
         return None
 

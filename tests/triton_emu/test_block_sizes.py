@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from kernbench.common.dtypes import F16, DType
 from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.messages.commands import Command, Epilogue, MemoryRef, Opcode, Params
-from kernbench.triton_emu.tile_plans import BlockedProduct, BlockRoom, OperandReads, block_steps, gemm_tiles
+from kernbench.triton_emu.block_sizes import BlockedProduct, BlockRoom, OperandReads
+from kernbench.triton_emu.tile_plans import block_steps, gemm_tiles
 
 TILE = (32, 64, 32)
 ROOM = BlockRoom(sums=256 << 10, panels=4 << 20)

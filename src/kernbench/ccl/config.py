@@ -19,6 +19,19 @@ Scalar: TypeAlias = int | float | str | bool
 Passed: TypeAlias = Scalar | tuple[Scalar, ...]
 
 
+@value
+class SlotSize:
+    """The slots of a queue: their number, and the bytes of each."""
+
+    n_slots: int
+    slot_size: int
+
+    @property
+    def ring_bytes(self) -> int:
+        """The bytes of a ring in memory, rounded up to the alignment of allocations."""
+        return -(-self.n_slots * self.slot_size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
 @value(kw_only=True)
 class QueueSettings:
     """Settings common to all queues of an installation."""
@@ -31,9 +44,9 @@ class QueueSettings:
     ipcq_credit_size_bytes: int = 16
 
     @property
-    def ring_stride(self) -> int:
-        """Bytes from one ring of a PE to the next: the bytes of all slots, rounded up to the alignment of memory."""
-        return -(-self.n_slots * self.slot_size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    def slots(self) -> SlotSize:
+        """The slots of each queue."""
+        return SlotSize(self.n_slots, self.slot_size)
 
 
 @value(kw_only=True)

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
+from kernbench.ccl.config import SlotSize
 from kernbench.ccl.queues import by_pe, pair_queues, queue_setups
 from kernbench.ccl.topologies import QueueEdge
 from kernbench.common.dtypes import F32, U8, Array, Shape, row_major
@@ -287,8 +288,9 @@ class MockPe:
 
     @property
     def at_barrier(self) -> bool:
-        """True if the kernel's commands are complete and it waits at a barrier."""
-        return isinstance(self._request, Meet) and not self._in_flight and not self._released
+        """True if the kernel waits at a barrier, and the commands that the barrier waits for are complete."""
+        request = self._request
+        return isinstance(request, Meet) and not (request.drains and self._in_flight) and not self._released
 
     def release(self) -> None:
         """Release the kernel from its barrier."""
@@ -465,7 +467,7 @@ class MockMachine:
         }
         self._queues: dict[PeCoord, MockQueues] = {}
         for pe, pe_ends in ends.items():
-            setups = queue_setups(pe_ends, rings, n_slots, slot_size)
+            setups = queue_setups(pe_ends, rings, SlotSize(n_slots, slot_size))
             self._add_queues(pe, {setup.direction: QueuePair(setup) for setup in setups})
 
     def _add_queues(self, pe: PeCoord, pairs: Mapping[str, QueuePair]) -> None:

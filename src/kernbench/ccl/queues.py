@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from types import MappingProxyType
 from typing import NamedTuple
 
-from kernbench.ccl.config import AlgorithmSettings, QueueSettings
+from kernbench.ccl.config import AlgorithmSettings, QueueSettings, SlotSize
 from kernbench.ccl.diagnostics import trace_if_asked
 from kernbench.ccl.loading import as_ccl_config
 from kernbench.ccl.topologies import QueueEdge, direct_direction
@@ -33,6 +34,7 @@ from kernbench.topology.spec import TopologySpec
 from kernbench.triton_emu.kernel_runner import check_host_calls
 
 _GLOBAL = "global_"
+_ONE_WAY = "_out"
 _MAX_LINES = 8
 
 
@@ -68,40 +70,43 @@ class InstalledQueues:
 
 
 def prepare_queues(
-    engine: GraphEngine, edges: Sequence[QueueEdge], settings: QueueSettings | AlgorithmSettings
+    engine: GraphEngine,
+    edges: Sequence[QueueEdge],
+    settings: QueueSettings | AlgorithmSettings,
+    slots: Mapping[str, SlotSize] = MappingProxyType({}),
 ) -> InstalledQueues:
     """Reserve rings for the queues of ``edges`` and return the install messages, for the caller to submit in any order.
 
-    The call only reserves memory, which ``release_rings`` frees; the messages do all else. Raises IpcqError for edges
-    that cannot be installed and for a PE that already has queues, and AllocationError if a memory is full. After an
-    error no memory is reserved.
+    ``slots`` has the slots of edges by direction; those of other directions are in ``settings``. The call only reserves
+    memory, which ``release_rings`` frees; the messages do all else. Raises IpcqError for edges that cannot be installed
+    and for a PE that already has a queue of that name, and AllocationError if a memory is full. After an error no
+    memory is reserved.
     """
     check_host_calls()
     if isinstance(settings, AlgorithmSettings):
         settings = as_ccl_config(settings).algorithm()
     ends = dict(by_pe(pair_queues(edges, engine.spec)))
-    for pe in ends:
-        _check_bare(engine, pe)
-    receiving = {pe: [end.direction for end in pe_ends if end.receives] for pe, pe_ends in ends.items()}
+    for pe, pe_ends in ends.items():
+        _check_names(engine, pe, pe_ends)
+    receiving = {pe: [end for end in pe_ends if end.receives] for pe, pe_ends in ends.items()}
+    rings: dict[tuple[PeCoord, str], int] = {}
     with ExitStack() as undo:
         reservations = []
-        for pe, directions in receiving.items():
-            if directions:
-                reservations.append(_reserve(engine, pe, len(directions), settings))
+        for pe, pe_ends in receiving.items():
+            sizes = [slots.get(end.sender_direction, settings.slots) for end in pe_ends]
+            if sizes:
+                reservations.append(_reserve(engine, pe, sizes, settings.buffer_kind))
                 undo.callback(_free, engine, settings.buffer_kind, reservations[-1])
+                starts = accumulate([size.ring_bytes for size in sizes], initial=reservations[-1].addr.encode())
+                rings |= {(pe, end.direction): start for end, start in zip(pe_ends, starts, strict=False)}
         _check_disjoint(reservations)
         undo.pop_all()
-    rings = {
-        (reservation.pe, direction): reservation.addr.encode() + at * settings.ring_stride
-        for reservation in reservations
-        for at, direction in enumerate(receiving[reservation.pe])
-    }
     installation = engine.machine.next_op()
     messages = tuple(
         IpcqInitMsg(
             name="install queues",
             pe=pe,
-            queues=queue_setups(pe_ends, rings, settings.n_slots, settings.slot_size),
+            queues=queue_setups(pe_ends, rings, settings.slots, slots),
             buffer_kind=settings.buffer_kind,
             backpressure=settings.backpressure,
             poll_ns=settings.poll_ns,
@@ -115,10 +120,13 @@ def prepare_queues(
 
 
 def install_edges(
-    engine: GraphEngine, edges: Sequence[QueueEdge], settings: QueueSettings | AlgorithmSettings
+    engine: GraphEngine,
+    edges: Sequence[QueueEdge],
+    settings: QueueSettings | AlgorithmSettings,
+    slots: Mapping[str, SlotSize] = MappingProxyType({}),
 ) -> InstalledQueues:
-    """Install queues for ``edges``, on all PEs or on none, and wait for the end. Raises as ``prepare_queues``."""
-    queues = prepare_queues(engine, edges, settings)
+    """Install queues for ``edges``, on all PEs or on none, and wait for the end. Arguments as ``prepare_queues``."""
+    queues = prepare_queues(engine, edges, settings, slots)
     handles = [engine.submit(message) for message in queues.messages]
     errors = _wait_for_all(engine, handles)
     if errors:
@@ -136,7 +144,7 @@ def uninstall(engine: GraphEngine, queues: InstalledQueues) -> None:
     received.
     """
     if not any(
-        queue_part(engine.machine, message.pe).installation == message.installation for message in queues.messages
+        message.installation in queue_part(engine.machine, message.pe).installations for message in queues.messages
     ):
         raise IpcqError("the queues of this installation have been removed already")
     _carry_out(engine, queues.removals())
@@ -184,18 +192,20 @@ def _wait_for_all(engine: GraphEngine, handles: Sequence[RequestHandle]) -> list
     return errors
 
 
-def _check_bare(engine: GraphEngine, pe: PeCoord) -> None:
+def _check_names(engine: GraphEngine, pe: PeCoord, ends: Iterable[QueueEnd]) -> None:
+    """Check that a PE has no queue with the name of one of ``ends``."""
     pairs = queue_pairs_of(engine.machine, pe)
-    if pairs:
+    taken_names = [end.direction for end in ends if end.direction in pairs]
+    if taken_names:
         raise IpcqError(
-            f"{pe_name(pe)} has queues already ({', '.join(pairs)}): a PE is installed once; remove them first"
+            f"{pe_name(pe)} has queues already ({', '.join(taken_names)}): a name is installed once; remove them first"
         )
 
 
-def _reserve(engine: GraphEngine, pe: PeCoord, n_rings: int, settings: QueueSettings) -> Reservation:
-    nbytes = n_rings * settings.ring_stride
+def _reserve(engine: GraphEngine, pe: PeCoord, rings: Sequence[SlotSize], kind: BufferKind) -> Reservation:
+    nbytes = sum(ring.ring_bytes for ring in rings)
     try:
-        match settings.buffer_kind:
+        match kind:
             case "tcm":
                 addr = engine.allocators[pe].reserve_ipcq_tcm(nbytes)
             case "hbm":
@@ -203,10 +213,10 @@ def _reserve(engine: GraphEngine, pe: PeCoord, n_rings: int, settings: QueueSett
             case "sram":
                 addr = engine.cube_allocator(*pe[:2]).reserve_ipcq_sram(nbytes)
     except AllocationError as error:
-        rings = f"{n_rings} rings of {settings.n_slots} slots of {settings.slot_size} bytes"
-        raise AllocationError(
-            f"queues of {pe_name(pe)} need {nbytes} bytes of {settings.buffer_kind} ({rings}): {error}"
-        ) from error
+        text = ", ".join(
+            f"{count} rings of {ring.n_slots} slots of {ring.slot_size} bytes" for ring, count in Counter(rings).items()
+        )
+        raise AllocationError(f"queues of {pe_name(pe)} need {nbytes} bytes of {kind} ({text}): {error}") from error
     return Reservation(pe, addr, nbytes)
 
 
@@ -229,9 +239,15 @@ def _check_disjoint(reservations: Iterable[Reservation]) -> None:
 
 
 def queue_setups(
-    ends: Iterable[QueueEnd], rings: Mapping[tuple[PeCoord, str], int], n_slots: int, slot_size: int
+    ends: Iterable[QueueEnd],
+    rings: Mapping[tuple[PeCoord, str], int],
+    usual: SlotSize,
+    slots: Mapping[str, SlotSize] = MappingProxyType({}),
 ) -> tuple[QueueSetup, ...]:
-    """Return the queues of a PE with ``ends``; ``rings`` has the address of the ring of each (PE, direction)."""
+    """Return the queues of a PE with ``ends``; ``rings`` has the address of the ring of each (PE, direction).
+
+    ``slots`` has the slots of edges by direction, and ``usual`` those of all other edges.
+    """
     return tuple(
         QueueSetup(
             direction=end.direction,
@@ -241,8 +257,8 @@ def queue_setups(
                 rx_base_pa=rings[end.peer, end.peer_direction] if end.sends else None,
             ),
             rx_base_pa=rings[end.pe, end.direction] if end.receives else None,
-            n_slots=n_slots,
-            slot_size=slot_size,
+            n_slots=(size := slots.get(end.sender_direction, usual)).n_slots,
+            slot_size=size.slot_size,
             via_port=end.direction.removeprefix(_GLOBAL) if end.direction.startswith(_GLOBAL) else None,
         )
         for end in ends
@@ -262,6 +278,11 @@ class QueueEnd(NamedTuple):
     sends: bool
     receives: bool
 
+    @property
+    def sender_direction(self) -> str:
+        """The direction by which slots are chosen: that of an end that sends."""
+        return self.direction if self.sends else self.peer_direction
+
 
 def edge_text(edge: QueueEdge) -> str:
     """Return the text of an edge for errors."""
@@ -280,7 +301,8 @@ def pair_queues(edges: Sequence[QueueEdge], spec: TopologySpec) -> list[QueueEnd
     direction of the peer that leads back. A direction is the reverse of at most one edge. An edge without a reverse
     ends in a receive-only queue on the peer, named after the opposite direction: W for E, ``child_left`` or else
     ``child_right`` for ``parent``, and ``sip0`` for messages that SIP 0 sends on ``sip3``. For any other name x the
-    name is ``from_x``. Raises IpcqError for edges that cannot be installed.
+    name is ``from_x``. A direction ``x_out`` never has a reverse, and its receiving queue is ``x_in``. Raises IpcqError
+    for edges that cannot be installed.
     """
     by_name = _check_edges(edges, spec)
     reverse = _reverses(edges, by_name)
@@ -333,13 +355,16 @@ def _opposites(edge: QueueEdge) -> tuple[str, ...]:
         return (OPPOSITE_DIRECTION[direction],)
     if direction == direct_direction(peer_sip):
         return (direct_direction(sip),)
+    if direction.endswith(_ONE_WAY):
+        return (f"{direction.removesuffix(_ONE_WAY)}_in",)
     return _TREE.get(direction, ())
 
 
 def _reverses(edges: Sequence[QueueEdge], by_name: _ByName) -> dict[QueueEdge, QueueEdge]:
     """Return the reverse of every edge that has one; the result has both directions."""
     between: defaultdict[tuple[PeCoord, PeCoord], list[QueueEdge]] = defaultdict(list)
-    for edge in edges:
+    two_way_edges = [edge for edge in edges if not edge[1].endswith(_ONE_WAY)]
+    for edge in two_way_edges:
         between[edge[0], edge[2]].append(edge)
 
     def opposite(edge: QueueEdge) -> Iterable[QueueEdge]:
@@ -351,7 +376,7 @@ def _reverses(edges: Sequence[QueueEdge], by_name: _ByName) -> dict[QueueEdge, Q
 
     reverse_of: dict[QueueEdge, QueueEdge] = {}
     for candidates in (opposite, whichever):
-        for edge in edges:
+        for edge in two_way_edges:
             if edge not in reverse_of:
                 back = next((back for back in candidates(edge) if back not in reverse_of), None)
                 if back is not None:

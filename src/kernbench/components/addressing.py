@@ -23,7 +23,7 @@ from kernbench.engine.machine import Machine
 from kernbench.messages.commands import LOAD, NOWHERE, Command, MemoryRef
 from kernbench.messages.fabric import Access
 from kernbench.messages.requests import PeCoord
-from kernbench.triton_emu.tile_plans import BlockedProduct
+from kernbench.triton_emu.block_sizes import BlockedProduct
 
 
 class PeParts:

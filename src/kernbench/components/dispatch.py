@@ -40,11 +40,12 @@ from kernbench.messages.control import LaunchOrder
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.free_list import ScratchAllocator
 from kernbench.policy.address.phyaddr import PhysAddr
+from kernbench.triton_emu.block_sizes import BlockLimits, BlockRoom
 from kernbench.triton_emu.handles import Slot
 from kernbench.triton_emu.kernel_run import begin_run
 from kernbench.triton_emu.schedules import ScheduledKernel
 from kernbench.triton_emu.source import KernelSite, ProgramText, program_file
-from kernbench.triton_emu.tile_plans import STORED, AccumulatorUse, BlockLimits, BlockRoom, block_steps
+from kernbench.triton_emu.tile_plans import STORED, AccumulatorUse, block_steps
 
 
 class Accumulators:

@@ -25,7 +25,6 @@ from itertools import pairwise
 
 from kernbench.common.errors import AbandonedError, IpcqError
 from kernbench.common.ids import pe_part
-from kernbench.common.units import ns_to_ps
 from kernbench.common.values import value
 from kernbench.components.pe_dma import PeDma
 from kernbench.components.queue import Message, OnReceive, Queue
@@ -44,7 +43,7 @@ from kernbench.engine.queues import (
     find_receivers,
 )
 from kernbench.messages.fabric import QueueData
-from kernbench.messages.requests import IpcqInitMsg, PeCoord, QueueSetup
+from kernbench.messages.requests import IpcqInitMsg, PeCoord
 from kernbench.topology.graph import Node
 from kernbench.triton_emu.handles import Slot
 
@@ -63,19 +62,16 @@ class AnyReceive:
 class PeIpcq(QueuePart):
     """The queues of a PE by direction, empty before an installation. A kernel is identified by its scoreboard.
 
-    ``delay_ps``: the overhead of a message at each end. ``poll_ps``: the interval at which a waiting sender looks for a
-    slot; 0: the arrival of a credit wakes the sender.
+    Several installations may have queues on a PE, with different names. ``delay_ps``: the overhead of a message at each
+    end.
     """
 
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
         self.coord: PeCoord = node.pe_coord
         self.delay_ps = self.overhead_ps
-        self.poll_ps = 0
-        self.credit_bytes = 0
         self.queues: dict[str, Queue] = {}
         self._removed: tuple[Queue, ...] = ()  # removed last; messages in flight to them may still arrive
-        self._installation = 0
         self._rings: list[tuple[int, Queue]] = []  # receiving queues, sorted by the start of their rings
         self._starts: list[int] = []
         self._by_peer_ring: dict[int, Queue] = {}
@@ -93,50 +89,56 @@ class PeIpcq(QueuePart):
     # Installation.
 
     def install(self, msg: IpcqInitMsg) -> None:
-        """Install the queues. Raises IpcqError if the PE has queues already, or if receive ranges overlap."""
-        if self.queues:
+        """Add queues. Raises IpcqError for a name that a queue of the PE has, or if receive ranges overlap."""
+        names = [setup.direction for setup in msg.queues]
+        taken_names = [name for name in names if name in self.queues]
+        if taken_names:
             raise IpcqError(
-                f"{self.node.id} has queues already ({', '.join(self.queues)}): a PE is installed once; "
+                f"{self.node.id} has queues already ({', '.join(taken_names)}): a name is installed once; "
                 "remove them first"
             )
-        names = [setup.direction for setup in msg.queues]
         if len(set(names)) < len(names):
             raise IpcqError(f"{self.node.id}: a direction is installed twice: {', '.join(names)}")
-        self._check_disjoint(msg.queues)
-        queues = [Queue(self, setup, msg.installation) for setup in msg.queues]
-        self.queues, self._removed, self._by_slot = {queue.direction: queue for queue in queues}, (), {}
+        added = {setup.direction: Queue(self, setup, msg) for setup in msg.queues}
+        self._check_disjoint([*self.queues.values(), *added.values()])
+        self.queues, self._removed = self.queues | added, ()
+        self._index(self.queues.values())
+
+    def _index(self, queues: Collection[Queue]) -> None:
+        """Index queues by the address of their rings, and by that of their peers' rings."""
         receiving = [(queue.my_rx_base_pa, queue) for queue in queues if queue.my_rx_base_pa is not None]
         self._rings = sorted(receiving, key=lambda ring: ring[0])
-        self._starts = [start for start, _ in self._rings]
+        self._starts, self._by_slot = [start for start, _ in self._rings], {}
         self._by_peer_ring = {
-            queue.peer.rx_base_pa: queue for queue in reversed(queues) if queue.peer.rx_base_pa is not None
+            queue.peer.rx_base_pa: queue for queue in reversed(tuple(queues)) if queue.peer.rx_base_pa is not None
         }
-        self.buffer_kind = msg.buffer_kind
-        self._installation = msg.installation
-        self.poll_ps = ns_to_ps(msg.poll_ns) if msg.backpressure == "poll" else 0
-        self.credit_bytes = msg.credit_bytes
 
-    def _check_disjoint(self, setups: Collection[QueueSetup]) -> None:
-        rings = sorted((s.rx_base_pa, s.n_slots * s.slot_size, s.direction) for s in setups if s.rx_base_pa is not None)
+    def _check_disjoint(self, queues: Collection[Queue]) -> None:
+        rings = sorted(
+            (queue.my_rx_base_pa, queue.n_slots * queue.slot_size, queue.direction)
+            for queue in queues
+            if queue.my_rx_base_pa is not None
+        )
         for (low, nbytes, one), (start, _, other) in pairwise(rings):
             if start < low + nbytes:
                 raise IpcqError(f"{self.node.id}: the receive ranges of {one} and {other} overlap at {start:#x}")
 
     def remove(self, installation: int | None = None) -> None:
-        """Remove all queues if they belong to ``installation`` (None: any). No kernel may run on this PE.
+        """Remove the queues of ``installation`` (None: all queues). No kernel may run on this PE.
 
         Messages in flight to the removed queues still arrive there until other queues are installed.
         """
-        if not self.queues or installation not in (None, self._installation):
-            return
-        for queue in self.queues.values():
+        removed = [queue for queue in self.queues.values() if installation in (None, queue.installation)]
+        for queue in removed:
             queue.attached = False
-        self._removed, self.queues = tuple(self.queues.values()), {}
+            del self.queues[queue.direction]
+        if removed:
+            self._removed = tuple(removed)
 
     @property
-    def installation(self) -> int | None:
-        """The number of the installation that its queues belong to, or None without queues."""
-        return self._installation if self.queues else None
+    def installations(self) -> frozenset[int]:
+        """The numbers of the installations that its queues belong to."""
+        return frozenset(queue.installation for queue in self.queues.values())
 
     # Look-ups for other components.
 
@@ -203,6 +205,8 @@ class PeIpcq(QueuePart):
         """
         pa, sender = message.access.pa, message.queue
         queue = self.find_queue_at(pa)
+        if queue is None and not sender.attached:
+            return None
         if queue is None:
             raise IpcqError(
                 f"{self.node.id}: a message of {pe_part(*message.sender, 'pe_ipcq')} arrived at {pa:#x}, "
@@ -275,7 +279,8 @@ class PeIpcq(QueuePart):
 
         Messages of removed queues are included until there are new queues.
         """
-        return tuple(message for queue in self.queues.values() or self._removed for message in queue.pending_messages)
+        queues = (*self.queues.values(), *self._removed)
+        return tuple(message for queue in queues for message in queue.pending_messages)
 
     # After a failure.
 

@@ -24,6 +24,7 @@ from typing import Protocol, TypeAlias
 
 from kernbench.common.errors import IpcqError, KernbenchError, KernelError
 from kernbench.common.ids import pe_part
+from kernbench.common.units import ns_to_ps
 from kernbench.common.values import state, value
 from kernbench.components.pe_dma import PeDma
 from kernbench.components.scoreboard import Scoreboard
@@ -34,7 +35,7 @@ from kernbench.engine.machine import Machine
 from kernbench.engine.queues import Credit, QueuePair, SendTotals, UnreceivedMessage, size_error
 from kernbench.messages.commands import Command, Operand
 from kernbench.messages.fabric import Access, QueueData
-from kernbench.messages.requests import OPPOSITE_DIRECTION, BufferKind, PeCoord, QueueSetup
+from kernbench.messages.requests import OPPOSITE_DIRECTION, IpcqInitMsg, PeCoord, QueueSetup
 from kernbench.topology.graph import Node
 from kernbench.transport import Port, Route, Transfer
 from kernbench.triton_emu.handles import Slot
@@ -95,9 +96,6 @@ class QueueOwner(Protocol):
     clock: Clock
     coord: PeCoord
     delay_ps: int
-    poll_ps: int
-    credit_bytes: int
-    buffer_kind: BufferKind
 
     @property
     def dma(self) -> PeDma:
@@ -126,12 +124,15 @@ class Queue(QueuePair):
 
     ``receives`` wait for messages, in order; mostly there is only one. These receives and the messages in the ring
     belong to the kernel with the scoreboard ``receiver``. ``sender`` is the kernel that waits for a slot.
+    ``poll_ps``: the interval at which a waiting sender looks for a slot; 0: the arrival of a credit wakes the sender.
     ``slot_rows``: the rows of the last messages that arrived in the local slots. Looked up on first use: the peer, the
     reverse queue, which is the peer's queue whose messages arrive in this ring, and the routes to both.
     """
 
     __slots__ = (
+        "_buffer_kind",
         "_channel",
+        "_credit_bytes",
         "_credit_name",
         "_credit_ps",
         "_hook",
@@ -152,6 +153,7 @@ class Queue(QueuePair):
         "deliver",
         "installation",
         "ipcq",
+        "poll_ps",
         "receiver",
         "receives",
         "rows",
@@ -160,11 +162,13 @@ class Queue(QueuePair):
         "slot_rows",
     )
 
-    def __init__(self, ipcq: QueueOwner, setup: QueueSetup, installation: int) -> None:
+    def __init__(self, ipcq: QueueOwner, setup: QueueSetup, message: IpcqInitMsg) -> None:
         super().__init__(setup, ipcq.clock)
         n, log = setup.n_slots, ipcq.machine.log
         self.ipcq = ipcq
-        self.installation = installation
+        self.installation = message.installation
+        self.poll_ps = ns_to_ps(message.poll_ns) if message.backpressure == "poll" else 0
+        self._buffer_kind, self._credit_bytes = message.buffer_kind, message.credit_bytes
         self.attached = True
         self.rows, self._part = log.rows, log.part(ipcq.node.id)
         self._peer_ipcq: QueueOwner | None = None
@@ -203,7 +207,7 @@ class Queue(QueuePair):
         # A credit travels back along the route of the message.
         back = OPPOSITE_DIRECTION.get(peer.direction, "")
         via = back.removeprefix("global_") if back.startswith("global_") else None
-        self._credit_ps = machine.sideband_ps(self._requester, pe_part(*peer.pe, "pe_dma"), ipcq.credit_bytes, via)
+        self._credit_ps = machine.sideband_ps(self._requester, pe_part(*peer.pe, "pe_dma"), self._credit_bytes, via)
         return peer_ipcq
 
     def notify(self, kind: QueueEventKind, nbytes: int, sequence: int, row: Row, pa: int) -> None:
@@ -332,7 +336,7 @@ class Queue(QueuePair):
         self.connect()
         pa = self.slot_pa(sequence)
         owner = self.ipcq.machine.addresses.place_of(pa).owner
-        return Slot(self.direction, self.ipcq.buffer_kind, owner, pa, self, sequence, pending)
+        return Slot(self.direction, self._buffer_kind, owner, pa, self, sequence, pending)
 
     def _make_posted_slot(self, sequence: int) -> Slot:
         """Return a slot for a future message. It is a new object each time, as the receive may be cancelled."""
@@ -404,7 +408,7 @@ class Queue(QueuePair):
         sender = self.sender
         if sender is None:
             return
-        poll_ps, clock = self.ipcq.poll_ps, self.ipcq.clock
+        poll_ps, clock = self.poll_ps, self.ipcq.clock
         assert self._wake_credit is not None
         self.sender, row = None, self.log_credit(self._wake_credit)
         if not poll_ps:

@@ -363,8 +363,11 @@ class Sequencer:
             hook.emit(ScratchWaited(run.coord, launch.kernel.name, launch.request_id, *waited))
         self.resume_program()
 
-    def _wait_at_barrier(self, _: Meet) -> None:
-        self._stall_until(self._idle, partial(self._on_barrier, self), By.OPERAND)
+    def _wait_at_barrier(self, request: Meet) -> None:
+        if request.drains:
+            self._stall_until(self._idle, partial(self._on_barrier, self), By.OPERAND)
+        else:
+            self._on_barrier(self)
 
     def _issue_fence(self, request: Fence) -> None:
         """Issue a fence. Its row stays open until the kernel continues."""

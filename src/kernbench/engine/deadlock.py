@@ -289,13 +289,17 @@ def _advice(cycle: Sequence[QueueWait], queues: Queues) -> str:
         other = ", or receive from the queue that has messages" if has_unread else ""
         advice = f"let one of them send first{other}"
         return f"every PE of the cycle receives before it sends what the next one waits for: {advice}"
+    sends = [wait for wait in cycle if wait.kind == "send"]
+    pairs = [queues[wait.pe][wait.direction] for wait in sends if wait.direction is not None]
+    full = _some([_full_queue(pair) for pair in pairs])
     if kinds != {"send"}:
-        return "the PEs of the cycle wait for each other, some to send and some to receive: see why each of them waits"
-    pairs = [queues[wait.pe][wait.direction] for wait in cycle if wait.direction is not None]
+        return (
+            "the PEs of the cycle wait for each other, some to send and some to receive: see why each of them waits. "
+            f"Full: {full}"
+        )
     ends = [queues[pair.peer.pe][pair.peer.direction] for pair in pairs]
     n_taken = [pair.my_head - pair.peer_tail_cache for pair in pairs]
     if any(end.held < n_used for end, n_used in zip(ends, n_taken, strict=True)):
-        full = _some([_full_queue(pair) for pair in pairs])
         return (
             f"every PE of the cycle sends while its own messages wait to be received: receive in between. Full: {full}"
         )
@@ -308,7 +312,8 @@ def _advice(cycle: Sequence[QueueWait], queues: Queues) -> str:
     slots = "the only slot" if n_slots == 1 else f"all {n_slots} slots"
     return (
         f"every PE of the cycle holds {slots} it receives in while it waits to send on: with n_slots={n_slots}, "
-        f"slots that are forwarded without a copy cannot move. Install more slots, or receive copies (dst_space='tcm')"
+        f"slots that are forwarded without a copy cannot move. Install more slots, or receive copies "
+        f"(dst_space='tcm'). Full: {full}"
     )
 
 

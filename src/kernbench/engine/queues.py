@@ -26,7 +26,7 @@ from kernbench.core.clock import Clock
 from kernbench.core.log import Row
 from kernbench.engine.machine import Component, Machine
 from kernbench.messages.fabric import QueueData
-from kernbench.messages.requests import BufferKind, PeCoord, QueueSetup
+from kernbench.messages.requests import PeCoord, QueueSetup
 
 Q = TypeVar("Q", bound="QueuePair")
 
@@ -297,7 +297,6 @@ class QueuePart(Component):
     """A part with queue pairs: its interface to the machine, reports and diagnostics."""
 
     coord: PeCoord
-    buffer_kind: BufferKind = "tcm"
     traffic: Mapping[str, SendTotals]
     """Totals by direction, in the order of first use; the removal of queues does not reset them"""
 
@@ -316,8 +315,8 @@ class QueuePart(Component):
         raise NotImplementedError
 
     @property
-    def installation(self) -> int | None:
-        """The number of the installation of the part's queues; None without queues."""
+    def installations(self) -> frozenset[int]:
+        """The numbers of the installations of the part's queues."""
         raise NotImplementedError
 
     @property

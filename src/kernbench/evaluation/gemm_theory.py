@@ -43,7 +43,8 @@ from kernbench.evaluation.gemm_shapes import GemmShape, GemmTile
 from kernbench.kernels.gemm import BLOCKED, STAGED
 from kernbench.messages.commands import Command, MemoryRef, Opcode, Params
 from kernbench.topology.hbm_refresh import RefreshClock, slice_pace
-from kernbench.triton_emu.tile_plans import BlockedProduct, Tile, TileSizes, block_steps
+from kernbench.triton_emu.block_sizes import BlockedProduct
+from kernbench.triton_emu.tile_plans import Tile, TileSizes, block_steps
 
 MEMORY = "HBM slice"
 

@@ -15,8 +15,9 @@ import numpy as np
 
 from kernbench.common.dtypes import F32, I32, Array, DType
 from kernbench.common.values import value
+from kernbench.kernels.product_grids import PeRates
 from kernbench.kernels.shares import blocks, part
-from kernbench.kernels.tiling import PeRates, most_elements
+from kernbench.kernels.tiling import most_elements
 from kernbench.kernels.view import View
 from kernbench.kernels.windows import ABSENT, PlaceTables, WindowAxis, join_axes, load_places, store_places
 from kernbench.triton_emu.handles import Handle

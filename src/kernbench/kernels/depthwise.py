@@ -189,12 +189,12 @@ class DepthwiseConvolution:
                     spare = bool((table.table == ABSENT).any())
                     source = low * elements, table.extent
                     values = tl.cast(load_places(x, (image, 1), channels, source, spare, tl), F32)
-                    taken = tl.reshape(tables.take(values, places), (channels[1], taps, table.windows))
+                    values_of_taps = tl.reshape(tables.take(values, places), (channels[1], taps, table.windows))
                     for index in range(self.multiplier):
                         target = row * per_row, table.windows
                         by_window = load_places(self._every(grad, index), (image, 1), channels, target, False, tl)
                         factor = tl.reshape(tl.cast(by_window, F32), (channels[1], 1, table.windows))
-                        addend, total = tl.sum(taken * factor, 2), totals[index]
+                        addend, total = tl.sum(values_of_taps * factor, 2), totals[index]
                         totals[index] = addend if total is None else total + addend
             for index, total in enumerate(totals):
                 assert total is not None, "there are images"

@@ -9,8 +9,8 @@ from kernbench.common.dtypes import I32, DType, DTypeLike
 from kernbench.common.dtypes import dtype as element_type
 from kernbench.common.values import value
 from kernbench.kernels.gemv import GemvEpilogue
+from kernbench.kernels.product_grids import CubeGrid, ProductGrid, piece_elements
 from kernbench.kernels.shares import blocks, part, share
-from kernbench.kernels.tiling import CubeGrid, ProductGrid, piece_elements
 from kernbench.kernels.view import View
 from kernbench.triton_emu.composites import EpilogueCall
 from kernbench.triton_emu.handles import Handle, Ref

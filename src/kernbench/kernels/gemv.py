@@ -9,21 +9,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
-from itertools import groupby
+from itertools import accumulate, groupby
 from operator import add
 from typing import TypeAlias
 
 from kernbench.common.dtypes import F32, Shape
 from kernbench.common.values import value
 from kernbench.kernels.shares import all_gather, blocks, part, share
-from kernbench.kernels.tiling import PREFETCHED_PANELS, last_panel_rows, panel_rows, shard_panel_rows
+from kernbench.kernels.tiling import (
+    PREFETCHED_PANELS,
+    column_panels,
+    gathered_copies,
+    panel_rows,
+    piece_rows,
+    shard_panel_rows,
+)
 from kernbench.kernels.view import View
 from kernbench.triton_emu.composites import EpilogueCall
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.tl_context import TLContext
 
 RowPiece: TypeAlias = tuple[int, int, int]
-"""A piece of A: the first row of its panel of B, parts, depth"""
+"""A piece of A: the first of the rows of B that it is multiplied by, parts, rows of a part"""
 
 
 @value
@@ -40,6 +47,11 @@ class GemvEpilogue:
     scale: float = 1.0
     activation: str | None = None
     factors: tuple[View, ...] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Return True if there are no steps but rounding."""
+        return not self.factors and self.addend is None and self.scale == 1 and self.activation is None
 
     def on(self, out: int, operands: Sequence[int]) -> GemvEpilogue:
         """Return this epilogue at the address of the result. ``operands``: addresses of the factors and the addend."""
@@ -71,18 +83,22 @@ class GemvEpilogue:
             steps.append((self.activation,))
         return steps
 
-    def store(self, sums: Handle, column: int, tl: TLContext) -> None:
-        """Apply the steps to ``sums``, (m, columns) in f32 from ``column`` on, and store the result."""
-        corner, extents = (0, 0, column), sums.shape
+    def finish(self, sums: Handle, tl: TLContext) -> Handle:
+        """Apply the steps to ``sums`` in f32, which have the extents of the result, and return it, not yet rounded."""
         if self.scale != 1:
             sums = sums * self.scale
         for factor in self.factors:
-            sums = sums * tl.cast(factor.tile(corner, extents).load(tl), F32)
+            sums = sums * tl.cast(factor.load(tl), F32)
         if self.addend is not None:
-            sums = sums + tl.cast(self.addend.tile(corner, extents).load(tl), F32)
+            sums = sums + tl.cast(self.addend.load(tl), F32)
         if self.activation is not None:
             sums = tl.elementwise(self.activation, sums)
-        self.out.tile(corner, extents).store(sums, tl)
+        return sums
+
+    def store(self, sums: Handle, column: int, tl: TLContext) -> None:
+        """Apply the steps to ``sums``, (m, columns) in f32 from ``column`` on, and store the result."""
+        part_of_result = self.tile((0, 0, column), sums.shape)
+        part_of_result.out.store(part_of_result.finish(sums, tl), tl)
 
 
 @value
@@ -90,6 +106,7 @@ class WeightPanel:
     """A panel of B: ``columns`` columns from ``column`` on, in ``parts`` groups of ``depth`` rows.
 
     The first group begins at ``row``. Each further group begins ``apart`` rows after the start of the previous group.
+    ``piece_rows``: rows of a group that are multiplied by one dot; 0 for all of them.
     """
 
     row: int
@@ -98,6 +115,13 @@ class WeightPanel:
     columns: int
     parts: int = 1
     apart: int = 0
+    piece_rows: int = 0
+
+    @property
+    def pieces(self) -> list[RowPiece]:
+        """Return the pieces of A that the panel is multiplied by, in order."""
+        rows = self.piece_rows or self.depth
+        return [(self.row + first, self.parts, rows) for first in range(0, self.depth, rows)]
 
 
 @value
@@ -112,10 +136,12 @@ class Gemv:
     - ``is_sharded``: the columns of each program of `run` are a row-major matrix in its PE's memory. These matrices
       follow each other in the order of the programs.
 
-    ``a_grid``: cubes, and PEs of each, whose memories serve A to all cubes; their PEs prefetch nothing beside that.
-    All other PEs prefetch ``prefetched`` panels.
+    ``a_grid``, ``prefetched``: of shards, the cubes, and PEs of each, whose memories serve A to all cubes. These PEs
+    prefetch nothing beside that, and all other PEs ``prefetched`` panels. Without shards, all PEs prefetch panels of
+    ``prefetched_bytes``.
     ``tile_n``: columns of a tile of the matrix unit. ``max_columns``: number of columns that fit in scratch, for a B
-    with contiguous rows.
+    with contiguous rows. ``is_by_pieces``: B arrives more slowly than it is multiplied, so that the last panels of
+    weights are small.
     """
 
     m: int
@@ -126,19 +152,29 @@ class Gemv:
     is_sharded: bool = False
     a_grid: tuple[int, int] = (0, 0)
     prefetched: int = PREFETCHED_PANELS
+    prefetched_bytes: int = 0
+    is_by_pieces: bool = False
 
     def run(self, out: int, buffer: int, a: int, b: int, *addend: int, tl: TLContext) -> None:
         """Compute this program's columns. The arguments are addresses.
 
-        ``buffer`` has room for a copy of A for each cube, stored in the memory of that cube.
+        ``buffer`` has room for the copies of A of each cube, stored in the memory of that cube: `gathered_copies`, or a
+        single one for shards.
         """
         columns = share(self.b.extents[2], tl)
         b_view = self._shard(b, columns) if self.is_sharded else self.b.on(b)
         panels = self._panels((0, self.b.extents[1]), columns, tl)
-        serves_a = tl.program_id(1) < self.a_grid[0] and tl.program_id(0) < self.a_grid[1]
-        prefetched = [self._load(b_view, panel, tl) for panel in panels[: 0 if serves_a else self.prefetched]]
+        prefetched = list[Handle]()
+        if self.is_sharded:
+            serves_a = tl.program_id(1) < self.a_grid[0] and tl.program_id(0) < self.a_grid[1]
+            prefetched += [self._load(b_view, panel, tl) for panel in panels[: 0 if serves_a else self.prefetched]]
         if tl.num_programs(1) > 1:
-            a = self._all_gather(a, buffer, tl)
+            if self.is_sharded:
+                a = self._all_gather(a, buffer, tl)
+            else:
+                piece = self._ask_for_piece(a, tl)
+                prefetched += [self._load(b_view, panel, tl) for panel in self._early(panels)]
+                a = self._exchange(piece, buffer, tl)
         pieces = self._load_rows(a, panels, tl)
         if self.is_sharded and pieces:  # panels behind A would fill the queues of the memories that A comes from
             tl.wait(next(reversed(pieces.values())))
@@ -172,16 +208,18 @@ class Gemv:
             sums: Handle | None = None
             for i, panel in group:
                 right = prefetched[i] if i < len(prefetched) else self._load(b, panel, tl)
-                left = pieces[panel.row, panel.parts, panel.depth]
-                sums = tl.dot(left, right, sums, out_dtype=F32, trans_b=self._is_transposed)
+                for at, piece in enumerate(panel.pieces):
+                    rows_of_b = tl.part(right, at) if self._is_transposed else right
+                    sums = tl.dot(pieces[piece], rows_of_b, sums, out_dtype=F32, trans_b=self._is_transposed)
             assert sums is not None, "a group has a panel"
             epilogue.store(sums, column, tl)
 
     def _load_rows(self, a: int, panels: Sequence[WeightPanel], tl: TLContext) -> dict[RowPiece, Handle]:
         """Load A in pieces that match the panels of B, with one command for all pieces of one shape."""
         k, pieces = self.b.extents[1], dict[RowPiece, Handle]()
-        for depth, parts, apart in dict.fromkeys((panel.depth, panel.parts, panel.apart) for panel in panels):
-            firsts = sorted({panel.row for panel in panels if (panel.depth, panel.parts) == (depth, parts)})
+        forms = {(*piece, panel.apart): None for panel in panels for piece in panel.pieces}
+        for depth, parts, apart in dict.fromkeys((depth, parts, apart) for _, parts, depth, apart in forms):
+            firsts = sorted(row for row, *form in forms if form == [parts, depth, apart])
             together = firsts == list(range(firsts[0], firsts[0] + len(firsts) * depth, depth))
             assert together, "panels of one form follow each other"
             address = a + firsts[0] * self.b.dtype.itemsize
@@ -202,15 +240,16 @@ class Gemv:
     def _column_panels(self, rows: tuple[int, int], columns: tuple[int, int]) -> Iterator[WeightPanel]:
         """Yield panels of contiguous columns: first the partial tile, then full tiles, with smaller panels at the end.
 
-        A small last panel leaves little to multiply after it has arrived.
+        A small last panel leaves little to multiply after it has arrived. A is loaded once, in the pieces of all
+        panels.
         """
         (row, k), (column, n) = rows, columns
         odd, depth = n % self.tile_n, panel_rows(k, self.tile_n, self.b.dtype.itemsize)
         groups = [(column, odd)] * (odd > 0) + list(blocks(n - odd, self.tile_n, column + odd))
-        for j, count in groups:
-            most = last_panel_rows(depth) if (j, count) == groups[-1] else depth
-            for first, lines in blocks(k, most, row):
-                yield WeightPanel(first, j, lines, count)
+        piece = piece_rows(k, depth) if self.is_by_pieces else depth
+        for group in groups:
+            for first, lines in column_panels(k, depth, piece, is_last=group == groups[-1]):
+                yield WeightPanel(row + first, group[0], lines, group[1], piece_rows=min(piece, lines))
 
     def _row_panels(self, rows: tuple[int, int], columns: tuple[int, int], parts: int) -> Iterator[WeightPanel]:
         """Yield panels of contiguous rows, each with rows from ``parts`` memories.
@@ -235,6 +274,11 @@ class Gemv:
         _, row, column = self.b.strides
         return row < column
 
+    def _early(self, panels: Sequence[WeightPanel]) -> Sequence[WeightPanel]:
+        """Return the first panels, up to ``prefetched_bytes`` and at least one."""
+        ends = accumulate(panel.parts * panel.depth * panel.columns * self.b.dtype.itemsize for panel in panels)
+        return panels[: 1 + sum(end < self.prefetched_bytes for end in ends)]
+
     def _all_gather(self, a: int, buffer: int, tl: TLContext) -> int:
         """Copy A to this cube's memory, and return the address of the copy."""
         size = self.m * self.b.extents[1]
@@ -242,11 +286,43 @@ class Gemv:
         copies = View.row_major(buffer, (tl.num_programs(1), size), self.b.dtype)
         return all_gather([source], [copies], tl)[0].address
 
+    def _own_piece(self, tl: TLContext) -> tuple[int, int]:
+        """Return the first element and the size of the piece of A that this PE copies to its cube.
+
+        A memory serves the accesses of its PE in order. The piece therefore avoids the memory of the PE,
+        where it would wait behind the prefetched panels.
+        """
+        pe, pes = tl.program_id(0), tl.num_programs(0)
+        half = pes // 2
+        number = pe if gathered_copies(pes) == 1 else 2 * ((pe + 1) % half) + pe // half
+        return part(self.m * self.b.extents[1], pes, number)
+
+    def _ask_for_piece(self, a: int, tl: TLContext) -> Handle | None:
+        """Load this PE's piece of A. Return None for a piece without elements."""
+        first, count = self._own_piece(tl)
+        return View(a + first * self.b.dtype.itemsize, (count,), (1,), self.b.dtype).load(tl) if count else None
+
+    def _exchange(self, piece: Handle | None, buffer: int, tl: TLContext) -> int:
+        """Write this PE's piece to all copies of its cube, and return the address of the copy that the PE reads.
+
+        Panels stay in flight: the PEs of the cube only wait for each other's writes.
+        """
+        (first, count), copies = self._own_piece(tl), gathered_copies(tl.num_programs(0))
+        shape = (tl.num_programs(1), copies, self.m * self.b.extents[1])
+        gathered, cube = View.row_major(buffer, shape, self.b.dtype), tl.program_id(1)
+        if piece is not None:
+            for copy in range(copies):
+                gathered.tile((cube, copy, first), (count,)).store(piece, tl)
+        tl.barrier(writes_only=True)
+        return gathered.at((cube, 0 if copies == 1 else 1 - tl.program_id(0) // (tl.num_programs(0) // 2)))
+
     def _load(self, b: View, panel: WeightPanel, tl: TLContext) -> Handle:
         tile = b.tile((0, panel.row, panel.column), (panel.depth, panel.columns))
-        if self._is_transposed:
-            return tile.transposed.load(tl)
         row, column = tile.strides
+        if self._is_transposed:
+            rows = panel.piece_rows
+            shape, strides = (panel.depth // rows, panel.columns, rows), (rows * row, column, row)
+            return View(tile.address, shape, strides, tile.dtype).load(tl)
         groups = View(tile.address, (panel.parts, *tile.extents), (panel.apart * row, row, column), tile.dtype)
         return tl.reshape(groups.load(tl), (panel.parts * panel.depth, panel.columns))
 

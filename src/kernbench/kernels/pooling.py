@@ -165,8 +165,8 @@ class MaximaGradient:
             by_window = tl.cast(cells.load(grad, row, windows.extent, tl), F32)
             targets = tl.cast(cells.load(positions, row, windows.extent, tl), I32)
             begin = cells.row * first.size
-            own = _positions(axes, out.extents[3:], begin, tl)
-            total = _sum_of_hits(axes, by_window, targets, own, tl)
+            positions_of_elements = _positions(axes, out.extents[3:], begin, tl)
+            total = _sum_of_hits(axes, by_window, targets, positions_of_elements, tl)
             rows = min(cells.rows * first.size, extent - begin)
             Band(cells.image, cells.channel, cells.channels, begin, rows).store(out, total, tl)
 
@@ -186,8 +186,8 @@ def _positions(axes: Sequence[Cells], inner: Shape, first: int, tl: TLContext) -
     return total
 
 
-def _sum_of_hits(axes: Sequence[Cells], by_window: Handle, targets: Handle, own: Handle, tl: TLContext) -> Handle:
-    """Add ``by_window`` of the windows whose target is an element's ``own`` position: (planes, elements…)."""
+def _sum_of_hits(axes: Sequence[Cells], by_window: Handle, targets: Handle, positions: Handle, tl: TLContext) -> Handle:
+    """Add ``by_window`` of the windows whose target is an element's position in ``positions``: (planes, elements…)."""
     planes, *counts = by_window.shape
     flat = (planes, prod(counts))
     by_window, targets = tl.reshape(by_window, flat), tl.reshape(targets, flat)
@@ -198,7 +198,7 @@ def _sum_of_hits(axes: Sequence[Cells], by_window: Handle, targets: Handle, own:
         target = tl.take(targets, index)
         if (places == ABSENT).any():
             target = tl.where(tl.constant((places != ABSENT).reshape(1, -1).astype(np.int8), I8), target, ABSENT)
-        is_hit = tl.elementwise("eq", tl.reshape(target, (planes, *cells)), own)
+        is_hit = tl.elementwise("eq", tl.reshape(target, (planes, *cells)), positions)
         addend = tl.where(is_hit, tl.reshape(tl.take(by_window, index), (planes, *cells)), 0.0)
         total = addend if total is None else total + addend
     assert total is not None, "some window covers some element"

@@ -46,10 +46,10 @@ class Digits:
         groups, m, k = floats.shape
         largest = tl.max(tl.max(tl.elementwise("abs", floats), 2), 0)
         unit = tl.reshape(tl.maximum(largest, 1e-30) * 2.0 ** (1 - count * DIGIT_BITS), (m, 1))
-        whole = tl.cast(tl.elementwise("rint", floats / unit), I32)
+        units_of_floats = tl.cast(tl.elementwise("rint", floats / unit), I32)
         places = [DIGIT_BITS * (count - 1 - digit) for digit in range(count)]
         masks = [-1, *[(1 << DIGIT_BITS) - 1] * (count - 1)]
-        shifted = tl.reshape(whole, (groups, 1, m, k)) >> tl.constant([[[place]] for place in places], I32)
+        shifted = tl.reshape(units_of_floats, (groups, 1, m, k)) >> tl.constant([[[place]] for place in places], I32)
         values = tl.cast(shifted & tl.constant([[[mask]] for mask in masks], I32), I8)
         weights = tl.constant([[[2.0**place]] for place in places], F32)
         units = tl.reshape(tl.reshape(unit, (1, m, 1)) * weights, (count * m, 1))

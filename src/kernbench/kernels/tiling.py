@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import prod
-from operator import itemgetter
 from typing import TypeAlias
 
-from kernbench.common.dtypes import F32, DType, Shape
+from kernbench.common.dtypes import DType, Shape
 from kernbench.common.values import value
 from kernbench.kernels.shares import RowPieces, blocks, columns_of, part, share
 from kernbench.kernels.view import View
@@ -25,7 +24,7 @@ _SMALLEST, _LARGEST = 2048, 131072
 """Elements of a block: enough to amortise a command, few enough that transfers and computation overlap."""
 _BLOCKS = 8
 """Blocks of a program's share, so that loads, computations and stores of several blocks overlap."""
-_ROW_BYTES = 256
+ROW_BYTES = 256
 """Minimum cost of a piece of a row, in bytes: a shorter piece takes as long as one of this size."""
 _SIDE_BY_SIDE = 64
 """Minimum number of elements of a transposed operand that are moved together: at least a burst"""
@@ -188,7 +187,7 @@ def _moved_bytes(box: Shape, strides: Shape, itemsize: int) -> int:
         if step:
             run = run * extent if step == run == elements else run
             elements *= extent
-    return elements // run * max(run * itemsize, _ROW_BYTES)
+    return elements // run * max(run * itemsize, ROW_BYTES)
 
 
 def most_runs(inner: int) -> int:
@@ -236,12 +235,12 @@ def gradient_block(keys: int, heads: int, pes: int) -> int:
 # --- products of few rows
 
 PREFETCHED_PANELS = 2
-"""Panels of B that a PE prefetches while the PEs of its cube all-gather A: one to multiply first, one behind it."""
+"""Panels of a shard that a PE prefetches while the PEs of its cube all-gather A: one to multiply first, one behind."""
 _PANEL_BYTES = 128 << 10
 """Bytes of a panel of B: its transfer takes far longer than its command, and several panels fit in scratch."""
 _PANEL_ROWS = 64
 """Rows of a panel of B are a multiple of this: full tiles of the matrix unit along K."""
-_RESULT_BLOCKS = 6
+RESULT_BLOCKS = 6
 """Maximum number of f32 blocks of the result that are in scratch at once, while an epilogue runs."""
 _LAUNCH_BYTES = 2 << 20
 """Bytes that the cubes can exchange in the time of one more launch."""
@@ -281,9 +280,36 @@ def gathering_panels(
     return min(-(-cubes * a_bytes // (memories * panel_bytes)), scratch_bytes // 4 // panel_bytes)
 
 
-def last_panel_rows(rows: int) -> int:
-    """Return the number of rows of the last panels, of ``rows`` elsewhere: half, to have less to do after the last."""
-    return max(rows // 2, _PANEL_ROWS)
+def gathered_copies(pes: int) -> int:
+    """Return the number of copies of A that a cube gathers: two, each in half of its memories, or a single one.
+
+    A PE reads the copy in the other half, and its piece is in the memories of other PEs.
+    """
+    return 2 if pes >= 4 and pes % 2 == 0 else 1
+
+
+def piece_rows(k: int, depth: int) -> int:
+    """Return the number of rows of B that a dot sums, in panels of ``depth`` rows: a quarter, or half of the only one.
+
+    Panels of any number of pieces then need A in a single form.
+    """
+    parts = 4 if k > depth else 2
+    return min(depth, -(-depth // (parts * _PANEL_ROWS)) * _PANEL_ROWS)
+
+
+def column_panels(k: int, depth: int, piece: int, *, is_last: bool) -> Iterator[tuple[int, int]]:
+    """Yield the first row and the rows of each panel of contiguous columns: full pieces, then the remaining rows.
+
+    Panels have up to ``depth`` rows. The last columns end with panels of three quarters. Less is left to multiply when
+    the last one has arrived, and its runs of bytes are still long enough for the rate of the memory.
+    """
+    full = k - k % piece
+    most = depth // piece * piece
+    small = max(piece, most // piece * 3 // 4 * piece)
+    before = max(full - 2 * most, 0) // most * most if is_last else full
+    yield from blocks(before, most)
+    yield from blocks(full - before, small, before)
+    yield from blocks(k - full, piece, full)
 
 
 def panel_columns(scratch_bytes: int, pes_of_cube: int, m: int, itemsize: int) -> int:
@@ -293,7 +319,7 @@ def panel_columns(scratch_bytes: int, pes_of_cube: int, m: int, itemsize: int) -
     a row from the memory of each PE of the cube.
     """
     rows = max(_PANEL_ROWS, pes_of_cube)
-    return max(1, scratch_bytes // 2 // (4 * rows * itemsize + _RESULT_BLOCKS * m * 4))
+    return max(1, scratch_bytes // 2 // (4 * rows * itemsize + RESULT_BLOCKS * m * 4))
 
 
 def is_split_k_faster(cubes: int, m: int, k: int, n: int, itemsize: int) -> bool:
@@ -306,7 +332,7 @@ def is_split_k_faster(cubes: int, m: int, k: int, n: int, itemsize: int) -> bool
 
 def partial_sum_columns(scratch_bytes: int, parts: int, m: int) -> int:
     """Return the number of columns whose ``parts`` f32 sums fit in half of scratch, with the epilogue's blocks."""
-    return max(1, scratch_bytes // 2 // ((parts + _RESULT_BLOCKS) * m * 4))
+    return max(1, scratch_bytes // 2 // ((parts + RESULT_BLOCKS) * m * 4))
 
 
 # --- products of integer weights
@@ -374,180 +400,6 @@ class QuantisedTiles:
 def packed_panel_size(nbytes: int) -> int:
     """Return how many pieces of ``nbytes`` bytes of packed weights, two in a byte, a panel has."""
     return max(1, _PANEL_BYTES // 2 // nbytes)
-
-
-# --- products in blocks, on a grid of PEs
-
-_STREAMED_PIECES = {"m": 4, "k": 2, "n": 4}
-"""Minimum number of long pieces of a PE's share, by axis: along M and N, nothing hides the last piece's result."""
-_PIECE_BYTES = 64 << 10
-"""Bytes that a PE moves at a time to stage an operand: each PE has several pieces, and one hides the next command."""
-
-
-def piece_elements(itemsize: int) -> int:
-    """Return the maximum number of elements that a PE moves at a time while its cube stages an operand."""
-    return _PIECE_BYTES // itemsize
-
-
-@value
-class ProductGrid:
-    """A division of a product over PEs: ``batches`` groups, each with a grid of rows and columns of the result."""
-
-    batches: int
-    rows: int
-    columns: int
-
-    @property
-    def pes(self) -> int:
-        """Return the number of PEs."""
-        return self.batches * self.rows * self.columns
-
-
-@value
-class PeRates:
-    """Rates of a PE: tiles (m, k, n) of its matrix unit, ``tile_ns`` each, and bytes per ns that it reads.
-
-    ``link_bytes_per_ns`` is the rate at each cube while all cubes read from all: every byte occupies several links.
-    """
-
-    tile: tuple[int, int, int]
-    tile_ns: float
-    bytes_per_ns: float
-    link_bytes_per_ns: float
-
-    @staticmethod
-    def of(spec: TopologySpec, item: DType) -> PeRates:
-        """Return the rates of a machine for factors of dtype ``item``."""
-        gemm, mesh = spec.pe.gemm, spec.sip.cube_mesh
-        links = 2 * ((mesh.w - 1) * mesh.h + mesh.w * (mesh.h - 1))
-        hops = (mesh.w - 1 / mesh.w + mesh.h - 1 / mesh.h) / 3
-        link_rate = spec.sip.links.cube_to_cube.bw_gbs * links / (mesh.w * mesh.h * hops) if links else 0.0
-        return PeRates(gemm.tile_sizes, gemm.tile_ns(item), spec.cube.links.pe_to_xbar.bw_gbs, link_rate)
-
-
-@lru_cache(maxsize=4096)
-def choose_grid(
-    rates: PeRates, pes: int, batch: int, m: int, k: int, n: int, itemsize: int
-) -> tuple[float, ProductGrid]:
-    """Return the predicted ns and the grid that minimises them, from the work and the reads of each PE.
-
-    A PE computes full tiles of the matrix unit, and reads its rows of A and its columns of B. Of equally fast grids,
-    the one that splits columns is returned, as weights are stored by output features.
-    """
-    tile_m, tile_k, tile_n = rates.tile
-    best: tuple[float, ProductGrid] | None = None
-    groups = min(batch, pes)
-    products, pes_of_group = -(-batch // groups), pes // groups
-    for rows in range(1, pes_of_group + 1):
-        if rows > m or (rows > 1 and m // rows < tile_m // 2):
-            break
-        columns = min(pes_of_group // rows, n)
-        pe_m, pe_n = -(-m // rows), -(-n // columns)
-        compute_ns = -(-pe_m // tile_m) * -(-pe_n // tile_n) * -(-k // tile_k) * rates.tile_ns
-        read_ns = (pe_m + pe_n) * k * itemsize / rates.bytes_per_ns
-        # An eighth of the shorter time is not hidden behind the longer.
-        ns = products * (max(compute_ns, read_ns) + min(compute_ns, read_ns) / 8)
-        if best is None or ns < best[0]:
-            best = ns, ProductGrid(groups, rows, columns)
-    assert best is not None, "one row of PEs is always possible"
-    return best
-
-
-@value
-class ProductStream:
-    """A division of a product over PEs along one axis, ``m``, ``k`` or ``n``, of ``extent`` elements.
-
-    PEs read or write their share of the longest array in pieces of ``piece`` elements of the axis: long enough for
-    memory to serve them in full sweeps over its banks.
-    """
-
-    axis: str
-    extent: int
-    pes: int
-    first_piece: int
-    piece: int
-
-    def pieces(self, share: tuple[int, int]) -> Iterator[tuple[int, int]]:
-        """Yield the start and size of the pieces of a PE's share: each double the last one, up to ``piece``.
-
-        The next piece arrives while one is multiplied, and the first multiplication begins early.
-        """
-        (at, count), size = share, self.first_piece
-        end = at + count
-        while at < end:
-            yield at, min(size, end - at)
-            at, size = at + size, min(2 * size, self.piece)
-
-
-def choose_stream(
-    tile_k: int, scratch_bytes: int, pes: int, shape: tuple[int, int, int], itemsize: int, out_bytes: int
-) -> ProductStream | None:
-    """Return the division along the longest axis of a product (m, k, n); None if a PE would have too few pieces.
-
-    ``out_bytes``: bytes of an element of the result. Two pieces of all arrays, with their f32 results, take half of
-    scratch. The arrays without the axis take at most a quarter.
-    """
-    m, k, n = shape
-    axis, extent = max(zip("mkn", shape, strict=True), key=itemgetter(1))
-    streamed = {
-        "m": k * itemsize + n * (4 + out_bytes),
-        "n": k * itemsize + m * (4 + out_bytes),
-        "k": (m + n) * itemsize,
-    }
-    resident = {"m": k * n * itemsize, "n": m * k * itemsize, "k": 2 * m * n * F32.itemsize}
-    piece = scratch_bytes // (4 * streamed[axis]) // tile_k * tile_k
-    first_piece = max(tile_k, piece // 16 // tile_k * tile_k)
-    if resident[axis] > scratch_bytes // 4 or extent < pes * _STREAMED_PIECES[axis] * piece or not piece:
-        return None
-    return ProductStream(axis, extent, pes, first_piece, piece)
-
-
-@value
-class CubeGrid:
-    """A division of a product over cubes, rows by columns of the result; ``within`` divides it over each cube's PEs.
-
-    ``stages_a``, ``stages_b``: other cubes store rows of A, or columns of B, that a cube needs. Each cube then stages
-    these operands in its own memory.
-    """
-
-    rows: int
-    columns: int
-    within: ProductGrid
-    stages_a: bool
-    stages_b: bool
-
-    def staged_elements(self, m: int, k: int, n: int) -> int:
-        """Return the maximum number of elements that a cube stages for a product (m, k) by (k, n)."""
-        return k * (-(-m // self.rows) * self.stages_a + -(-n // self.columns) * self.stages_b)
-
-
-@lru_cache(maxsize=4096)
-def choose_cubes(
-    rates: PeRates, cubes: int, pes: int, m: int, k: int, n: int, itemsize: int, b_by_rows: bool
-) -> CubeGrid | None:
-    """Return the grid that minimises the predicted time: staging for each cube, then work and reads of its PEs.
-
-    Return None if no staging is faster: each PE then reads its operands while it computes. If all cubes split rows,
-    each stores the rows of A that it multiplies. The same holds for columns of B, unless B is row-major
-    (``b_by_rows``).
-    """
-    unshared_ns, grid = choose_grid(rates, cubes * pes, 1, m, k, n, itemsize)
-    read_bytes = pes * (-(-m // grid.rows) + -(-n // grid.columns)) * k * itemsize
-    best_ns, best = max(unshared_ns, read_bytes / rates.link_bytes_per_ns), None
-    for rows in range(1, cubes + 1):
-        columns = cubes // rows
-        if rows * columns != cubes or rows > m or columns > n:
-            continue
-        cube_m, cube_n = -(-m // rows), -(-n // columns)
-        stages_a, stages_b = columns > 1, rows > 1 or b_by_rows
-        row_bytes = max(cube_n * itemsize, _ROW_BYTES) if b_by_rows else cube_n * itemsize
-        staged_bytes = k * (cube_m * itemsize * stages_a + row_bytes * stages_b)
-        compute_ns, within = choose_grid(rates, pes, 1, cube_m, k, cube_n, itemsize)
-        # Operands arrive, and go to memory, before the first product.
-        ns = 2 * staged_bytes / rates.link_bytes_per_ns + compute_ns
-        if ns < best_ns:
-            best_ns, best = ns, CubeGrid(rows, columns, within, stages_a, stages_b)
-    return best
 
 
 # --- rows

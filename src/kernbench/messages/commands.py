@@ -298,9 +298,13 @@ class AwaitSpace:
 
 @value
 class Meet:
-    """The kernel waits at a barrier for the other PEs of its launch in its cube."""
+    """The kernel waits at a barrier for the other PEs of its launch in its cube.
+
+    ``drains``: it first waits until all its earlier commands are done.
+    """
 
     line: int
+    drains: bool = True
 
 
 @value
@@ -364,7 +368,7 @@ def awaited_by(request: KernelRequest | None, place: Callable[[int], str] = "lin
             text = f"its CPU, to read the value of {place(line)}"
         case AwaitSpace(nbytes, line):
             text = f"{nbytes} bytes of scratch at {place(line)}"
-        case Meet(line):
+        case Meet(line=line):
             text = f"barrier at {place(line)}"
         case Fence(line):
             text = f"its stores and atomics to be in memory, at the fence of {place(line)}"

@@ -305,7 +305,7 @@ class QueueSetup:
 
 @value(kw_only=True)
 class IpcqInitMsg(HostMsg):
-    """Install queue pairs on one PE, which must have none. A removal refers to ``installation``."""
+    """Install queue pairs on one PE, which has none of their names. A removal refers to ``installation``."""
 
     pe: PeCoord
     queues: tuple[QueueSetup, ...]

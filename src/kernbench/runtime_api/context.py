@@ -10,9 +10,10 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any, Generic, Self, TypeAlias, TypeVar, cast
 
-from kernbench.ccl.config import AlgorithmConfig
+from kernbench.ccl.config import AlgorithmConfig, QueueSettings, SlotSize
 from kernbench.ccl.install import IpcqPlan
 from kernbench.ccl.loading import CclLike
+from kernbench.ccl.topologies import QueueEdge
 from kernbench.common.config import ConfigModel
 from kernbench.common.errors import InputError, NoMachineError
 from kernbench.engine.engine import GraphEngine
@@ -222,6 +223,15 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         lists each rank's neighbours. The queues are removed when the context ends.
         """
         return self._groups.plan(algorithm, world_size_override)
+
+    def install_queues(
+        self, key: str, edges: Sequence[QueueEdge], settings: QueueSettings, slots: Mapping[str, SlotSize]
+    ) -> None:
+        """Install queues of a fixed pattern for programs of a front end, once for each ``key``; block until installed.
+
+        ``slots`` has the slots of edges by direction. The queues are removed when the context ends.
+        """
+        self._installer.install_once(key, edges, settings, slots)
 
     def uninstall_ipcq(self, plan: IpcqPlan) -> None:
         """Remove the queues of a plan, so that others can be installed.

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
-from kernbench.ccl.config import AlgorithmConfig
+from kernbench.ccl.config import AlgorithmConfig, QueueSettings, SlotSize
 from kernbench.ccl.install import (
     InstalledQueues,
     IpcqPlan,
@@ -20,7 +20,7 @@ from kernbench.ccl.install import (
 from kernbench.ccl.loading import Algorithm, CclLike, load_algorithm
 from kernbench.ccl.queues import unite
 from kernbench.ccl.rings import SipRing, ring_of_all
-from kernbench.ccl.topologies import fabric_edges, world_size_of
+from kernbench.ccl.topologies import QueueEdge, fabric_edges, world_size_of
 from kernbench.common.errors import InputError, IpcqError, SimulationDeadlock
 from kernbench.common.values import state
 from kernbench.engine.engine import GraphEngine
@@ -36,11 +36,12 @@ from kernbench.topology.spec import TopologySpec
 class QueueInstaller:
     """The installer of one context's queues on the machine of ``engine``."""
 
-    __slots__ = ("_removals", "_requests", "_there", "engine")
+    __slots__ = ("_fixed", "_removals", "_requests", "_there", "engine")
 
     def __init__(self, engine: GraphEngine, requests: Requests) -> None:
         self.engine, self._requests = engine, requests
         self._there: list[InstalledQueues] = []
+        self._fixed: dict[str, InstalledQueues] = {}
         self._removals: dict[int, list[RequestHandle]] = {}
 
     def install(self, algorithm: Algorithm, *, with_fabric: bool) -> InstalledQueues:
@@ -54,6 +55,18 @@ class QueueInstaller:
         self._there.append(queues)
         self._requests.transfer(queues.messages)
         return queues
+
+    def install_once(
+        self, key: str, edges: Sequence[QueueEdge], settings: QueueSettings, slots: Mapping[str, SlotSize]
+    ) -> None:
+        """Install queues of a fixed pattern, unless ``key`` has been installed; they stay until the context ends.
+
+        Return when every PE has its queues. Process groups have other queues on the same PEs.
+        """
+        if key not in self._fixed:
+            queues = self._fixed[key] = prepare_queues(self.engine, edges, settings, slots)
+            self._there.append(queues)
+            self._requests.transfer(queues.messages)
 
     def remove(self, queues: InstalledQueues) -> None:
         """Remove queues once the kernels of their PEs have ended, free their memory, and note lost messages.
@@ -86,6 +99,7 @@ class QueueInstaller:
         for queues in self._there:
             release_rings(self.engine, queues)
         self._there.clear()
+        self._fixed.clear()
         self._removals.clear()
 
 

@@ -27,6 +27,7 @@ from kernbench.messages.commands import (
     Operand,
     Params,
 )
+from kernbench.triton_emu.block_sizes import BlockLimits
 from kernbench.triton_emu.checks import (
     ELEMENTWISE,
     Ints,
@@ -43,7 +44,7 @@ from kernbench.triton_emu.checks import (
 from kernbench.triton_emu.handles import Handle, Number, Ref
 from kernbench.triton_emu.issuer import Issuer
 from kernbench.triton_emu.source import kernel_error
-from kernbench.triton_emu.tile_plans import BlockLimits, TileSizes
+from kernbench.triton_emu.tile_plans import TileSizes
 
 StepInput: TypeAlias = Handle | Ref | Number
 StreamInput: TypeAlias = ArrayPlace | Number

@@ -16,8 +16,8 @@ from kernbench.common.dtypes import DType
 from kernbench.common.errors import KernelError
 from kernbench.common.values import value
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef, PeCoord
+from kernbench.triton_emu.block_sizes import BlockLimits
 from kernbench.triton_emu.schedules import Op, ScheduledKernel, text_of_step
-from kernbench.triton_emu.tile_plans import BlockLimits
 
 
 @value(kw_only=True)

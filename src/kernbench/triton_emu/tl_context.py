@@ -556,9 +556,16 @@ class TLContext(QueueCalls, AtomicCalls, DotCalls, MathCalls, CompositeCalls):
         parts = tuple([x.array if isinstance(x, Handle) else str(x) for x in args])
         self._issue(Command(PRINT, "print", serial, line, after, parts), reads)
 
-    def barrier(self) -> None:
-        """Wait until every PE of this launch in this cube has reached its barrier."""
-        self._runner.request(Meet(self._line()))
+    def barrier(self, writes_only: bool = False) -> None:
+        """Wait until every PE of this launch in this cube has reached its barrier.
+
+        A PE reaches the barrier when all its earlier commands are done. With ``writes_only``, a PE reaches it when its
+        earlier writes are in memory, as after a ``fence``. Its loads, computations and sent messages stay in flight.
+        """
+        line = self._line()
+        if writes_only:
+            self._runner.request(Fence(line))
+        self._runner.request(Meet(line, drains=not writes_only))
 
     def fence(self) -> None:
         """Wait until all writes of this kernel are in memory and visible to others.

@@ -17,7 +17,7 @@ from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import new, sip_of
 from kernbench.kernels.convolution import Convolution, Windows, choose_convolution_grid
 from kernbench.kernels.depthwise import DepthwiseConvolution, TapAxis
-from kernbench.kernels.tiling import PeRates
+from kernbench.kernels.product_grids import PeRates
 from kernbench.kernels.view import View
 from kernbench.kernels.windows import flat_places
 from kernbench.triton_emu.tl_context import TLContext

@@ -11,24 +11,18 @@ import torch
 from torch import Tensor
 
 from kernbench.common.errors import InputError
-from kernbench.frontends.placed import pes_for, whole_grid
+from kernbench.frontends.placed import pes_for
 from kernbench.frontends.torch.launches import dtype_of, launch, launch_on, view_of
 from kernbench.frontends.torch.modules import program_place
+from kernbench.frontends.torch.rings import ring_machine, ring_product, rings_of
 from kernbench.frontends.torch.storage import Lowering, current
 from kernbench.frontends.torch.tensor import AhbmTensor, deliver, known_elements, new, result_for, sip_of
 from kernbench.kernels.gemm_grid import BlockProduct, GroupedProduct, SharedProduct
-from kernbench.kernels.gemm_streams import StreamedProduct
+from kernbench.kernels.gemm_streams import StreamedProduct, StreamMachine
 from kernbench.kernels.gemv import Gemv, GemvEpilogue, PartialSums
-from kernbench.kernels.tiling import (
-    PeRates,
-    choose_cubes,
-    choose_grid,
-    choose_stream,
-    is_few_rows,
-    is_split_k_faster,
-    panel_columns,
-    partial_sum_columns,
-)
+from kernbench.kernels.product_grids import PeRates, prefetched_bytes
+from kernbench.kernels.product_ways import choose_way
+from kernbench.kernels.tiling import gathered_copies, is_few_rows, is_split_k_faster, panel_columns, partial_sum_columns
 
 
 def multiply(
@@ -51,7 +45,8 @@ def multiply(
             f"{program_place()}: {name} of {tuple(a.shape)} {a.dtype} and {tuple(b.shape)} {b.dtype}: factors need one "
             f"type, and the first needs as many columns as the second has rows"
         )
-    (batch, m, k), n, pe = a.shape, b.shape[2], current().topology.pe
+    context = current()
+    (batch, m, k), n, pe = a.shape, b.shape[2], context.topology.pe
     if not (batch and m and n):
         return out
     if not k:
@@ -60,7 +55,7 @@ def multiply(
     operands = scales if addend is None else (*scales, addend)
     views = tuple([view_of(factor) for factor in scales])
     epilogue = GemvEpilogue(view_of(out), None if addend is None else view_of(addend), scale, activation, views)
-    has_few_rows = is_few_rows(pe.gemm.tile_m, pe.tcm.scratch_bytes, m, k, a.element_size())
+    has_few_rows = is_few_rows(pe.gemm.tile_m, rings_of(context).free_bytes, m, k, a.element_size())
     if batch == 1 and has_few_rows and b.is_floating_point() and n > 1:
         _multiply_few_rows(name, a.contiguous(), b, out, operands, epilogue)
     elif dtype_of(a).name not in pe.gemm.macs_per_ns:
@@ -81,8 +76,17 @@ def _multiply_few_rows(
     context, sip = current(), sip_of(out)
     pes, pe = pes_for(context, sip, b.numel() * item), context.topology.pe
     cubes, pes_of_cube = pes[-1][1] + 1, pes[-1][2] + 1
-    layout, scratch = view_of(b), pe.tcm.scratch_bytes
-    product = Gemv(m, layout, epilogue, pe.gemm.tile_n, panel_columns(scratch, pes_of_cube, m, item))
+    layout, scratch = view_of(b), rings_of(context).free_bytes
+    rates, memories = PeRates.of(context.topology, dtype_of(a)), len(pes_for(context, sip, a.numel() * item))
+    product = Gemv(
+        m,
+        layout,
+        epilogue,
+        pe.gemm.tile_n,
+        panel_columns(scratch, pes_of_cube, m, item),
+        prefetched_bytes=prefetched_bytes(rates, cubes, memories, m * k * item, scratch),
+        is_by_pieces=rates.is_memory_bound(item),
+    )
     if layout.strides[1] > layout.strides[2] and is_split_k_faster(cubes, m, k, n, item):
         sums = new((cubes, m, n), torch.float32, sip)
         by_rows = replace(product, epilogue=GemvEpilogue(view_of(sums)))
@@ -90,59 +94,51 @@ def _multiply_few_rows(
         adding = PartialSums(cubes, m, n, epilogue, partial_sum_columns(scratch, cubes, m))
         launch_on(name, pes, adding.run, (out,), (sums, *operands))
         return
-    buffer = new((cubes * m * k,), a.dtype, sip)
+    buffer = new((cubes * gathered_copies(pes_of_cube) * m * k,), a.dtype, sip)
     launch_on(name, pes, product.run, (out, buffer), (a, b, *operands))
 
 
 def _multiply_blocks(
     name: str, a: Tensor, b: Tensor, out: Tensor, operands: Sequence[Tensor], epilogue: GemvEpilogue
 ) -> None:
-    """Launch a product in blocks, on the grid of PEs and cubes that suits its shape.
-
-    ``operands`` are those of the epilogue.
-    """
-    (batch, m, k), n, item = a.shape, b.shape[2], a.element_size()
-    context, sip = current(), sip_of(out)
-    cubes, pes_of_cube = whole_grid(context)
-    if batch == cubes == 1 and a.is_floating_point():
-        tile_k, scratch = context.topology.pe.gemm.tile_k, context.topology.pe.tcm.scratch_bytes
-        stream = choose_stream(tile_k, scratch, pes_of_cube, (m, k, n), item, out.element_size())
-        if stream is not None:
-            multiply_stream(name, a, b, out, operands, StreamedProduct(stream, view_of(a), view_of(b), epilogue))
-            return
-    rates = PeRates.of(context.topology, dtype_of(a))
-    _, grid = choose_grid(rates, cubes * pes_of_cube, batch, m, k, n, item)
-    used_cubes = -(-grid.pes // pes_of_cube)
-    used_pes = pes_of_cube if used_cubes > 1 else grid.pes
-    pes = [(sip, cube, pe) for cube in range(used_cubes) for pe in range(used_pes)]
-    product = BlockProduct(grid, view_of(a), view_of(b), epilogue)
-    inputs = (a, b, *operands)
-    cube_grid = None
-    if batch == 1 and used_cubes > 1:
-        is_row_major = product.b.strides[1] > product.b.strides[2]
-        cube_grid = choose_cubes(rates, used_cubes, pes_of_cube, m, k, n, item, is_row_major)
-    if cube_grid is None:
-        launch_on(name, pes, product.run, (out,), inputs)
+    """Launch a product of many rows in the fastest way. ``operands`` are those of the epilogue."""
+    context, sip, item = current(), sip_of(out), dtype_of(a)
+    machine, factors, inputs = ring_machine(context, item), (view_of(a), view_of(b)), (a, b, *operands)
+    pes_of_cube = len(machine.form.corners)
+    rates, cube = PeRates.of(context.topology, item), StreamMachine.of(context.topology, item, pes_of_cube)
+    way = choose_way(rates, machine, cube, factors, epilogue)
+    if way.stream is not None:
+        multiply_stream(name, out, inputs, StreamedProduct(way.stream, *factors, epilogue))
         return
-    shared = SharedProduct(product, cube_grid)
-    buffer = new((shared.buffer_elements,), a.dtype, sip)
-    launch_on(name, pes, shared.run, (out, buffer), inputs)
+    product = BlockProduct(way.grid, *factors, epilogue)
+    used_cubes = way.used_cubes(pes_of_cube) if way.rings is None else machine.cubes
+    used_pes = pes_of_cube if used_cubes > 1 else way.grid.pes
+    pes = [(sip, cube, pe) for cube in range(used_cubes) for pe in range(used_pes)]
+    if way.rings is not None:
+        launch_on(name, pes, ring_product(machine, way.rings, product).run, (out,), inputs)
+    elif way.cubes is not None:
+        shared = SharedProduct(product, way.cubes)
+        buffer = new((shared.buffer_elements,), a.dtype, sip)
+        launch_on(name, pes, shared.run, (out, buffer), inputs)
+    else:
+        launch_on(name, pes, product.run, (out,), inputs)
 
 
-def multiply_stream(
-    name: str, a: Tensor, b: Tensor, out: Tensor, operands: Sequence[Tensor], product: StreamedProduct
-) -> None:
-    """Launch a product that is divided along its longest axis; along K, launch the addition of its sums too."""
+def multiply_stream(name: str, out: Tensor, inputs: Sequence[Tensor], product: StreamedProduct) -> None:
+    """Launch a product that is divided along one axis; along K, launch the addition of its sums too.
+
+    ``inputs``: the factors, then the operands of the epilogue.
+    """
     sip, stream = sip_of(out), product.stream
     pes = [(sip, 0, pe) for pe in range(stream.pes)]
     if stream.axis != "k":
-        launch_on(name, pes, product.run, (out,), (a, b, *operands))
+        launch_on(name, pes, product.run, (out,), inputs)
         return
     (_, m, n), epilogue = out.shape, product.epilogue
     sums = new((stream.pes, m, n), torch.float32, sip)
-    launch_on(name, pes, replace(product, epilogue=GemvEpilogue(view_of(sums))).run, (sums,), (a, b))
+    launch_on(name, pes, replace(product, epilogue=GemvEpilogue(view_of(sums))).run, (sums,), inputs[:2])
     most = partial_sum_columns(current().topology.pe.tcm.scratch_bytes, stream.pes, m)
-    launch_on(name, pes, PartialSums(stream.pes, m, n, epilogue, most).run, (out,), (sums, *operands))
+    launch_on(name, pes, PartialSums(stream.pes, m, n, epilogue, most).run, (out,), (sums, *inputs[2:]))
 
 
 def _without_zero_strides(x: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from kernbench.common.units import format_size
 from kernbench.common.values import state, value
 from kernbench.frontends.placed import pes_of_tensors, policy_for
 from kernbench.frontends.torch.modules import ProgramPlace, current_module, program_place
+from kernbench.frontends.torch.rings import install_rings
 from kernbench.runtime_api.context import AnyContext, current_context
 from kernbench.runtime_api.tensor import KnownValues, Tensor
 from kernbench.triton_emu.kernel_runner import check_host_calls
@@ -201,6 +202,7 @@ class Pool:
         (n, item, sip), context = kind, self.context
         policy = policy_for(context, n * item.itemsize)
         before = context.devices.current
+        install_rings(context, sip)
         context.ahbm.set_device(sip)
         try:
             tensor = context.empty(n, dtype=item, dp=policy, name=f"storage{self.count + 1}")
