@@ -26,6 +26,8 @@ from kernbench.triton_emu.tl_context import TLContext
 
 _SHARE_OF_SCRATCH = 4
 """Data without the axis take at most this share of scratch, and so does a piece of all data with the axis."""
+_LEAST_READS = 4
+"""Least ratio of bytes read to bytes of the result, along M and N: the steps of results then hide behind reads."""
 _FIRST_PIECE = 16
 """Ratio of a full piece to the first piece, whose transfer delays the first multiplication."""
 
@@ -56,7 +58,10 @@ class StreamMachine:
     def of(spec: TopologySpec, item: DType, pes: int) -> StreamMachine:
         """Return the rates of ``pes`` PEs of a cube for factors of dtype ``item``."""
         gemm, hbm, tcm, io = spec.pe.gemm, spec.cube.hbm, spec.pe.tcm, spec.sip.components
-        on_the_way = (spec.system.components.switch, io.pcie_ep, io.io_cpu, io.ucie, spec.cube.components.m_cpu)
+        noc, parts = spec.cube.noc, spec.cube.components
+        to_cube = (spec.system.components.switch, io.pcie_ep, io.io_cpu, io.io_noc, io.ucie, parts.ucie, parts.m_cpu)
+        way_ns = sum(component.attrs.overhead_ns for component in to_cube)
+        way_ns += 2 * (noc.w + noc.h) * parts.noc_router.attrs.overhead_ns
         return StreamMachine(
             pes=pes,
             tile=gemm.tile_sizes,
@@ -67,7 +72,7 @@ class StreamMachine:
             round_bytes=1 if hbm.banks is None else hbm.round_bytes,
             scratch_bytes=tcm.scratch_bytes,
             room=BlockRoom(gemm.acc_bytes, tcm.scheduler_reserved_bytes),
-            launch_ns=2 * sum(component.attrs.overhead_ns for component in on_the_way),
+            launch_ns=4 * way_ns,  # the command and its completion, each with an acknowledgement
             tcm_bytes_per_ns=tcm.read_bw_gbs,
             math_bytes_per_ns=spec.pe.math.bytes_per_ns,
         )
@@ -132,13 +137,14 @@ def choose_stream(
     """Return the predicted ns and the stream that minimises them; None if no axis suits.
 
     Scratch has room for two pieces of all arrays, with f32 results and the blocks of the epilogue. A stream along M or
-    N reads contiguous rows that blocks would cut, and they are longer than those of the result.
+    N reads contiguous rows that blocks would cut.
     """
     (_, m, k), n, out = a.extents, b.extents[2], epilogue.out
     item, quarter = a.dtype.itemsize, machine.scratch_bytes // _SHARE_OF_SCRATCH
     result = F32.itemsize + out.dtype.itemsize if epilogue.is_plain else RESULT_BLOCKS * F32.itemsize
-    has_m = k * item >= n * out.dtype.itemsize and a.strides[1] < a.strides[2]
-    has_n = k * item >= m * out.dtype.itemsize and b.strides[2] < b.strides[1]
+    read_bytes = k * item / _LEAST_READS
+    has_m = n * out.dtype.itemsize <= read_bytes and a.strides[1] < a.strides[2]
+    has_n = m * out.dtype.itemsize <= read_bytes and b.strides[2] < b.strides[1]
     streams = []
     for axis, extent, tile, is_possible, streamed, resident in (
         ("m", m, machine.tile[0], has_m, k * item + n * result, k * n * item),
