@@ -16,7 +16,7 @@ class ProductWay:
 
     ``grid``: PEs compute blocks of the result from operands in memory. ``cubes``: each cube first stages the operands
     that other cubes store. ``rings``: B stays in TCM, and A goes round rings of PEs. ``stream``: PEs of a cube divide
-    the longest axis. Of the last three, at most one is set.
+    one axis. Of the last three, at most one is set.
     """
 
     ns: float
