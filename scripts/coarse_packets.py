@@ -38,11 +38,11 @@ torch.set_default_device("cuda"), torch.set_default_dtype(torch.bfloat16)
 layer = nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True, norm_first=True, dropout=0.0)
 """
 PREFILL = LAYER + "with torch.no_grad():\n    layer.train()(torch.zeros(1, 64, 512))\n"
-TRAINING = LAYER + "layer(torch.zeros(1, 32, 512)).sum().backward()\n"
+DECODE = LAYER + "with torch.no_grad():\n    layer.train()(torch.zeros(8, 1, 512))\n"
 SCRIPTS = {
     "product (512, 4096) × (4096, 4096), f16": PRODUCT,
     "prefill of a layer, width 512, 64 tokens, bf16": PREFILL,
-    "forward and backward of the layer, 32 tokens": TRAINING,
+    "decode of the layer, batch 8": DECODE,
 }
 REDUCE = "all-reduce of 64 PEs, 64 KiB each, ring"
 
