@@ -11,10 +11,12 @@ import pytest
 from kernbench.common.errors import InputError
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import KernelRef, PeCoord
+from kernbench.observe.trace_log import TraceLog
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.frontends import frontend_settings
 from kernbench.runtime_api.requests import Work
+from kernbench.runtime_api.run_explanation import explain_run
 from kernbench.topology.builder import resolve_topology
 
 ONE_PE: tuple[PeCoord, ...] = ((0, 0, 0),)
@@ -215,3 +217,23 @@ def test_a_capture_cannot_begin_twice_or_end_without_a_begin() -> None:
         with pytest.raises(InputError, match="one capture can run at a time"):
             torch.queue.begin_capture()
         torch.queue.end_capture()
+
+
+def test_the_path_of_a_queued_launch_begins_when_it_leaves_the_queue() -> None:
+    def multiply(*_: int, tl: Any) -> None:
+        x = tl.zeros((64, 64), "f16")
+        tl.wait(tl.dot(x, x))
+
+    engine = GraphEngine(resolve_topology("default"), enable_data=False, observers=[log := TraceLog()])
+    with RuntimeContext[Any](engine) as torch:
+        works = [start(torch, multiply) for _ in range(3)]
+        torch.drain()
+        explained = explain_run(log, engine.handles, 0.0, engine.now)
+    launches = [handle for work in works for handle in work.handles]
+    paths = [launch.path for launch in explained.launches]
+    assert [path.start_ps for path in paths] == [handle.begun_ps for handle in launches]
+    assert [path.end_ps for path in paths] == [handle.ended_ps for handle in launches]
+    assert paths[0].start_ps < paths[1].start_ps < paths[2].start_ps
+    gains = [launch.gains_ps["GEMM"] for launch in explained.launches]
+    assert gains[0] == pytest.approx(gains[1]) == pytest.approx(gains[2])
+    assert explained.path.ps == launches[-1].ended_ps
