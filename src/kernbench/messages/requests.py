@@ -256,6 +256,11 @@ class KernelLaunchMsg(HostMsg):
     on_device: LaunchOnDevice | None = None
 
     @property
+    def launched_at(self) -> str:
+        """The line that launched a kernel which runs while the program continues; "" for others."""
+        return self.called_at if self.in_order else ""
+
+    @property
     def counts(self) -> tuple[int, int, int]:
         """The answers of ``num_programs``, by axis."""
         sips, cubes, pes = ({target[axis] for target in self.targets} for axis in range(3))
