@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from kernbench.common.operators import SORTS, passes
 from kernbench.common.values import state
+from kernbench.components.pe_tcm import TCM_BYTES
 from kernbench.components.stage import StageUnit, Token
 from kernbench.core.log import Cause, Row
 from kernbench.di.part import InnerAttrs
 from kernbench.di.registry import register
 from kernbench.engine.machine import Component, Machine
-from kernbench.messages.commands import Command, Operand
+from kernbench.engine.recorder import MathSize, size_of
+from kernbench.messages.commands import Command
 from kernbench.topology.graph import Node
+
+
+def name_elements(operator: str, dtype: str) -> str:
+    """Return the name of the count of elements that an operator computed on arrays of ``dtype``."""
+    return f"elements of {operator} on {dtype}"
 
 
 @state(eq=False)
 class MathOperation(Token):
-    """A single command in the MATH engine. ``nbytes`` is the size of its widest operand."""
+    """A single command in the MATH engine, and its size."""
 
-    nbytes: int
+    size: MathSize
 
 
 @register("builtin.pe_math", kind="pe_math")
 class PeMath(Component):
-    """The MATH engine. It runs one operation at a time, in the order in which operations become ready."""
+    """The MATH engine. It runs one operation at a time, in the order in which operations become ready.
+
+    ``sizes``: the numbers of single commands so far, by size.
+    """
 
     Attrs = InnerAttrs
 
@@ -34,6 +43,7 @@ class PeMath(Component):
         self.unit = StageUnit(
             self.clock, machine.log, "math", machine.spec.pe.components.pe_scheduler.attrs.stage_slots
         )
+        self.sizes: dict[MathSize, int] = {}
         self._operation_ps: dict[int, int] = {}
         # Shared by the tokens of single commands.
         self._route = (self.unit,)
@@ -59,13 +69,22 @@ class PeMath(Component):
         ``begun(operation, now)`` is called when the command reads its operands, and returns the command's row.
         ``done(operation)`` is called with the same MathOperation when the result is complete.
         """
-        dst: Any = command.dst
-        widest = dst.nbytes
-        for x in command.srcs:  # ``widest_bytes``, inlined
-            if x.__class__ is Operand and x.nbytes > widest:
-                widest = x.nbytes
-        if command.name in SORTS:
-            widest *= passes(command.name, dst.shape[-1])  # the number of passes over the operand's bytes
+        size = size_of(command)
+        self.count(size)
+        widest = size.nbytes
         if widest != self._widest:
             self._widest, self._times = widest, (self.operation_ps(widest),)
-        self.unit.enter(MathOperation(command, self._route, 1, self._times, 1, done, begun, cause, widest))
+        self.unit.enter(MathOperation(command, self._route, 1, self._times, 1, done, begun, cause, size))
+
+    def count(self, size: MathSize) -> None:
+        """Count a command of ``size``."""
+        self.sizes[size] = self.sizes.get(size, 0) + 1
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the elements by operator and type, and the bytes that the commands moved in TCM."""
+        counts = {**super().counts(), TCM_BYTES: 0}
+        for size, commands in self.sizes.items():
+            name = name_elements(size.name, size.dtype)
+            counts[name] = counts.get(name, 0) + commands * size.elements
+            counts[TCM_BYTES] += commands * size.tcm_bytes
+        return counts

@@ -41,6 +41,9 @@ A = TypeVar("A", bound=InnerAttrs)
 C = TypeVar("C", bound="Component")
 T = TypeVar("T")
 
+CONTROL_MESSAGES = "control messages"
+"""Name of a count: the messages of the control path to a part"""
+
 
 @value
 class Outcome:
@@ -69,6 +72,7 @@ class Component(Part):
         self.node = node
         self.machine = machine
         self.clock = machine.clock
+        self.n_control_messages = 0
 
     @property
     def now_ns(self) -> float:
@@ -149,6 +153,10 @@ class Component(Part):
     def blocked(self) -> tuple[str, ...]:
         """Return a line for each blocked activity of this part, for the deadlock report."""
         return ()
+
+    def counts(self) -> Mapping[str, int]:
+        """Return counts that the part adds up from the begin of the run, by name; parts of a SIP share names."""
+        return {CONTROL_MESSAGES: self.n_control_messages}
 
     def failures(self) -> tuple[tuple[int, PeReport], ...]:
         """Return (request id, report) of each failed PE that this part has recorded while other reports are pending."""
@@ -457,6 +465,7 @@ class Machine:
         )
         transfer = self.make(self.network.port(src, "control"), src, dst, self.header_bytes, message)
         transfer.row = row
+        self._components[dst].n_control_messages += 1
         self.network.inject(transfer)
 
     def sideband_ps(self, src: str, dst: str, nbytes: int, via_port: str | None = None) -> int:

@@ -115,6 +115,8 @@ class ThinkingPart(Component):
       is the message's row.
     - ``waits``: the number of waits since the part last received or sent a message.
     - ``queued_ps``: the time that the acting process has waited for SimPy resources of the part.
+    - ``busy_ps``: the time that processes of the part have passed in waits of a fixed duration, such as ``wait_ns``.
+    - ``n_accesses``: the number of delivered messages.
 
     ``run`` starts when the part is constructed, and again after a reset that follows a failure. Its first lines should
     therefore set the fields that it uses. At equal times a thinking part acts after everything that moves bytes. An
@@ -132,6 +134,7 @@ class ThinkingPart(Component):
         self._delivered: dict[int, Delivery] = {}  # messages in the inbox, by identity
         self._unanswered: dict[Hashable, Delivery] = {}
         self.waits = 0
+        self.busy_ps = self.n_accesses = 0
 
     # --- for the author of a part -------------------------------------------------------------------------------------
 
@@ -233,6 +236,7 @@ class ThinkingPart(Component):
         if key is not None:
             self._unanswered[key] = delivery
         self.waits = 0
+        self.n_accesses += 1
         self.inbox.deliver(message)
         if not self._n_alive:
             self._check_taken()
@@ -285,7 +289,9 @@ class ThinkingPart(Component):
             except BaseException as failure:  # the awaited event failed
                 step, value = behaviour.throw, failure
                 continue
-            if isinstance(event, Request):
+            if event.__class__ is Timeout:
+                self.busy_ps += self.clock.time - since_ps
+            elif isinstance(event, Request):
                 queued_ps += self.clock.time - since_ps
             if taking or value.__class__ is ConditionValue:
                 cause = self._cause_of(value, cause)

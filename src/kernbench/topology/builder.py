@@ -147,8 +147,9 @@ class Topology:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the resolved configuration: equal for files that describe the same machine."""
-        canonical = json.dumps(self.spec.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        """SHA-256 of the resolved configuration without energies: equal for files that describe the same machine."""
+        content = self.spec.model_dump(mode="json", exclude={"energy"})
+        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
     def resolved_yaml(self) -> str:
