@@ -63,6 +63,10 @@ class Component(Part):
     A subclass defines the time that a packet needs to enter (``overhead_ns``), and handles delivered messages
     (``receive``). If the host may address the part, the subclass also handles requests (``accept``). A machine makes
     each part once, at its first use.
+
+    - ``n_control_messages``: the number of messages of the control path to the part.
+    - ``n_accesses``: the number of delivered messages, counted by memories and thinking parts.
+    - ``busy_ps``: the time that processes of a thinking part have passed in waits of a fixed duration.
     """
 
     junction: Junction | None = None
@@ -72,7 +76,7 @@ class Component(Part):
         self.node = node
         self.machine = machine
         self.clock = machine.clock
-        self.n_control_messages = 0
+        self.n_control_messages = self.n_accesses = self.busy_ps = 0
 
     @property
     def now_ns(self) -> float:

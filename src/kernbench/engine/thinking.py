@@ -115,8 +115,6 @@ class ThinkingPart(Component):
       is the message's row.
     - ``waits``: the number of waits since the part last received or sent a message.
     - ``queued_ps``: the time that the acting process has waited for SimPy resources of the part.
-    - ``busy_ps``: the time that processes of the part have passed in waits of a fixed duration, such as ``wait_ns``.
-    - ``n_accesses``: the number of delivered messages.
 
     ``run`` starts when the part is constructed, and again after a reset that follows a failure. Its first lines should
     therefore set the fields that it uses. At equal times a thinking part acts after everything that moves bytes. An
@@ -134,7 +132,6 @@ class ThinkingPart(Component):
         self._delivered: dict[int, Delivery] = {}  # messages in the inbox, by identity
         self._unanswered: dict[Hashable, Delivery] = {}
         self.waits = 0
-        self.busy_ps = self.n_accesses = 0
 
     # --- for the author of a part -------------------------------------------------------------------------------------
 

@@ -183,5 +183,7 @@ def macs_have_energies(gemm: GemmSpec, energy: EnergySpec) -> Iterator[Complaint
     """Complain about a type that the matrix unit multiplies and ``mac_pj`` lacks."""
     for name in gemm.macs_per_ns:
         if name not in energy.mac_pj:
-            message = f"energy.mac_pj has no energy of a multiply-accumulate of {name}; state energy.mac_pj.{name} in pJ"
+            message = (
+                f"energy.mac_pj has no energy of a multiply-accumulate of {name}; state energy.mac_pj.{name} in pJ"
+            )
             yield Complaint(("pe", "gemm", "macs_per_ns", name), message)

@@ -281,9 +281,9 @@ class BanksTurnCost:
 
 
 class SliceWork(NamedTuple):
-    """The work of a slice: bytes ``read`` and ``written``, bytes of bursts ``held`` back, and opened ``rows``.
+    """The work of a slice: bytes ``read`` and ``written``, bytes of writes ``held`` back so far, and opened ``rows``.
 
-    ``held`` bytes are read or written too, but have not been on a bus. Their rows are not open yet.
+    ``held`` bytes count as written, but the banks have not begun to serve them. Their rows do not count yet.
     """
 
     read: int = 0
@@ -327,9 +327,10 @@ class BankedMemory:
     def work(self) -> SliceWork:
         """Return the bytes and rows so far. The bytes of a burst count when the banks take it, in its direction."""
         done, burst = self.done, self._histories.timing.burst_bytes
-        waiting = sum(channel.history.channel().waiting_bursts for channel in self.at.history.channels)
-        written, bursts = done[WRITTEN], self.moved_bursts + waiting
-        return SliceWork((bursts - written) * burst, written * burst, waiting * burst, done[1])
+        channels = [channel.history.channel() for channel in self.at.history.channels]
+        held = sum(channel.waiting_bursts - channel.returned_bursts for channel in channels)
+        written, bursts = done[WRITTEN], done[0] + held
+        return SliceWork((bursts - written) * burst, written * burst, held * burst, done[1])
 
     @property
     def end_ps(self) -> int:

@@ -1,0 +1,397 @@
+"""The energy of a run, worked out from counts after the run: no simulated time depends on it.
+
+Dynamic energy is a sum of counts times the energy of one: bytes, rows, multiply-accumulates, elements, commands and
+messages. Parts count what they do (``Component.counts``), links count their bytes, and the log has a row for each
+command. Static energy is the power of dies that do nothing, times the time of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import field
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from kernbench.common.dtypes import ALL
+from kernbench.common.figures import figure
+from kernbench.common.operators import OPERATORS
+from kernbench.common.units import ps_to_ns
+from kernbench.common.values import state, value
+from kernbench.components.hbm_ctrl import HBM_READ, HBM_ROWS, HBM_WRITTEN, HbmCtrl
+from kernbench.components.pe_math import name_elements
+from kernbench.components.pe_tcm import TCM_BYTES
+from kernbench.components.sram import SRAM_BYTES
+from kernbench.core.log import Columns, Kind
+from kernbench.di.part import PartUse, is_builtin
+from kernbench.engine.machine import CONTROL_MESSAGES, Component, Machine
+from kernbench.engine.part_check import ask_energy
+from kernbench.engine.recorder import TileAmounts
+from kernbench.observe.works import distinct
+from kernbench.topology.area import DieId, MachineArea, row_bytes_of
+from kernbench.topology.energy_spec import ROW_BYTES, EnergySpec, format_of
+from kernbench.topology.graph import Node
+
+PASSED_KINDS = ("noc_router", "io_noc", "xbar")
+"""Kinds whose energy is that of the bytes that enter them"""
+DIE_LINKS, SIP_LINKS, HOST_LINKS = (
+    ("cube_to_cube", "io_to_cube"),
+    ("sip_to_sip",),
+    ("host_to_switch", "switch_to_sip"),
+)
+"""Classes of links that are no wires of a die"""
+BYTES, BYTE_MM, COMMANDS, TILES, DESCRIPTORS, STATED = (
+    *("bytes", "byte mm", "commands", "tiles", "descriptors"),
+    "stated by its class",
+)
+"""Names of works"""
+DESCRIPTOR_KINDS = (Kind.DMA_READ, Kind.DMA_WRITE, Kind.ATOMIC, Kind.RAW, Kind.SEND)
+"""Rows of the log that stand for a descriptor of a DMA"""
+MOST_SHOWN = 3
+NOT_MODELLED = (
+    "voltage and frequency (clocks change times only), temperature, switching that depends on data, clock gating",
+    "voltage regulators, host, PCIe switch, cooling, the logic of the DRAM",
+)
+PJ = 1e-12
+
+
+@value
+class EnergyShare:
+    """The dynamic energy of a kind of part or of a class of links, and its share of all dynamic energy."""
+
+    place: str = figure("kind of part, or class of links")
+    pj: float = figure("dynamic energy in pJ")
+    share: float = figure("share of the dynamic energy")
+
+
+@value
+class EnergyWork:
+    """Work of one kind at one kind of place: how much was done, and its energy in pJ."""
+
+    place: str = figure("kind of part, or class of links")
+    work: str = figure("what was done")
+    count: float = figure("how often, how many bytes, or bytes times mm")
+    pj: float = figure("its energy in pJ")
+
+
+@value
+class LaunchEnergy:
+    """The dynamic energy of all launches of a name."""
+
+    name: str = figure("as the program calls it")
+    launches: int = figure("launches of this name")
+    pj: float = figure("their dynamic energy in pJ")
+
+
+@value(kw_only=True)
+class EnergySplit:
+    """The dynamic energy of an observed run: that of launches, of copies, and of everything else, in pJ."""
+
+    launches_pj: float = figure("dynamic energy of launches")
+    copies_pj: float = figure("dynamic energy of copies between host and machine")
+    rest_pj: float = figure("dynamic energy of everything else, such as set-up")
+    launches: tuple[LaunchEnergy, ...] = ()
+
+
+@value(kw_only=True)
+class RunEnergy:
+    """The energy of a run in pJ, its average power in W, and the area of the machine.
+
+    Dies count as used if a part of them worked or a link of them carried something.
+    """
+
+    pj: float = figure("dynamic energy in pJ")
+    static_pj: float = figure("static energy of used dies in pJ")
+    static_all_pj: float = figure("static energy of all dies in pJ")
+    total_pj: float = figure("dynamic energy, and static energy of used dies, in pJ")
+    watts: float = figure("average power of the total energy in W")
+    dynamic_watts: float = figure("average power of the dynamic energy in W")
+    static_watts: float = figure("static power of used dies in W")
+    static_all_watts: float = figure("static power of all dies in W")
+    macs: int = figure("useful multiply-accumulates")
+    tile_macs: int = figure("multiply-accumulates of complete tiles")
+    pj_per_mac: float | None = figure("dynamic energy of a useful multiply-accumulate in pJ")
+    hbm_bytes: int = figure("bytes read from HBM and written to it, in bursts")
+    held_bytes: int = figure("bytes of writes that HBM still holds back; their rows do not count")
+    pj_per_hbm_byte: float | None = figure("dynamic energy of a byte of HBM in pJ")
+    edp: float = figure("energy times delay: total energy times time, in J s")
+    area_mm2: float = figure("area of the parts of all dies in mm²", column="area.mm2")
+    largest: tuple[EnergyShare, ...] = ()
+    parts: tuple[EnergyShare, ...] = ()
+    links: tuple[EnergyShare, ...] = ()
+    work: tuple[EnergyWork, ...] = ()
+    split: EnergySplit | None = figure(column=False, optional=True, default=None)
+    estimates: tuple[str, ...] = figure(optional=True, default=())
+    not_modelled: tuple[str, ...] = ()
+    faults: tuple[str, ...] = figure(optional=True, default=())
+
+
+class Price(NamedTuple):
+    """The energy of one unit of a count, at a kind of part; ``estimate``: the key, if its figure is an estimate."""
+
+    place: str
+    pj: float
+    estimate: str = ""
+
+
+class Prices:
+    """The energies of counts by name, of links and of rows of the log."""
+
+    def __init__(self, machine: Machine, energy: EnergySpec) -> None:
+        self.energy = energy
+        self.is_ideal = machine.spec.cube.hbm.banks is None
+        row_pj = energy.row_pj(row_bytes_of(machine.spec))
+        ideal = "bytes and rows of HBM with timing: ideal" if self.is_ideal else ""
+        self.of_count: dict[str, Price] = {
+            HBM_READ: Price("hbm_ctrl", energy.hbm_read_pj_per_byte + energy.hbm_io_pj_per_byte, ideal),
+            HBM_WRITTEN: Price("hbm_ctrl", energy.hbm_write_pj_per_byte + energy.hbm_io_pj_per_byte, ideal),
+            HBM_ROWS: Price("hbm_ctrl", row_pj, ideal),
+            SRAM_BYTES: Price("", energy.sram_pj_per_byte),
+            TCM_BYTES: Price("pe_tcm", energy.tcm_pj_per_byte),
+            CONTROL_MESSAGES: Price("", energy.control_pj, "control_pj"),
+        }
+        self._of_elements: dict[str, Price] = {}
+        self._passing: dict[str, float] = dict(energy.pass_pj_per_byte)
+
+    def count(self, name: str) -> Price | None:
+        """Return the price of a count, or None if it costs no energy. An empty place is the kind of the part."""
+        return self.of_count.get(name) or self._elements().get(name)
+
+    def _elements(self) -> Mapping[str, Price]:
+        if not self._of_elements:
+            self._of_elements = {
+                name_elements(operator, dtype.name): self.element(operator, dtype.name)
+                for operator in OPERATORS
+                for dtype in ALL
+            }
+        return self._of_elements
+
+    def element(self, operator: str, dtype: str) -> Price:
+        """Return the price of an element that an operator computes."""
+        energy_class = OPERATORS[operator].energy_class
+        key = f"math_pj.{energy_class}.{format_of(dtype)}"
+        estimate = key if energy_class in ("special", "move") else ""
+        return Price("pe_math", self.energy.element_pj(energy_class, dtype), estimate)
+
+    def mac(self, dtype: str) -> Price:
+        """Return the price of a multiply-accumulate."""
+        return Price("pe_gemm", self.energy.mac_pj[dtype], f"mac_pj.{dtype}" if dtype.startswith("f8") else "")
+
+    def link(self, link_class: str, length_mm: float) -> tuple[str, Price]:
+        """Return the name of the work of a link, and its price per byte."""
+        energy = self.energy
+        if link_class in DIE_LINKS:
+            return BYTES, Price(link_class, energy.ucie_pj_per_byte)
+        if link_class in SIP_LINKS:
+            return BYTES, Price(link_class, energy.sip_link_pj_per_byte)
+        if link_class in HOST_LINKS:
+            return BYTES, Price(link_class, energy.pcie_pj_per_byte, "pcie_pj_per_byte")
+        return BYTE_MM, Price(link_class, energy.wire_pj_per_byte_mm * length_mm)
+
+    def passing(self, kind: str) -> Price | None:
+        """Return the price of a byte that enters a part; None for kinds without one."""
+        return Price(kind, self._passing[kind], f"pass_pj_per_byte.{kind}") if kind in self._passing else None
+
+    def row(self, kind: Kind) -> tuple[str, Price] | None:
+        """Return the name and the price of the work of a log row; None for kinds that cost nothing by themselves."""
+        energy = self.energy
+        if kind == Kind.ISSUE:
+            return COMMANDS, Price("pe_cpu", energy.issue_pj, "issue_pj")
+        if kind == Kind.TILE_ISSUE:
+            return TILES, Price("pe_scheduler", energy.tile_issue_pj, "tile_issue_pj")
+        if kind in DESCRIPTOR_KINDS:
+            return DESCRIPTORS, Price("pe_dma", energy.descriptor_pj, "descriptor_pj")
+        return None
+
+
+@state
+class Ledger:
+    """The dynamic energy of a run: count and energy by place and work, and energy by node or link.
+
+    ``stating``: the parts of users' classes that state their energy, so that no key of their kind applies.
+    """
+
+    prices: Prices
+    works: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+    by_part: dict[str, float] = field(default_factory=dict)
+    estimates: dict[str, None] = field(default_factory=dict)
+    stating: frozenset[str] = frozenset()
+
+    def add(self, part: str, work: str, count: float, price: Price, amount: float | None = None) -> None:
+        """Add ``count`` units of ``work`` at the price of each; ``amount``: the number to show, if it is another."""
+        if not count:
+            return
+        pj = count * price.pj
+        entry = self.works.setdefault((price.place, work), [0.0, 0.0])
+        entry[0] += count if amount is None else amount
+        entry[1] += pj
+        self.by_part[part] = self.by_part.get(part, 0.0) + pj
+        if price.estimate:
+            self.estimates[price.estimate] = None
+
+    @property
+    def pj(self) -> float:
+        """The dynamic energy of the run."""
+        return sum(pj for _, pj in self.works.values())
+
+    def by_place(self) -> dict[str, float]:
+        """Return the energy by kind of part and class of links, the largest first."""
+        totals: dict[str, float] = {}
+        for (place, _), (_, pj) in self.works.items():
+            totals[place] = totals.get(place, 0.0) + pj
+        return dict(sorted(totals.items(), key=lambda entry: -entry[1]))
+
+
+class EnergyCounts:
+    """The counts of a machine up to now, and the energy that they cost by ``prices``.
+
+    ``faults``: the errors of users' classes. ``unstated``: users' parts without an energy.
+    """
+
+    def __init__(self, machine: Machine, energy: EnergySpec, columns: Columns) -> None:
+        self.machine, self.columns = machine, columns
+        self.prices = Prices(machine, energy)
+        self.links = [link for link in machine.network.links.values() if link.nbytes]
+        self.faults: list[str] = []
+        self.unstated: dict[str, None] = {}
+        self.macs = self.tile_macs = 0
+        stating = {part.node.id for part in machine.components if _states_energy(part)}
+        self.ledger = Ledger(self.prices, stating=frozenset(stating))
+        self._add_links()
+        for part in machine.components:
+            self._add_part(part)
+        self._add_rows()
+
+    def _add_links(self) -> None:
+        ledger, prices, graph = self.ledger, self.prices, self.machine.graph
+        for link in self.links:
+            edge, nbytes = graph.edge(link.src, link.dst), link.nbytes
+            work, price = prices.link(edge.link_class, edge.length_mm)
+            shown = nbytes * edge.length_mm if work == BYTE_MM else None
+            ledger.add(f"{link.src} → {link.dst}", work, nbytes, price, shown)
+            passing = prices.passing(graph.nodes[link.dst].kind)
+            if passing is not None and link.dst not in ledger.stating:
+                ledger.add(link.dst, BYTES, nbytes, passing)
+
+    def _add_part(self, part: Component) -> None:
+        node, ledger = part.node, self.ledger
+        states_energy = node.id in ledger.stating
+        if states_energy:
+            energy = ask_energy(part, self._use_of(part))
+            if isinstance(energy, str):
+                self.faults.append(energy)
+            else:
+                ledger.add(node.id, STATED, energy, Price(node.kind, 1.0))
+        elif _counts_nothing(part):
+            self.unstated[f"{node.impl} ({node.kind}): its class states no energy_pj, so it counts 0"] = None
+        counts = dict(part.counts())
+        if self.prices.is_ideal and isinstance(part, HbmCtrl):
+            counts[HBM_ROWS] = -(-(counts[HBM_READ] + counts[HBM_WRITTEN]) // ROW_BYTES)
+        for name, count in counts.items():
+            price = self.prices.count(name)
+            if price is not None and not (states_energy and price.place in ("", node.kind)):
+                ledger.add(node.id, name, count, price if price.place else price._replace(place=node.kind))
+
+    def _use_of(self, part: Component) -> PartUse:
+        entering = sum(link.nbytes for link in self.links if link.dst == part.node.id)
+        leaving = sum(link.nbytes for link in self.links if link.src == part.node.id)
+        return PartUse(entering, leaving, part.n_accesses, ps_to_ns(part.busy_ps))
+
+    def _add_rows(self) -> None:
+        """Add commands, tiles and descriptors, and the products and MATH operations of tiles."""
+        columns, parts = self.columns, self.columns.parts
+        for kind in Kind:
+            priced = self.prices.row(kind)
+            if priced is not None:
+                work, price = priced
+                rows = np.bincount(columns.part[columns.kind == kind], minlength=len(parts))
+                for number in np.flatnonzero(rows).tolist():
+                    self.ledger.add(parts[number], work, int(rows[number]), price)
+        tiles = columns.kind == Kind.TILE_ISSUE
+        pairs, counts = np.unique((columns.part[tiles], columns.what[tiles]), axis=1, return_counts=True)
+        tile_macs = int(np.prod(self.machine.spec.pe.gemm.tile_sizes))
+        for (part, what), count in zip(pairs.T.tolist(), counts.tolist(), strict=True):
+            amounts = self.machine.log.whats[what]
+            assert isinstance(amounts, TileAmounts)
+            self.macs += amounts.macs * count
+            self.tile_macs += tile_macs * count if amounts.macs else 0
+            for work, amount, price in self.list_tile_work(amounts):
+                self.ledger.add(parts[part], work, amount * count, price)
+
+    def list_tile_work(self, tile: TileAmounts) -> Iterator[tuple[str, int, Price]]:
+        """Yield the work of a tile beside its issue: bytes in TCM, multiply-accumulates, and MATH operations."""
+        yield TCM_BYTES, tile.fetch_bytes + tile.store_bytes, self.prices.of_count[TCM_BYTES]
+        if tile.element is not None:
+            yield f"MACs of {tile.element}", tile.macs, self.prices.mac(tile.element.name)
+        for size in tile.math:
+            yield name_elements(size.name, size.dtype), size.elements, self.prices.element(size.name, size.dtype)
+
+    def used_dies(self) -> set[DieId]:
+        """Return the dies of parts that worked, and of links that carried something."""
+        nodes, parts = self.machine.graph.nodes, self.columns.parts
+        ends = chain.from_iterable((link.src, link.dst) for link in self.links)
+        worked = (parts[number] for number in distinct(self.columns.part, len(parts)))
+        return {die for die in map(die_of, (nodes[name] for name in {*ends, *worked})) if die is not None}
+
+    def held_bytes(self) -> int:
+        """Return the bytes of writes that slices still hold back."""
+        return sum(part.work.held for part in self.machine.components if isinstance(part, HbmCtrl))
+
+
+def die_of(node: Node) -> DieId | None:
+    """Return the die of a node; None for the host and the switch."""
+    return None if node.sip is None else (node.sip, node.cube)
+
+
+def _states_energy(part: Component) -> bool:
+    return type(part).energy_pj is not Component.energy_pj
+
+
+def _counts_nothing(part: Component) -> bool:
+    """Return True for a part of a user's class at a place of its own, or with its own service of a memory."""
+    if is_builtin(type(part)):
+        return False
+    return part.node.is_extra or (part.node.kind in ("hbm_ctrl", "sram") and not any(part.counts().values()))
+
+
+def measure_energy(
+    counts: EnergyCounts, area: MachineArea, sim_ns: float, split: EnergySplit | None = None
+) -> RunEnergy:
+    """Return the energy of a run that took ``sim_ns``, from its counts. ``split``: that of an observed run."""
+    ledger, time_s = counts.ledger, sim_ns * 1e-9
+    pj, used = ledger.pj, counts.used_dies()
+    static_w = sum(area.die_of[die].static_w for die in used)
+    static_pj, static_all_pj = static_w * time_s / PJ, area.static_w * time_s / PJ
+    hbm_bytes = sum(int(count) for (_, work), (count, _) in ledger.works.items() if work in (HBM_READ, HBM_WRITTEN))
+    by_place, classes = ledger.by_place(), {edge.link_class for edge in counts.machine.graph.edges}
+    shares = [EnergyShare(place, energy, energy / pj if pj else 0.0) for place, energy in by_place.items()]
+    return RunEnergy(
+        pj=pj,
+        static_pj=static_pj,
+        static_all_pj=static_all_pj,
+        total_pj=pj + static_pj,
+        watts=(pj + static_pj) * PJ / time_s if time_s else 0.0,
+        dynamic_watts=pj * PJ / time_s if time_s else 0.0,
+        static_watts=static_w,
+        static_all_watts=area.static_w,
+        macs=counts.macs,
+        tile_macs=counts.tile_macs,
+        pj_per_mac=pj / counts.macs if counts.macs else None,
+        hbm_bytes=hbm_bytes,
+        held_bytes=counts.held_bytes(),
+        pj_per_hbm_byte=pj / hbm_bytes if hbm_bytes else None,
+        edp=(pj + static_pj) * PJ * time_s,
+        area_mm2=area.mm2,
+        largest=tuple(shares[:MOST_SHOWN]),
+        parts=tuple(share for share in shares if share.place not in classes),
+        links=tuple(share for share in shares if share.place in classes),
+        work=tuple(
+            EnergyWork(place, work, count, energy)
+            for (place, work), (count, energy) in sorted(ledger.works.items(), key=lambda entry: -entry[1][1])
+        ),
+        split=split,
+        estimates=tuple(sorted(ledger.estimates)),
+        not_modelled=(*NOT_MODELLED, *counts.unstated),
+        faults=(*area.faults, *counts.faults),
+    )

@@ -1,0 +1,178 @@
+"""The dynamic energy of an observed run by event: each transfer, grant of a memory, tile and command has its energy.
+
+An event belongs to a row of the log, so the energy can be divided by launch. It has an interval, so the energy can be
+divided by time. The sum over events, with the energy that no event has, is the dynamic energy of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernbench.components.hbm_ctrl import HBM_READ, HBM_ROWS, HBM_WRITTEN
+from kernbench.components.pe_math import name_elements
+from kernbench.components.pe_tcm import TCM_BYTES
+from kernbench.components.sram import SRAM_BYTES
+from kernbench.core.log import Kind
+from kernbench.core.observed import Carries
+from kernbench.engine.machine import CONTROL_MESSAGES
+from kernbench.engine.recorder import MathSize, TileAmounts, size_of
+from kernbench.engine.requests import RequestHandle
+from kernbench.messages.commands import MATH, Command
+from kernbench.observe.energy import EnergyCounts, EnergySplit, LaunchEnergy
+from kernbench.observe.trace_log import LogView
+from kernbench.transport import Route
+
+Numbers: TypeAlias = NDArray[np.int64]
+Energies: TypeAlias = NDArray[np.float64]
+_DATA = (Carries.REPLY, Carries.WRITE, Carries.MESSAGE)
+"""Transfers whose bytes the memories at their ends read or write"""
+_COPIES = (Kind.MEMORY_WRITE, Kind.MEMORY_READ)
+
+
+class EnergyEvents(NamedTuple):
+    """Events as columns: the row of each in the log (NONE: no row), the number of its part, interval in ps, and pJ."""
+
+    row: Numbers
+    part: Numbers
+    start: Numbers
+    end: Numbers
+    pj: Energies
+
+    @property
+    def sum_pj(self) -> float:
+        """The energy of all events."""
+        return float(self.pj.sum())
+
+
+def list_events(counts: EnergyCounts, view: LogView) -> EnergyEvents:
+    """Return the events of a run."""
+    groups = [_commands(counts, view), *_tiles(counts, view), _math(counts, view), *_transfers(counts, view)]
+    groups.append(_turns(counts, view))
+    return EnergyEvents(*(np.concatenate(columns) for columns in zip(*groups, strict=True)))
+
+
+def _of_rows(view: LogView, rows: Numbers, pj: Energies) -> EnergyEvents:
+    """Return events that last as long as their rows."""
+    columns = view.columns
+    ends = np.maximum(columns.end[rows], columns.start[rows])
+    return EnergyEvents(rows, columns.part[rows], columns.start[rows], ends, pj)
+
+
+def _commands(counts: EnergyCounts, view: LogView) -> EnergyEvents:
+    """Return the issues of commands and tiles, and the descriptors."""
+    prices = np.zeros(len(Kind))
+    for kind in Kind:
+        priced = counts.prices.row(kind)
+        prices[kind] = 0.0 if priced is None else priced[1].pj
+    pj = prices[view.columns.kind]
+    rows = np.flatnonzero(pj)
+    return _of_rows(view, rows, pj[rows])
+
+
+def _tiles(counts: EnergyCounts, view: LogView) -> Iterator[EnergyEvents]:
+    """Yield the work of tiles: fetch, products, MATH and store, at the rows of the tiles' issues."""
+    columns, whats = view.columns, view.machine.log.whats
+    rows = np.flatnonzero(columns.kind == Kind.TILE_ISSUE)
+    energies = np.zeros(len(whats))
+    for what in np.unique(columns.what[rows]).tolist():
+        amounts = whats[what]
+        assert isinstance(amounts, TileAmounts)
+        energies[what] = sum(count * price.pj for _, count, price in counts.list_tile_work(amounts))
+    yield _of_rows(view, rows, energies[columns.what[rows]])
+
+
+def _math(counts: EnergyCounts, view: LogView) -> EnergyEvents:
+    """Return the single MATH commands."""
+    columns, whats, prices = view.columns, view.machine.log.whats, counts.prices
+    rows = np.flatnonzero((columns.kind == Kind.MATH) & (columns.tile < 0))
+    energies: dict[MathSize, float] = {}
+    pj = np.zeros(len(rows))
+    for at, what in enumerate(columns.what[rows].tolist()):
+        subject = whats[what]
+        size = size_of(subject) if isinstance(subject, Command) and subject.op is MATH else subject
+        if isinstance(size, MathSize):
+            if size not in energies:
+                elements = prices.count(name_elements(size.name, size.dtype))
+                element_pj = 0.0 if elements is None else elements.pj
+                energies[size] = size.elements * element_pj + size.tcm_bytes * prices.of_count[TCM_BYTES].pj
+            pj[at] = energies[size]
+    return _of_rows(view, rows, pj)
+
+
+def _transfers(counts: EnergyCounts, view: LogView) -> Iterator[EnergyEvents]:
+    """Yield the bytes over links and routers, those in SRAM and TCM at the ends, and the control messages."""
+    transfers, prices = view.transfers, counts.prices
+    routes = view.machine.network.watch.routes
+    per_byte = np.array([_route_pj(counts, route) for route in routes] or [0.0])
+    pj = transfers.nbytes * per_byte[transfers.route]
+    kinds = [view.machine.graph.node(name).kind for name in view.columns.parts]
+    sram_pj, tcm_pj = (prices.of_count[name].pj for name in (SRAM_BYTES, TCM_BYTES))
+    of_end = np.array([tcm_pj if kind == "pe_dma" else sram_pj if kind == "sram" else 0.0 for kind in kinds] or [0.0])
+    data = np.isin(transfers.what, _DATA)
+    pj = pj + data * transfers.nbytes * (of_end[transfers.src] + of_end[transfers.dst])
+    pj = pj + (transfers.what == Carries.CONTROL) * prices.of_count[CONTROL_MESSAGES].pj
+    ends = np.where(transfers.end < 0, transfers.start, transfers.end)
+    yield EnergyEvents(transfers.of, transfers.dst, transfers.start, ends, pj)
+
+
+def _route_pj(counts: EnergyCounts, route: Route) -> float:
+    """Return the energy of a byte along a route."""
+    graph, prices, total = counts.machine.graph, counts.prices, 0.0
+    for link in route.links:
+        edge = graph.edge(link.src, link.dst)
+        passing = None if link.dst in counts.ledger.stating else prices.passing(graph.nodes[link.dst].kind)
+        total += prices.link(edge.link_class, edge.length_mm)[1].pj + (0.0 if passing is None else passing.pj)
+    return total
+
+
+def _turns(counts: EnergyCounts, view: LogView) -> EnergyEvents:
+    """Return the bursts and rows of slices, by grant. Without banks, grants share the bytes of their slices."""
+    turns, transfers, prices = view.turns, view.transfers, counts.prices.of_count
+    reading = transfers.what[turns.of] == Carries.REQUEST
+    byte_pj = np.where(reading, prices[HBM_READ].pj, prices[HBM_WRITTEN].pj)
+    banks = view.machine.spec.cube.hbm.banks
+    if banks is not None:
+        pj = turns.bursts * banks.burst_bytes * byte_pj + (turns.bursts - turns.hits) * prices[HBM_ROWS].pj
+    else:
+        pj = _ideal_turns_pj(counts, view, byte_pj)
+    return EnergyEvents(transfers.of[turns.of], turns.memory, turns.start, turns.end, pj)
+
+
+def _ideal_turns_pj(counts: EnergyCounts, view: LogView, byte_pj: Energies) -> Energies:
+    """Return the energy of the grants of slices without banks, in proportion to their time."""
+    turns, parts = view.turns, view.columns.parts
+    is_slice = np.array([view.machine.graph.node(name).kind == "hbm_ctrl" for name in parts] or [False])
+    weights = np.where(is_slice[turns.memory], (turns.end - turns.start) * byte_pj, 0.0)
+    total = sum(pj for (place, _), (_, pj) in counts.ledger.works.items() if place == "hbm_ctrl")
+    return weights * (total / weights.sum() if weights.any() else 0.0)
+
+
+def split_by_launch(
+    counts: EnergyCounts, view: LogView, events: EnergyEvents, handles: Sequence[RequestHandle]
+) -> EnergySplit:
+    """Divide the dynamic energy of an observed run: launches by name, copies, and everything else."""
+    columns, kernels = view.columns, view.machine.log.kernels
+    by_row = np.zeros(len(columns.kind))
+    rows = events.row >= 0
+    np.add.at(by_row, events.row[rows], events.pj[rows])
+    copies_pj = float(by_row[np.isin(columns.kind, _COPIES)].sum())
+    titles = {handle.request_id: handle.msg.title for handle in handles}
+    energies: dict[str, list[float]] = {}
+    launched, numbers = np.unique(columns.launch, return_inverse=True)
+    by_launch = np.bincount(numbers, by_row, minlength=len(launched))
+    for launch, pj in zip(launched.tolist(), by_launch.tolist(), strict=True):
+        if launch in kernels:
+            entry = energies.setdefault(titles.get(launch) or kernels[launch], [0, 0.0])
+            entry[0], entry[1] = entry[0] + 1, entry[1] + pj
+    launches = sorted(energies.items(), key=lambda entry: -entry[1][1])
+    launches_pj = sum(pj for _, (_, pj) in launches)
+    return EnergySplit(
+        launches_pj=launches_pj,
+        copies_pj=copies_pj,
+        rest_pj=counts.ledger.pj - launches_pj - copies_pj,
+        launches=tuple(LaunchEnergy(name, int(count), pj) for name, (count, pj) in launches),
+    )
