@@ -47,7 +47,7 @@ class Initiator:
         self._pending[op] = _Pending(len(targets), done)
         me, machine = self.component.node.id, self.machine
         for part, (node, access) in enumerate(targets):
-            self.bytes_received += access.nbytes
+            self.bytes_received += access.rows * access.row_bytes
             machine.send(me, node, machine.header_bytes, ReadRequest(op, part, me, access), self.channel)
 
     def write(self, op: int, targets: Sequence[Target], done: Callable[[], object]) -> None:

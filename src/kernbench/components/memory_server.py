@@ -379,7 +379,7 @@ class Responder(Answering):
     def _read(self, request: ReadRequest) -> None:
         self.machine.recorder.accessed(request.op, self.clock.time)
         access = request.access
-        self.bytes_read += access.nbytes
+        self.bytes_read += access.rows * access.row_bytes
         packet_bytes = self.machine.network.packet_bytes
         pace = pace_of(access.nbytes, packet_bytes, self.read_ps(access))
         port = self._take_port()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field
+from functools import cache
 from itertools import chain
 from typing import NamedTuple
 
@@ -30,7 +31,7 @@ from kernbench.engine.part_check import ask_energy
 from kernbench.engine.recorder import TileAmounts
 from kernbench.observe.works import distinct
 from kernbench.topology.area import DieId, MachineArea, row_bytes_of
-from kernbench.topology.energy_spec import ROW_BYTES, EnergySpec, format_of
+from kernbench.topology.energy_spec import ESTIMATES, ROW_BYTES, EnergySpec
 from kernbench.topology.graph import Node
 
 PASSED_KINDS = ("noc_router", "io_noc", "xbar")
@@ -48,6 +49,7 @@ BYTES, BYTE_MM, COMMANDS, TILES, DESCRIPTORS, STATED = (
 """Names of works"""
 DESCRIPTOR_KINDS = (Kind.DMA_READ, Kind.DMA_WRITE, Kind.ATOMIC, Kind.RAW, Kind.SEND)
 """Rows of the log that stand for a descriptor of a DMA"""
+IDEAL_HBM = "bytes and rows of HBM with timing: ideal"
 MOST_SHOWN = 3
 NOT_MODELLED = (
     "voltage and frequency (clocks change times only), temperature, switching that depends on data, clock gating",
@@ -128,11 +130,11 @@ class RunEnergy:
 
 
 class Price(NamedTuple):
-    """The energy of one unit of a count, at a kind of part; ``estimate``: the key, if its figure is an estimate."""
+    """The energy of one unit of a count, at a kind of part, and its key in section ``energy``."""
 
     place: str
     pj: float
-    estimate: str = ""
+    key: str = ""
 
 
 class Prices:
@@ -142,41 +144,31 @@ class Prices:
         self.energy = energy
         self.is_ideal = machine.spec.cube.hbm.banks is None
         row_pj = energy.row_pj(row_bytes_of(machine.spec))
-        ideal = "bytes and rows of HBM with timing: ideal" if self.is_ideal else ""
         self.of_count: dict[str, Price] = {
-            HBM_READ: Price("hbm_ctrl", energy.hbm_read_pj_per_byte + energy.hbm_io_pj_per_byte, ideal),
-            HBM_WRITTEN: Price("hbm_ctrl", energy.hbm_write_pj_per_byte + energy.hbm_io_pj_per_byte, ideal),
-            HBM_ROWS: Price("hbm_ctrl", row_pj, ideal),
+            HBM_READ: Price("hbm_ctrl", energy.hbm_read_pj_per_byte + energy.hbm_io_pj_per_byte),
+            HBM_WRITTEN: Price("hbm_ctrl", energy.hbm_write_pj_per_byte + energy.hbm_io_pj_per_byte),
+            HBM_ROWS: Price("hbm_ctrl", row_pj),
             SRAM_BYTES: Price("", energy.sram_pj_per_byte),
             TCM_BYTES: Price("pe_tcm", energy.tcm_pj_per_byte),
             CONTROL_MESSAGES: Price("", energy.control_pj, "control_pj"),
         }
-        self._of_elements: dict[str, Price] = {}
         self._passing: dict[str, float] = dict(energy.pass_pj_per_byte)
 
     def count(self, name: str) -> Price | None:
         """Return the price of a count, or None if it costs no energy. An empty place is the kind of the part."""
-        return self.of_count.get(name) or self._elements().get(name)
-
-    def _elements(self) -> Mapping[str, Price]:
-        if not self._of_elements:
-            self._of_elements = {
-                name_elements(operator, dtype.name): self.element(operator, dtype.name)
-                for operator in OPERATORS
-                for dtype in ALL
-            }
-        return self._of_elements
+        price = self.of_count.get(name)
+        if price is None and name in (elements := _list_elements()):
+            price = self.of_count[name] = self.element(*elements[name])
+        return price
 
     def element(self, operator: str, dtype: str) -> Price:
         """Return the price of an element that an operator computes."""
         energy_class = OPERATORS[operator].energy_class
-        key = f"math_pj.{energy_class}.{format_of(dtype)}"
-        estimate = key if energy_class in ("special", "move") else ""
-        return Price("pe_math", self.energy.element_pj(energy_class, dtype), estimate)
+        return Price("pe_math", self.energy.element_pj(energy_class, dtype), f"math_pj.{energy_class}")
 
     def mac(self, dtype: str) -> Price:
         """Return the price of a multiply-accumulate."""
-        return Price("pe_gemm", self.energy.mac_pj[dtype], f"mac_pj.{dtype}" if dtype.startswith("f8") else "")
+        return Price("pe_gemm", self.energy.mac_pj[dtype], f"mac_pj.{dtype}")
 
     def link(self, link_class: str, length_mm: float) -> tuple[str, Price]:
         """Return the name of the work of a link, and its price per byte."""
@@ -205,6 +197,12 @@ class Prices:
         return None
 
 
+@cache
+def _list_elements() -> Mapping[str, tuple[str, str]]:
+    """Return operator and type of each count of elements, by name."""
+    return {name_elements(operator, dtype.name): (operator, dtype.name) for operator in OPERATORS for dtype in ALL}
+
+
 @state
 class Ledger:
     """The dynamic energy of a run: count and energy by place and work, and energy by node or link.
@@ -227,8 +225,8 @@ class Ledger:
         entry[0] += count if amount is None else amount
         entry[1] += pj
         self.by_part[part] = self.by_part.get(part, 0.0) + pj
-        if price.estimate:
-            self.estimates[price.estimate] = None
+        if price.key in ESTIMATES:
+            self.estimates[price.key] = None
 
     @property
     def pj(self) -> float:
@@ -243,6 +241,14 @@ class Ledger:
         return dict(sorted(totals.items(), key=lambda entry: -entry[1]))
 
 
+class CarriedBytes(NamedTuple):
+    """The bytes that a link has carried."""
+
+    src: str
+    dst: str
+    nbytes: int
+
+
 class EnergyCounts:
     """The counts of a machine up to now, and the energy that they cost by ``prices``.
 
@@ -252,7 +258,8 @@ class EnergyCounts:
     def __init__(self, machine: Machine, energy: EnergySpec, columns: Columns) -> None:
         self.machine, self.columns = machine, columns
         self.prices = Prices(machine, energy)
-        self.links = [link for link in machine.network.links.values() if link.nbytes]
+        uses = ((link, link.nbytes) for link in machine.network.links.values())
+        self.links = [CarriedBytes(link.src, link.dst, nbytes) for link, nbytes in uses if nbytes]
         self.faults: list[str] = []
         self.unstated: dict[str, None] = {}
         self.macs = self.tile_macs = 0
@@ -391,7 +398,7 @@ def measure_energy(
             for (place, work), (count, energy) in sorted(ledger.works.items(), key=lambda entry: -entry[1][1])
         ),
         split=split,
-        estimates=tuple(sorted(ledger.estimates)),
+        estimates=(*sorted(ledger.estimates), *((IDEAL_HBM,) if counts.prices.is_ideal and hbm_bytes else ())),
         not_modelled=(*NOT_MODELLED, *counts.unstated),
         faults=(*area.faults, *counts.faults),
     )

@@ -151,11 +151,9 @@ def _ideal_turns_pj(counts: EnergyCounts, view: LogView, byte_pj: Energies) -> E
     return weights * (total / weights.sum() if weights.any() else 0.0)
 
 
-def split_by_launch(
-    counts: EnergyCounts, view: LogView, events: EnergyEvents, handles: Sequence[RequestHandle]
-) -> EnergySplit:
+def split_by_launch(counts: EnergyCounts, view: LogView, handles: Sequence[RequestHandle]) -> EnergySplit:
     """Divide the dynamic energy of an observed run: launches by name, copies, and everything else."""
-    columns, kernels = view.columns, view.machine.log.kernels
+    columns, kernels, events = view.columns, view.machine.log.kernels, list_events(counts, view)
     by_row = np.zeros(len(columns.kind))
     rows = events.row >= 0
     np.add.at(by_row, events.row[rows], events.pj[rows])

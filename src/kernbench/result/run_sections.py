@@ -14,8 +14,7 @@ from kernbench.common.units import is_reported
 from kernbench.common.values import value
 from kernbench.engine.keeping import DataReport
 from kernbench.engine.records import PrintedLine
-from kernbench.observe.energy import EnergyCounts, RunEnergy, measure_energy
-from kernbench.observe.energy_events import list_events, split_by_launch
+from kernbench.observe.energy import RunEnergy
 from kernbench.observe.findings import Finding
 from kernbench.observe.guard import guarded
 from kernbench.observe.statistics import EngineUsage, MachineUse, MemoryTraffic, QueueTraffic, Traffic, Translation
@@ -51,7 +50,6 @@ from kernbench.runtime_api.launch_report import LaunchSplit
 from kernbench.runtime_api.operators import LoadTime, OperatorUse
 from kernbench.runtime_api.testing import Comparison
 from kernbench.runtime_api.testing import verdict as passed_or_not
-from kernbench.topology.area import measure_area
 
 T = TypeVar("T")
 RunStatus: TypeAlias = Literal["OK", "FAILED", "NO_REQUESTS", "INTERRUPTED"]
@@ -315,14 +313,7 @@ def _find_findings(run: FinishedRun) -> tuple[Finding, ...] | Absence:
 
 
 def _find_energy(run: FinishedRun) -> RunEnergy | Absence:
-    machine, topology = run.engine.machine, run.request.machine
-    area = measure_area(topology)
-    if area is None or topology.spec.energy is None:
-        return Absence("the energy of its machine is null")
-    view = None if run.log is None else run.log.seen
-    counts = EnergyCounts(machine, topology.spec.energy, machine.log.columns() if view is None else view.columns)
-    split = None if view is None else split_by_launch(counts, view, list_events(counts, view), run.engine.handles)
-    return measure_energy(counts, area, run.sim_ns, split)
+    return Absence("the energy of its machine is null") if run.energy is None else run.energy
 
 
 def _find_explanation(run: FinishedRun) -> Explanation | Absence | RunFailure:

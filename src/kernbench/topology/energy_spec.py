@@ -23,6 +23,14 @@ Figure = Annotated[float, Field(ge=0, le=1e9)]
 NumberFormat = Literal["f32", "f16", "int"]
 """The formats of ``math_pj``: floats of four bytes, floats of one or two bytes, integers"""
 MathEnergies = dict[EnergyClass, dict[NumberFormat, Figure]]
+ESTIMATES = frozenset(
+    (
+        *("pass_pj_per_byte.noc_router", "pass_pj_per_byte.io_noc", "pass_pj_per_byte.xbar", "pcie_pj_per_byte"),
+        *("mac_pj.f8e4m3", "mac_pj.f8e5m2", "math_pj.special", "math_pj.move"),
+        *("issue_pj", "tile_issue_pj", "descriptor_pj", "control_pj"),
+    )
+)
+"""Keys of energies whose packaged figures are estimates"""
 ROW_BYTES = 1024
 """The size of the row that ``hbm_activate_pj`` opens"""
 
