@@ -17,6 +17,7 @@ from kernbench.common.units import format_ns
 from kernbench.engine.keeping import DataReport
 from kernbench.engine.records import PrintedLine
 from kernbench.library.machines import CompiledMachine
+from kernbench.observe.energy import RunEnergy
 from kernbench.observe.findings import Finding
 from kernbench.observe.statistics import EngineUsage, LinkTraffic, MachineUse, MemoryTraffic
 from kernbench.observe.verdict import RunVerdict
@@ -252,6 +253,11 @@ class Run:
     def findings(self) -> tuple[Finding, ...] | None:
         """The findings of the sanitizer; None if it did not run."""
         return self.outcome.get(of.FINDINGS)
+
+    @property
+    def energy(self) -> RunEnergy:
+        """The energy of the run by part and link. Raises InputError, with the reason, for a run without it."""
+        return self.outcome[of.ENERGY]
 
     @property
     def advised(self) -> Mapping[str, Any] | None:
