@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from math import inf
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from kernbench.common.dtypes import F16
-from kernbench.common.figures import figure
+from kernbench.common.figures import figure, to_plain
 from kernbench.common.values import value
 from kernbench.di.part import Part, is_builtin
 from kernbench.di.registry import REGISTRY
@@ -80,6 +80,17 @@ class MachineArea:
     def static_w(self) -> float:
         """The static power of all dies and their DRAM."""
         return sum(die.dies * die.static_w for die in self.dies)
+
+    @property
+    def power_text(self) -> str:
+        """The power of a SIP as text: at peak, and without work."""
+        idle_w = sum(die.static_w for (sip, _), die in self.die_of.items() if sip == 0)
+        return f"{self.peak_w:,.0f} W a SIP at peak, {idle_w:,.1f} W of it static"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the areas and powers as plain data."""
+        dies = [{**to_plain(die), "full": die.full} for die in self.dies]
+        return {"mm2": self.mm2, "static_w": self.static_w, "peak_w": self.peak_w, "dies": dies}
 
 
 def measure_area(topology: Topology) -> MachineArea | None:
