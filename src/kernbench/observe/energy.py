@@ -34,8 +34,6 @@ from kernbench.topology.area import DieId, MachineArea, row_bytes_of
 from kernbench.topology.energy_spec import ESTIMATES, ROW_BYTES, EnergySpec
 from kernbench.topology.graph import Node
 
-PASSED_KINDS = ("noc_router", "io_noc", "xbar")
-"""Kinds whose energy is that of the bytes that enter them"""
 DIE_LINKS, SIP_LINKS, HOST_LINKS = (
     ("cube_to_cube", "io_to_cube"),
     ("sip_to_sip",),
@@ -106,19 +104,19 @@ class RunEnergy:
     pj: float = figure("dynamic energy in pJ")
     static_pj: float = figure("static energy of used dies in pJ")
     static_all_pj: float = figure("static energy of all dies in pJ")
-    total_pj: float = figure("dynamic energy, and static energy of used dies, in pJ")
-    watts: float = figure("average power of the total energy in W")
-    dynamic_watts: float = figure("average power of the dynamic energy in W")
+    total_pj: float = figure("dynamic and static energy (used dies) in pJ")
+    watts: float = figure("average power of the total in W")
+    dynamic_watts: float = figure("average dynamic power in W")
     static_watts: float = figure("static power of used dies in W")
     static_all_watts: float = figure("static power of all dies in W")
     macs: int = figure("useful multiply-accumulates")
     tile_macs: int = figure("multiply-accumulates of complete tiles")
-    pj_per_mac: float | None = figure("dynamic energy of a useful multiply-accumulate in pJ")
-    hbm_bytes: int = figure("bytes read from HBM and written to it, in bursts")
-    held_bytes: int = figure("bytes of writes that HBM still holds back; their rows do not count")
-    pj_per_hbm_byte: float | None = figure("dynamic energy of a byte of HBM in pJ")
-    edp: float = figure("energy times delay: total energy times time, in J s")
-    area_mm2: float = figure("area of the parts of all dies in mm²", column="area.mm2")
+    pj_per_mac: float | None = figure("dynamic pJ of a useful MAC")
+    hbm_bytes: int = figure("bytes of HBM in bursts")
+    held_bytes: int = figure("bytes of writes that HBM holds back")
+    pj_per_hbm_byte: float | None = figure("dynamic pJ of a byte of HBM")
+    edp: float = figure("total energy times time in J s")
+    area_mm2: float = figure("area of parts on all dies in mm²", column="area.mm2")
     largest: tuple[EnergyShare, ...] = ()
     parts: tuple[EnergyShare, ...] = ()
     links: tuple[EnergyShare, ...] = ()
@@ -152,7 +150,7 @@ class Prices:
             TCM_BYTES: Price("pe_tcm", energy.tcm_pj_per_byte),
             CONTROL_MESSAGES: Price("", energy.control_pj, "control_pj"),
         }
-        self._passing: dict[str, float] = dict(energy.pass_pj_per_byte)
+        self._passing: Mapping[str, float] = dict[str, float](energy.pass_pj_per_byte.items())
 
     def count(self, name: str) -> Price | None:
         """Return the price of a count, or None if it costs no energy. An empty place is the kind of the part."""

@@ -129,7 +129,7 @@ def _describe_die(
     label, size = (CUBE, spec.cube.size_mm) if is_cube else (IO_CHIPLET, spec.sip.io_chiplet.size_mm)
     areas = tuple(PartArea(label, kind, int(count), mm2) for kind, (count, mm2) in kinds.items())
     mm2, slices = sum(area.mm2 for area in areas), spec.cube.hbm.slices if is_cube else 0
-    dram_mm2 = slices * spec.cube.slice_peak_gbs * energy.area_mm2.dram_gbs
+    dram_mm2 = slices * spec.cube.slice_peak_gbs * energy.area_mm2["dram_gbs"]
     slice_w = energy.slice_static_w(spec.cube.hbm.bytes_per_slice, row_bytes_of(spec))
     static_w += mm2 * energy.static_w_per_mm2 + slices * slice_w
     return Die(label, 1, mm2, size.w * size.h, dram_mm2, static_w, areas)
@@ -146,15 +146,15 @@ class _Areas:
 
     def __init__(self, spec: TopologySpec, energy: EnergySpec) -> None:
         area, gemm = energy.area_mm2, spec.pe.gemm.macs_per_ns
-        self._sram_per_mib = area.sram_per_mib
-        self._of_kind: dict[str, float] = dict(area)
+        self._sram_per_mib = area["sram_per_mib"]
+        self._of_kind = dict[str, float](area.items())
         self._of_kind |= {
-            "sram": spec.cube.sram.bytes / MIB * area.sram_per_mib,
-            "pe_tcm": spec.pe.tcm.bytes / MIB * area.sram_per_mib,
+            "sram": spec.cube.sram.bytes / MIB * self._sram_per_mib,
+            "pe_tcm": spec.pe.tcm.bytes / MIB * self._sram_per_mib,
             # A unit without f16 is as large as one that multiplies f16 at the rate of its fastest type.
-            "pe_gemm": gemm.get(F16.name, max(gemm.values())) * area.mac_per_ns,
-            "pe_math": spec.pe.math.bytes_per_ns * area.math_byte_per_ns,
-            "hbm_ctrl": spec.cube.slice_peak_gbs * area.hbm_gbs,
+            "pe_gemm": gemm.get(F16.name, max(gemm.values())) * area["mac_per_ns"],
+            "pe_math": spec.pe.math.bytes_per_ns * area["math_byte_per_ns"],
+            "hbm_ctrl": spec.cube.slice_peak_gbs * area["hbm_gbs"],
         }
 
     def of(self, node: Node) -> float:

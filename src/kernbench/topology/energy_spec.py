@@ -11,11 +11,13 @@ from functools import cache, partial
 from importlib import resources
 from typing import Annotated, Any, Literal
 
+import yaml
 from pydantic import BeforeValidator, Field
 
-from kernbench.common.config import Complaint, ConfigModel, load_document
+from kernbench.common.config import Complaint, ConfigModel
 from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.common.special import EnergyClass
+from kernbench.common.yaml_document import LOADER
 from kernbench.topology.pe_spec import DTypeName, GemmSpec
 
 Figure = Annotated[float, Field(ge=0, le=1e9)]
@@ -23,6 +25,30 @@ Figure = Annotated[float, Field(ge=0, le=1e9)]
 NumberFormat = Literal["f32", "f16", "int"]
 """The formats of ``math_pj``: floats of four bytes, floats of one or two bytes, integers"""
 MathEnergies = dict[EnergyClass, dict[NumberFormat, Figure]]
+PassedKind = Literal["noc_router", "io_noc", "xbar"]
+"""The kinds whose energy is that of the bytes that enter them"""
+AreaKey = Literal[
+    "sram_per_mib",
+    "mac_per_ns",
+    "math_byte_per_ns",
+    "hbm_gbs",
+    "dram_gbs",
+    "ucie",
+    "sip_port",
+    "pcie_ep",
+    "xbar",
+    "noc_router",
+    "io_noc",
+    "m_cpu",
+    "io_cpu",
+    "pe_cpu",
+    "pe_dma",
+    "pe_fetch_store",
+    "pe_scheduler",
+    "pe_mmu",
+    "pe_ipcq",
+]
+"""The keys of areas: by capacity or rate, then by kind of part"""
 ESTIMATES = frozenset(
     (
         *("pass_pj_per_byte.noc_router", "pass_pj_per_byte.io_noc", "pass_pj_per_byte.xbar", "pcie_pj_per_byte"),
@@ -38,7 +64,9 @@ ROW_BYTES = 1024
 @cache
 def read_packaged() -> Mapping[str, Any]:
     """Return the content of ``defaults/energy.yaml``."""
-    return load_document(str(resources.files("kernbench") / "defaults" / "energy.yaml")).data
+    text = (resources.files("kernbench") / "defaults" / "energy.yaml").read_text(encoding="utf-8")
+    content: Mapping[str, Any] = yaml.load(text, LOADER)
+    return content
 
 
 def _find_packaged(*path: str) -> Any:
@@ -64,17 +92,6 @@ def _merges(name: str) -> BeforeValidator:
     return BeforeValidator(lambda stated: _merge(_find_packaged(name), stated))
 
 
-class PassEnergy(ConfigModel):
-    """The energies of a byte that enters a router or crossbar."""
-
-    noc_router: Figure = _packaged("pass_pj_per_byte", "noc_router")
-    """A router of a cube."""
-    io_noc: Figure = _packaged("pass_pj_per_byte", "io_noc")
-    """The router of an IO chiplet."""
-    xbar: Figure = _packaged("pass_pj_per_byte", "xbar")
-    """The crossbar of a corner of a cube."""
-
-
 def format_of(dtype: str) -> NumberFormat:
     """Return the format of ``math_pj`` for a type of elements."""
     element = dtype_of(dtype)
@@ -83,56 +100,13 @@ def format_of(dtype: str) -> NumberFormat:
     return "f32" if element.itemsize > 2 else "f16"
 
 
-class AreaSpec(ConfigModel):
-    """The areas of parts in mm²: by capacity or rate, or of one part of a kind."""
-
-    sram_per_mib: Figure = _packaged("area_mm2", "sram_per_mib")
-    """A MiB of SRAM or TCM."""
-    mac_per_ns: Figure = _packaged("area_mm2", "mac_per_ns")
-    """A multiply-accumulate of f16 per ns."""
-    math_byte_per_ns: Figure = _packaged("area_mm2", "math_byte_per_ns")
-    """A byte per ns of the vector unit."""
-    hbm_gbs: Figure = _packaged("area_mm2", "hbm_gbs")
-    """A GB/s of the peak bandwidth of an HBM slice: the controller and its side of the interface."""
-    dram_gbs: Figure = _packaged("area_mm2", "dram_gbs")
-    """A GB/s of the peak bandwidth of an HBM slice: the DRAM, which is beside the die."""
-    ucie: Figure = _packaged("area_mm2", "ucie")
-    """A port to a neighbouring die."""
-    sip_port: Figure = _packaged("area_mm2", "sip_port")
-    """A scale-up port."""
-    pcie_ep: Figure = _packaged("area_mm2", "pcie_ep")
-    """A PCIe endpoint."""
-    xbar: Figure = _packaged("area_mm2", "xbar")
-    """A crossbar."""
-    noc_router: Figure = _packaged("area_mm2", "noc_router")
-    """A router of a cube."""
-    io_noc: Figure = _packaged("area_mm2", "io_noc")
-    """The router of an IO chiplet."""
-    m_cpu: Figure = _packaged("area_mm2", "m_cpu")
-    """A management CPU."""
-    io_cpu: Figure = _packaged("area_mm2", "io_cpu")
-    """The CPU of an IO chiplet."""
-    pe_cpu: Figure = _packaged("area_mm2", "pe_cpu")
-    """The CPU of a PE."""
-    pe_dma: Figure = _packaged("area_mm2", "pe_dma")
-    """The DMA of a PE."""
-    pe_fetch_store: Figure = _packaged("area_mm2", "pe_fetch_store")
-    """The fetch and store unit of a PE."""
-    pe_scheduler: Figure = _packaged("area_mm2", "pe_scheduler")
-    """The tile scheduler of a PE."""
-    pe_mmu: Figure = _packaged("area_mm2", "pe_mmu")
-    """The MMU of a PE."""
-    pe_ipcq: Figure = _packaged("area_mm2", "pe_ipcq")
-    """The queues of a PE."""
-
-
 class EnergySpec(ConfigModel):
     """The energies of single actions in pJ, and the powers and areas of parts."""
 
     wire_pj_per_byte_mm: Figure = _packaged("wire_pj_per_byte_mm")
     """A byte over a mm of a wire on a die."""
-    pass_pj_per_byte: PassEnergy = Field(default_factory=PassEnergy)
-    """A byte that enters a router or crossbar."""
+    pass_pj_per_byte: Annotated[dict[PassedKind, Figure], _merges("pass_pj_per_byte")] = _packaged("pass_pj_per_byte")
+    """A byte that enters a router or crossbar, by kind."""
     ucie_pj_per_byte: Figure = _packaged("ucie_pj_per_byte")
     """A byte over a link between dies, both ports included."""
     sip_link_pj_per_byte: Figure = _packaged("sip_link_pj_per_byte")
@@ -169,8 +143,8 @@ class EnergySpec(ConfigModel):
     """A message of the control path, at its receiver."""
     static_w_per_mm2: Figure = _packaged("static_w_per_mm2")
     """The static power of a mm² of a die."""
-    area_mm2: AreaSpec = Field(default_factory=AreaSpec)
-    """Areas of parts."""
+    area_mm2: Annotated[dict[AreaKey, Figure], _merges("area_mm2")] = _packaged("area_mm2")
+    """Area of a MiB (SRAM, TCM), a MAC of f16 per ns, a byte per ns of MATH, a GB/s of HBM or DRAM, or a part."""
 
     def row_pj(self, row_bytes: float) -> float:
         """Return the energy of opening a row of ``row_bytes`` in pJ."""
