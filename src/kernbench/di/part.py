@@ -81,6 +81,11 @@ class Part:
     static_w: ClassVar[float | None] = None
     area_mm2: ClassVar[float | None] = None
 
+    @property
+    def states_energy(self) -> bool:
+        """True if the class defines ``energy_pj``."""
+        return type(self).energy_pj is not Part.energy_pj
+
     def energy_pj(self, use: PartUse) -> float:
         """Return the dynamic energy of a run in pJ. By default, the keys of the kind at the part's place decide it."""
         raise NotImplementedError(f"{type(self).__name__} defines no energy of {use}")

@@ -7,11 +7,11 @@ command. Static energy is the power of dies that do nothing, times the time of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import field
 from functools import cache
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from kernbench.engine.part_check import ask_energy
 from kernbench.engine.recorder import TileAmounts
 from kernbench.observe.works import distinct
 from kernbench.topology.area import DieId, MachineArea, row_bytes_of
-from kernbench.topology.energy_spec import ESTIMATES, ROW_BYTES, EnergySpec
+from kernbench.topology.energy_spec import ESTIMATES, ROW_BYTES, EnergySpec, PassedKind
 from kernbench.topology.graph import Node
 
 DIE_LINKS, SIP_LINKS, HOST_LINKS = (
@@ -95,6 +95,24 @@ class EnergySplit:
 
 
 @value(kw_only=True)
+class EnergyGroups:
+    """The dynamic energy of a run in pJ by group of parts and links, for columns of sweeps and for comparisons."""
+
+    hbm: float = figure("slices of HBM, in pJ", default=0.0)
+    sram: float = figure("SRAMs, in pJ", default=0.0)
+    tcm: float = figure("TCMs, in pJ", default=0.0)
+    macs: float = figure("matrix units, in pJ", default=0.0)
+    math: float = figure("MATH, in pJ", default=0.0)
+    wires: float = figure("wires on dies, in pJ", default=0.0)
+    routers: float = figure("routers and crossbars, in pJ", default=0.0)
+    die_links: float = figure("links between dies, in pJ", default=0.0)
+    sip_links: float = figure("links between SIPs, in pJ", default=0.0)
+    host_links: float = figure("links to the host, in pJ", default=0.0)
+    control: float = figure("CPUs, schedulers, DMAs, in pJ", default=0.0)
+    others: float = figure("parts of users, in pJ", default=0.0)
+
+
+@value(kw_only=True)
 class RunEnergy:
     """The energy of a run in pJ, its average power in W, and the area of the machine.
 
@@ -117,6 +135,7 @@ class RunEnergy:
     pj_per_hbm_byte: float | None = figure("dynamic pJ of a byte of HBM")
     edp: float = figure("total energy times time in J s")
     area_mm2: float = figure("area of parts on all dies in mm²", column="area.mm2")
+    by: EnergyGroups = EnergyGroups()
     largest: tuple[EnergyShare, ...] = ()
     parts: tuple[EnergyShare, ...] = ()
     links: tuple[EnergyShare, ...] = ()
@@ -261,7 +280,7 @@ class EnergyCounts:
         self.faults: list[str] = []
         self.unstated: dict[str, None] = {}
         self.macs = self.tile_macs = 0
-        stating = {part.node.id for part in machine.components if _states_energy(part)}
+        stating = {part.node.id for part in machine.components if part.states_energy}
         self.ledger = Ledger(self.prices, stating=frozenset(stating))
         self._add_links()
         for part in machine.components:
@@ -344,13 +363,33 @@ class EnergyCounts:
         return sum(part.work.held for part in self.machine.components if isinstance(part, HbmCtrl))
 
 
+_GROUPS: Mapping[str, str] = {
+    "hbm_ctrl": "hbm",
+    "sram": "sram",
+    "pe_tcm": "tcm",
+    "pe_gemm": "macs",
+    "pe_math": "math",
+    **dict.fromkeys(get_args(PassedKind), "routers"),
+    **dict.fromkeys(DIE_LINKS, "die_links"),
+    **dict.fromkeys(SIP_LINKS, "sip_links"),
+    **dict.fromkeys(HOST_LINKS, "host_links"),
+    **dict.fromkeys(("host", "io_cpu", "m_cpu", "pe_cpu", "pe_scheduler", "pe_dma", "pe_ipcq"), "control"),
+}
+"""The group of each kind and class of links; other classes are wires, other kinds are parts of users"""
+
+
+def _group(by_place: Mapping[str, float], classes: Collection[str]) -> EnergyGroups:
+    """Return the energy by group. ``classes``: the classes of links."""
+    sums: dict[str, float] = {}
+    for place, pj in by_place.items():
+        group = _GROUPS.get(place, "wires" if place in classes else "others")
+        sums[group] = sums.get(group, 0.0) + pj
+    return EnergyGroups(**sums)
+
+
 def die_of(node: Node) -> DieId | None:
     """Return the die of a node; None for the host and the switch."""
     return None if node.sip is None else (node.sip, node.cube)
-
-
-def _states_energy(part: Component) -> bool:
-    return type(part).energy_pj is not Component.energy_pj
 
 
 def _counts_nothing(part: Component) -> bool:
@@ -388,6 +427,7 @@ def measure_energy(
         pj_per_hbm_byte=pj / hbm_bytes if hbm_bytes else None,
         edp=(pj + static_pj) * PJ * time_s,
         area_mm2=area.mm2,
+        by=_group(by_place, classes),
         largest=tuple(shares[:MOST_SHOWN]),
         parts=tuple(share for share in shares if share.place not in classes),
         links=tuple(share for share in shares if share.place in classes),
