@@ -100,10 +100,12 @@ def _area_rows(topology: Topology) -> Iterator[tuple[str, str]]:
     """Yield the areas and the powers of a machine; none if its energy is null."""
     area = measure_area(topology)
     if area is not None:
+        texts: dict[str, list[str]] = {}
         for die in area.dies:
             dram = f", beside it {die.dram_mm2:,.0f} mm² of DRAM" if die.dram_mm2 else ""
-            label = f"area of {die.dies} {die.kind}{'s' if die.dies > 1 else ''}"
-            yield label, f"{die.mm2:,.1f} mm² each, {die.full:.0%} of {die.size_mm2:,.0f} mm²{dram}"
+            text = f"{die.dies} × {die.mm2:,.1f} mm², {die.full:.0%} of {die.size_mm2:,.0f} mm²{dram}"
+            texts.setdefault(f"{die.kind} area", []).append(text)
+        yield from ((label, "; ".join(entries)) for label, entries in texts.items())
         yield "power", area.power_text
         yield from (("fault", fault) for fault in area.faults)
 
