@@ -141,13 +141,14 @@ class _KeyEntry:
             names = self.content if isinstance(self.content, Mapping) else ()
             return {name: entry for name in names if (entry := self._entry_of_mapping(name)) is not None}
         content = dict(self.content) if isinstance(self.content, BaseModel) else {}
+        defaults = dict(self.default) if isinstance(self.default, BaseModel) else {}
         meanings = meanings_of(model)
         return {
             name: _KeyEntry(
                 (*self.path, name),
                 type_of_field(field),
                 meanings.get(name, ""),
-                field.get_default(call_default_factory=True, validated_data={}),
+                defaults.get(name, field.get_default(call_default_factory=True, validated_data={})),
                 content.get(name, PydanticUndefined),
             )
             for name, field in model.model_fields.items()

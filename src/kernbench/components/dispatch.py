@@ -22,7 +22,7 @@ from kernbench.components.scoreboard import Scoreboard
 from kernbench.core.log import NONE, Cause, Row
 from kernbench.engine.hooks import Inverted, Printed, TookPlace
 from kernbench.engine.machine import Machine
-from kernbench.engine.recorder import OpStarted, Recorded, size_of
+from kernbench.engine.recorder import OpStarted, Recorded
 from kernbench.messages.commands import (
     BY_BLOCKS,
     DOT,
@@ -302,11 +302,8 @@ class Dispatcher:
             self.board.complete(command, cause[0])
             return
         self._math_part = self.machine.log.part(self.parts.math.node.id)
-        size = size_of(fill)
-        self.parts.math.count(size)
-        # The fill takes no time, so it adds no bytes to the work of the engine.
-        at_once = size._replace(nbytes=0)
-        operation = MathOperation(fill, (), 0, (), 0, self._when_ended, self._when_begun, cause, at_once)
+        self.parts.math.count(fill)
+        operation = MathOperation(fill, (), 0, (), 0, self._when_ended, self._when_begun, cause, 0)
         self.machine.log.close(self._math_begun(operation, self.clock.time), self.clock.time)
         self._math_ended(operation)
 
@@ -354,7 +351,7 @@ class Dispatcher:
     def _math_begun(self, operation: MathOperation, start_ps: int) -> Row:
         command: Command = operation.work
         row = operation.row = self._recorder.math(
-            self._math_part, command, operation.size, start_ps, self._request_id, operation.cause
+            self._math_part, command, operation.nbytes, start_ps, self._request_id, operation.cause
         )
         return row
 

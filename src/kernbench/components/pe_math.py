@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kernbench.common.operators import COUNTED_BY_INPUT, SORTS, passes
 from kernbench.common.values import state
 from kernbench.components.pe_tcm import TCM_BYTES
 from kernbench.components.stage import StageUnit, Token
@@ -13,7 +14,7 @@ from kernbench.di.part import InnerAttrs
 from kernbench.di.registry import register
 from kernbench.engine.machine import Component, Machine
 from kernbench.engine.recorder import MathSize, size_of
-from kernbench.messages.commands import Command
+from kernbench.messages.commands import Command, Operand
 from kernbench.topology.graph import Node
 
 
@@ -24,17 +25,14 @@ def name_elements(operator: str, dtype: str) -> str:
 
 @state(eq=False)
 class MathOperation(Token):
-    """A single command in the MATH engine, and its size."""
+    """A single command in the MATH engine. ``nbytes`` is the size of its widest operand, in all passes."""
 
-    size: MathSize
+    nbytes: int
 
 
 @register("builtin.pe_math", kind="pe_math")
 class PeMath(Component):
-    """The MATH engine. It runs one operation at a time, in the order in which operations become ready.
-
-    ``sizes``: the numbers of single commands so far, by size.
-    """
+    """The MATH engine. It runs one operation at a time, in the order in which operations become ready."""
 
     Attrs = InnerAttrs
 
@@ -43,7 +41,7 @@ class PeMath(Component):
         self.unit = StageUnit(
             self.clock, machine.log, "math", machine.spec.pe.components.pe_scheduler.attrs.stage_slots
         )
-        self.sizes: dict[MathSize, int] = {}
+        self._sizes: dict[tuple[str, int, str, int, int], int] = {}  # as MathSize, without its cost
         self._operation_ps: dict[int, int] = {}
         # Shared by the tokens of single commands.
         self._route = (self.unit,)
@@ -69,16 +67,37 @@ class PeMath(Component):
         ``begun(operation, now)`` is called when the command reads its operands, and returns the command's row.
         ``done(operation)`` is called with the same MathOperation when the result is complete.
         """
-        size = size_of(command)
-        self.count(size)
-        widest = size.nbytes
+        dst: Any = command.dst
+        name, first, widest = command.name, dst, dst.nbytes
+        in_tcm = widest
+        for x in command.srcs:  # ``size_of``, inlined
+            if x.__class__ is Operand:
+                nbytes = x.nbytes
+                if first is dst:
+                    first = x
+                widest = max(widest, nbytes)
+                if x.space == "tcm":
+                    in_tcm += nbytes
+        counted = first if name in COUNTED_BY_INPUT else dst
+        elements = counted.nbytes // counted.dtype.itemsize
+        if name in SORTS:
+            n = passes(name, dst.shape[-1])
+            widest, elements = widest * n, elements * n
+        size, sizes = (name, widest, first.dtype.name, elements, in_tcm), self._sizes
+        sizes[size] = sizes.get(size, 0) + 1
         if widest != self._widest:
             self._widest, self._times = widest, (self.operation_ps(widest),)
-        self.unit.enter(MathOperation(command, self._route, 1, self._times, 1, done, begun, cause, size))
+        self.unit.enter(MathOperation(command, self._route, 1, self._times, 1, done, begun, cause, widest))
 
-    def count(self, size: MathSize) -> None:
-        """Count a command of ``size``."""
-        self.sizes[size] = self.sizes.get(size, 0) + 1
+    def count(self, command: Command) -> None:
+        """Count a command that the engine does not run."""
+        size = size_of(command)
+        self._sizes[size] = self._sizes.get(size, 0) + 1
+
+    @property
+    def sizes(self) -> Mapping[MathSize, int]:
+        """The numbers of single commands so far, by size."""
+        return {MathSize(*size): commands for size, commands in self._sizes.items()}
 
     def counts(self) -> Mapping[str, int]:
         """Return the elements by operator and type, and the bytes that the commands moved in TCM."""

@@ -371,8 +371,11 @@ class Recorder:
         self._names: dict[str, int] = {}  # in runs without data: the log's number of each message name
         self._callbacks: dict[int, tuple[Callable[[Row], None], ...]] = {}  # of operations not begun
 
-    def math(self, part: int, command: Command, size: MathSize, start: int, launch: int, cause: Cause) -> Row:
-        """Open the row of a MATH command of ``size`` that ``part`` starts."""
+    def math(self, part: int, command: Command, nbytes: int, start: int, launch: int, cause: Cause) -> Row:
+        """Open the row of a MATH command that ``part`` starts; its widest operand has ``nbytes`` in all passes.
+
+        ``nbytes`` is 0 for a command that takes no time.
+        """
         log = self.log
         if self.keep_data:
             number = len(log.whats)
@@ -380,6 +383,9 @@ class Recorder:
                 self.on_full()
             log.whats.append(command if self.keep_data else strip_array(command))
         else:
+            size = size_of(command)
+            if size.nbytes != nbytes:
+                size = size._replace(nbytes=nbytes)
             number = self._computed.get(size, NONE)
             if number < 0:
                 number = self._computed[size] = log.about(size)

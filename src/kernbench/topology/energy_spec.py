@@ -7,12 +7,12 @@ in W, areas in mm², lengths in mm. The section changes no simulated time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cache, partial
+from functools import cache
 from importlib import resources
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BeforeValidator, Field
+from pydantic import Field, model_validator
 
 from kernbench.common.config import Complaint, ConfigModel
 from kernbench.common.dtypes import dtype as dtype_of
@@ -69,27 +69,11 @@ def read_packaged() -> Mapping[str, Any]:
     return content
 
 
-def _find_packaged(*path: str) -> Any:
-    entry: Any = read_packaged()
-    for name in path:
-        entry = entry[name]
-    return entry
-
-
-def _packaged(*path: str) -> Any:
-    """Return a field whose default is the packaged figure at ``path``."""
-    return Field(default_factory=partial(_find_packaged, *path))
-
-
 def _merge(packaged: Any, stated: Any) -> Any:
     """Return the packaged figures with those that a machine states, key by key."""
-    if not isinstance(packaged, dict) or not isinstance(stated, dict):
+    if not isinstance(packaged, Mapping) or not isinstance(stated, Mapping):
         return stated
-    return packaged | {name: _merge(packaged.get(name), entry) for name, entry in stated.items()}
-
-
-def _merges(name: str) -> BeforeValidator:
-    return BeforeValidator(lambda stated: _merge(_find_packaged(name), stated))
+    return {**packaged, **{name: _merge(packaged.get(name), entry) for name, entry in stated.items()}}
 
 
 def format_of(dtype: str) -> NumberFormat:
@@ -103,48 +87,58 @@ def format_of(dtype: str) -> NumberFormat:
 class EnergySpec(ConfigModel):
     """The energies of single actions in pJ, and the powers and areas of parts."""
 
-    wire_pj_per_byte_mm: Figure = _packaged("wire_pj_per_byte_mm")
+    wire_pj_per_byte_mm: Figure
     """A byte over a mm of a wire on a die."""
-    pass_pj_per_byte: Annotated[dict[PassedKind, Figure], _merges("pass_pj_per_byte")] = _packaged("pass_pj_per_byte")
+    pass_pj_per_byte: dict[PassedKind, Figure]
     """A byte that enters a router or crossbar, by kind."""
-    ucie_pj_per_byte: Figure = _packaged("ucie_pj_per_byte")
+    ucie_pj_per_byte: Figure
     """A byte over a link between dies, both ports included."""
-    sip_link_pj_per_byte: Figure = _packaged("sip_link_pj_per_byte")
+    sip_link_pj_per_byte: Figure
     """A byte over a scale-up link."""
-    pcie_pj_per_byte: Figure = _packaged("pcie_pj_per_byte")
+    pcie_pj_per_byte: Figure
     """A byte over one of the two links between the host and a SIP."""
-    hbm_read_pj_per_byte: Figure = _packaged("hbm_read_pj_per_byte")
+    hbm_read_pj_per_byte: Figure
     """A byte that HBM reads."""
-    hbm_write_pj_per_byte: Figure = _packaged("hbm_write_pj_per_byte")
+    hbm_write_pj_per_byte: Figure
     """A byte that HBM writes."""
-    hbm_io_pj_per_byte: Figure = _packaged("hbm_io_pj_per_byte")
+    hbm_io_pj_per_byte: Figure
     """A byte between HBM and its die, both ends."""
-    hbm_activate_pj: Figure = _packaged("hbm_activate_pj")
+    hbm_activate_pj: Figure
     """An opened row of 1 KiB of HBM; other rows in proportion."""
-    hbm_retention_ms: Figure = _packaged("hbm_retention_ms")
+    hbm_retention_ms: Figure
     """The time within which every row of HBM is refreshed once; 0: no refresh."""
-    hbm_standby_w: Figure = _packaged("hbm_standby_w")
+    hbm_standby_w: Figure
     """The standby power of an HBM slice, without refresh."""
-    tcm_pj_per_byte: Figure = _packaged("tcm_pj_per_byte")
+    tcm_pj_per_byte: Figure
     """A byte that is read from a TCM or written to it."""
-    sram_pj_per_byte: Figure = _packaged("sram_pj_per_byte")
+    sram_pj_per_byte: Figure
     """A byte that is read from an SRAM or written to it."""
-    mac_pj: Annotated[dict[DTypeName, Figure], _merges("mac_pj")] = _packaged("mac_pj")
+    mac_pj: dict[DTypeName, Figure]
     """A multiply-accumulate, by type of its operands."""
-    math_pj: Annotated[MathEnergies, _merges("math_pj")] = _packaged("math_pj")
+    math_pj: MathEnergies
     """An element of a MATH operation, by the class of its operator and the format of its numbers."""
-    issue_pj: Figure = _packaged("issue_pj")
+    issue_pj: Figure
     """A command that the CPU of a PE issues."""
-    tile_issue_pj: Figure = _packaged("tile_issue_pj")
+    tile_issue_pj: Figure
     """A tile that a scheduler issues."""
-    descriptor_pj: Figure = _packaged("descriptor_pj")
+    descriptor_pj: Figure
     """A descriptor of a DMA, also that of a message."""
-    control_pj: Figure = _packaged("control_pj")
+    control_pj: Figure
     """A message of the control path, at its receiver."""
-    static_w_per_mm2: Figure = _packaged("static_w_per_mm2")
+    static_w_per_mm2: Figure
     """The static power of a mm² of a die."""
-    area_mm2: Annotated[dict[AreaKey, Figure], _merges("area_mm2")] = _packaged("area_mm2")
+    area_mm2: dict[AreaKey, Figure]
     """Area of a MiB (SRAM, TCM), a MAC of f16 per ns, a byte per ns of MATH, a GB/s of HBM or DRAM, or a part."""
+
+    @classmethod
+    def packaged(cls) -> Self:
+        """Return the figures of ``defaults/energy.yaml``."""
+        return cls.model_validate({})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _add_packaged(cls, stated: Any) -> Any:
+        return _merge(read_packaged(), stated)
 
     def row_pj(self, row_bytes: float) -> float:
         """Return the energy of opening a row of ``row_bytes`` in pJ."""

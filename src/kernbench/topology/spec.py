@@ -231,7 +231,7 @@ class TopologySpec(ConfigModel):
     """A compute die."""
     pe: PeSpec
     """A processing element."""
-    energy: EnergySpec | None = Field(default_factory=EnergySpec)
+    energy: EnergySpec | None = Field(default_factory=EnergySpec.packaged)
     """Energies, powers and areas; keys that are not stated have the packaged figures; null: no energy is reported."""
 
     @model_serializer(mode="wrap")
