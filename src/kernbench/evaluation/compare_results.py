@@ -382,7 +382,7 @@ def _compare_figures(pairs: Sequence[ResultPair]) -> tuple[Change, ...]:
 def _compare_energy(pairs: Sequence[ResultPair]) -> tuple[Change, ...]:
     """Return the change of the dynamic energy in pJ, then those of its groups, the largest first.
 
-    Return nothing if a result has no energy.
+    Return nothing if a result has no energy, or if no energy changes.
     """
     if not _both_say(pairs, _ENERGY):
         return ()
@@ -391,7 +391,8 @@ def _compare_energy(pairs: Sequence[ResultPair]) -> tuple[Change, ...]:
         Change(name, *(sum(side.number(column) for side in results) for results in zip(*pairs, strict=True)))
         for name, column in [("dynamic energy", _ENERGY), *((name, f"energy.by.{name}") for name in names)]
     )
-    return total, *(change for change in _sort_changes(groups) if change.ns)
+    moved = [change for change in _sort_changes(groups) if change.ns]
+    return (total, *moved) if moved else ()
 
 
 def _sort_changes(changes: Iterable[Change]) -> tuple[Change, ...]:

@@ -137,7 +137,7 @@ class CompiledMachine:
         """The areas by kind of die and part, the largest first; empty if the energy of the machine is null."""
         area = measure_area(self.topology)
         rows = () if area is None else tuple(list_areas(area))
-        return Table("areas", rows, _AREAS, "Areas of parts  (of one die)")
+        return Table("areas", rows, _AREAS, "Areas  (of the parts of one die)")
 
     @property
     def clocks(self) -> Table[ClockRow]:

@@ -104,7 +104,7 @@ def _area_rows(topology: Topology) -> Iterator[tuple[str, str]]:
         for die in area.dies:
             dram = f", beside it {die.dram_mm2:,.0f} mm² of DRAM" if die.dram_mm2 else ""
             text = f"{die.dies} × {die.mm2:,.1f} mm², {die.full:.0%} of {die.size_mm2:,.0f} mm²{dram}"
-            texts.setdefault(f"{die.kind} area", []).append(text)
+            texts.setdefault(f"{die.kind.partition(' ')[0]} area", []).append(text)
         yield from ((label, "; ".join(entries)) for label, entries in texts.items())
         yield "power", area.power_text
         yield from (("fault", fault) for fault in area.faults)
