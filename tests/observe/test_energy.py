@@ -25,7 +25,7 @@ from kernbench.engine.recorder import MathSize, size_of
 from kernbench.messages.commands import Command, Opcode
 from kernbench.messages.requests import PeDmaMsg
 from kernbench.observe.energy import EnergyCounts, RunEnergy
-from kernbench.observe.energy_events import list_events
+from kernbench.observe.energy_events import list_events, measure_power
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.result.run_sections import ENERGY
 from kernbench.topology.builder import resolve_topology
@@ -127,6 +127,20 @@ def test_energy_is_conserved(observed: Mapping[str, kb.Run], bench: str) -> None
     assert split is not None
     assert split.launches_pj + split.copies_pj + split.rest_pj == pytest.approx(energy.pj, rel=1e-9)
     assert sum(launch.pj for launch in split.launches) == pytest.approx(split.launches_pj, rel=1e-9)
+
+
+@BENCHES
+@pytest.mark.parametrize("window_ns", [1.0, 37.3, 1000.0, 1e6])
+def test_power_over_time_is_conserved(observed: Mapping[str, kb.Run], bench: str, window_ns: float) -> None:
+    run = observed[bench]
+    assert run.live is not None
+    assert run.live.log is not None
+    counts = counts_of(run)
+    curve = measure_power(counts, run.live.log.seen, window_ns)
+    assert curve.pj == pytest.approx(counts.ledger.pj, rel=1e-9)
+    assert abs(curve.unplaced_pj) <= 1e-9 * counts.ledger.pj + 27.8 * energy_of(run).held_bytes
+    assert (curve.total > -1e-6).all()
+    assert (0, 0) in curve.watts
 
 
 @BENCHES

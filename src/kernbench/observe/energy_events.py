@@ -6,12 +6,14 @@ divided by time. The sum over events, with the energy that no event has, is the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernbench.common.units import ns_to_ps
+from kernbench.common.values import value
 from kernbench.components.hbm_ctrl import HBM_READ, HBM_ROWS, HBM_WRITTEN
 from kernbench.components.pe_math import name_elements
 from kernbench.components.pe_tcm import TCM_BYTES
@@ -22,15 +24,18 @@ from kernbench.engine.machine import CONTROL_MESSAGES
 from kernbench.engine.recorder import MathSize, TileAmounts, size_of
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.commands import MATH, Command
-from kernbench.observe.energy import EnergyCounts, EnergySplit, LaunchEnergy
+from kernbench.observe.energy import EnergyCounts, EnergySplit, LaunchEnergy, die_of
 from kernbench.observe.trace_log import LogView
+from kernbench.topology.area import DieId
 from kernbench.transport import Route
 
 Numbers: TypeAlias = NDArray[np.int64]
 Energies: TypeAlias = NDArray[np.float64]
+_PJ_PER_W_NS = 1e3
 _DATA = (Carries.REPLY, Carries.WRITE, Carries.MESSAGE)
 """Transfers whose bytes the memories at their ends read or write"""
 _COPIES = (Kind.MEMORY_WRITE, Kind.MEMORY_READ)
+_STAGES = (Kind.FETCH, Kind.GEMM, Kind.MATH, Kind.STORE)
 
 
 class EnergyEvents(NamedTuple):
@@ -74,15 +79,30 @@ def _commands(counts: EnergyCounts, view: LogView) -> EnergyEvents:
 
 
 def _tiles(counts: EnergyCounts, view: LogView) -> Iterator[EnergyEvents]:
-    """Yield the work of tiles: fetch, products, MATH and store, at the rows of the tiles' issues."""
-    columns, whats = view.columns, view.machine.log.whats
-    rows = np.flatnonzero(columns.kind == Kind.TILE_ISSUE)
-    energies = np.zeros(len(whats))
-    for what in np.unique(columns.what[rows]).tolist():
+    """Yield the work of tiles by stage: fetch, products, MATH and store."""
+    columns, works, whats = view.columns, view.works, view.machine.log.whats
+    energies = {kind: np.zeros(len(whats)) for kind in _STAGES}
+    for what in np.unique(columns.what[columns.kind == Kind.TILE_ISSUE]).tolist():
         amounts = whats[what]
         assert isinstance(amounts, TileAmounts)
-        energies[what] = sum(count * price.pj for _, count, price in counts.list_tile_work(amounts))
-    yield _of_rows(view, rows, energies[columns.what[rows]])
+        for kind, pj in _stage_energies(counts, amounts).items():
+            energies[kind][what] = pj
+    for kind, of_what in energies.items():
+        staged = (columns.kind[works.rows] == kind) & (columns.tile[works.rows] >= 0)
+        yield _of_rows(view, works.rows[staged], of_what[works.about[staged]])
+
+
+def _stage_energies(counts: EnergyCounts, tile: TileAmounts) -> dict[Kind, float]:
+    """Return the energy of a tile in each of its stages."""
+    tcm_pj = counts.prices.of_count[TCM_BYTES].pj
+    element = tile.element
+    math = ((size.elements, counts.prices.element(size.name, size.dtype).pj) for size in tile.math)
+    return {
+        Kind.FETCH: tile.fetch_bytes * tcm_pj,
+        Kind.GEMM: 0.0 if element is None else tile.macs * counts.prices.mac(element.name).pj,
+        Kind.MATH: sum(elements * pj for elements, pj in math),
+        Kind.STORE: tile.store_bytes * tcm_pj,
+    }
 
 
 def _math(counts: EnergyCounts, view: LogView) -> EnergyEvents:
@@ -149,6 +169,62 @@ def _ideal_turns_pj(counts: EnergyCounts, view: LogView, byte_pj: Energies) -> E
     weights = np.where(is_slice[turns.memory], (turns.end - turns.start) * byte_pj, 0.0)
     total = sum(pj for (place, _), (_, pj) in counts.ledger.works.items() if place == "hbm_ctrl")
     return weights * (total / weights.sum() if weights.any() else 0.0)
+
+
+@value
+class PowerCurve:
+    """The dynamic power of a run in W, in windows of ``window_ns``, by die; None stands for host and switch.
+
+    ``unplaced_pj``: the dynamic energy without an interval, such as that of writes that HBM holds back.
+    """
+
+    window_ns: float
+    watts: Mapping[DieId | None, Energies]
+    unplaced_pj: float
+
+    @property
+    def total(self) -> Energies:
+        """The power of all dies in each window."""
+        total: Energies = np.sum(list(self.watts.values()), axis=0)
+        return total
+
+    @property
+    def pj(self) -> float:
+        """The energy of all windows, and that without an interval."""
+        return float(self.total.sum()) * self.window_ns * _PJ_PER_W_NS + self.unplaced_pj
+
+
+def measure_power(counts: EnergyCounts, view: LogView, window_ns: float) -> PowerCurve:
+    """Return the dynamic power of an observed run over time: each event spreads its energy over its interval."""
+    events, window, nodes = list_events(counts, view), ns_to_ps(window_ns), view.machine.graph.nodes
+    windows = int(max(events.end.max(initial=0), view.machine.clock.time) // window) + 1
+    dies = [die_of(nodes[name]) for name in view.columns.parts]
+    numbers = {die: number for number, die in enumerate(dict.fromkeys(dies))}
+    die = np.array([numbers[die] for die in dies] or [0])[events.part]
+    watts = {
+        where: spread_energy(EnergyEvents(*(column[die == number] for column in events)), window, windows)
+        / (window_ns * _PJ_PER_W_NS)
+        for where, number in numbers.items()
+    }
+    return PowerCurve(window_ns, watts, counts.ledger.pj - events.sum_pj)
+
+
+def spread_energy(events: EnergyEvents, window: int, windows: int) -> Energies:
+    """Return the energy in each of ``windows`` windows of ``window`` ps. An event spreads evenly over its interval."""
+    energies, changes = np.zeros(windows), np.zeros(windows + 1)
+    start, end = events.start, np.maximum(events.end, events.start + 1)
+    first, last = start // window, (end - 1) // window
+    rate = events.pj / (end - start)
+    within = first == last
+    np.add.at(energies, first[within], events.pj[within])
+    across = ~within
+    first, last, start, end, rate = (column[across] for column in (first, last, start, end, rate))
+    np.add.at(energies, first, rate * ((first + 1) * window - start))
+    np.add.at(energies, last, rate * (end - last * window))
+    np.add.at(changes, first + 1, rate * window)
+    np.add.at(changes, last, -rate * window)
+    spread: Energies = energies + np.cumsum(changes)[:-1]
+    return spread
 
 
 def split_by_launch(counts: EnergyCounts, view: LogView, handles: Sequence[RequestHandle]) -> EnergySplit:
