@@ -91,6 +91,8 @@ class EnergySplit:
     launches_pj: float = figure("dynamic energy of launches")
     copies_pj: float = figure("dynamic energy of copies between host and machine")
     rest_pj: float = figure("dynamic energy of everything else, such as set-up")
+    peak_watts: float = figure("dynamic power in the busiest window in W", default=0.0)
+    window_ns: float = figure("duration of a window in ns", default=0.0)
     launches: tuple[LaunchEnergy, ...] = ()
 
 
@@ -390,6 +392,12 @@ def _group(by_place: Mapping[str, float], classes: Collection[str]) -> EnergyGro
 def die_of(node: Node) -> DieId | None:
     """Return the die of a node; None for the host and the switch."""
     return None if node.sip is None else (node.sip, node.cube)
+
+
+def name_die(die: DieId) -> str:
+    """Return the name of a die: ``sip0.cube3``, or ``sip0.io`` for the IO chiplet."""
+    sip, cube = die
+    return f"sip{sip}.io" if cube is None else f"sip{sip}.cube{cube}"
 
 
 def _counts_nothing(part: Component) -> bool:

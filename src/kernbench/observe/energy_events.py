@@ -7,12 +7,13 @@ divided by time. The sum over events, with the energy that no event has, is the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import log10
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernbench.common.units import ns_to_ps
+from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import value
 from kernbench.components.hbm_ctrl import HBM_READ, HBM_ROWS, HBM_WRITTEN
 from kernbench.components.pe_math import name_elements
@@ -32,6 +33,8 @@ from kernbench.transport import Route
 Numbers: TypeAlias = NDArray[np.int64]
 Energies: TypeAlias = NDArray[np.float64]
 _PJ_PER_W_NS = 1e3
+WINDOWS = 100
+"""The least number of windows of a run that is long enough"""
 _DATA = (Carries.REPLY, Carries.WRITE, Carries.MESSAGE)
 """Transfers whose bytes the memories at their ends read or write"""
 _COPIES = (Kind.MEMORY_WRITE, Kind.MEMORY_READ)
@@ -194,9 +197,18 @@ class PowerCurve:
         return float(self.total.sum()) * self.window_ns * _PJ_PER_W_NS + self.unplaced_pj
 
 
+def choose_window_ns(view: LogView) -> float:
+    """Return the duration of a window in ns, a round number of which about 100 to 1,000 fit into the run."""
+    return float(max(1.0, 10.0 ** int(log10(max(1.0, ps_to_ns(view.machine.clock.time) / WINDOWS)))))
+
+
 def measure_power(counts: EnergyCounts, view: LogView, window_ns: float) -> PowerCurve:
     """Return the dynamic power of an observed run over time: each event spreads its energy over its interval."""
-    events, window, nodes = list_events(counts, view), ns_to_ps(window_ns), view.machine.graph.nodes
+    return _measure_power(list_events(counts, view), counts, view, window_ns)
+
+
+def _measure_power(events: EnergyEvents, counts: EnergyCounts, view: LogView, window_ns: float) -> PowerCurve:
+    window, nodes = ns_to_ps(window_ns), view.machine.graph.nodes
     windows = int(max(events.end.max(initial=0), view.machine.clock.time) // window) + 1
     dies = [die_of(nodes[name]) for name in view.columns.parts]
     numbers = {die: number for number, die in enumerate(dict.fromkeys(dies))}
@@ -244,9 +256,12 @@ def split_by_launch(counts: EnergyCounts, view: LogView, handles: Sequence[Reque
             entry[0], entry[1] = entry[0] + 1, entry[1] + pj
     launches = sorted(energies.items(), key=lambda entry: -entry[1][1])
     launches_pj = sum(pj for _, (_, pj) in launches)
+    curve = _measure_power(events, counts, view, choose_window_ns(view))
     return EnergySplit(
         launches_pj=launches_pj,
         copies_pj=copies_pj,
         rest_pj=counts.ledger.pj - launches_pj - copies_pj,
+        peak_watts=float(curve.total.max(initial=0.0)),
+        window_ns=curve.window_ns,
         launches=tuple(LaunchEnergy(name, int(count), pj) for name, (count, pj) in launches),
     )

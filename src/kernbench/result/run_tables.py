@@ -243,6 +243,8 @@ def _say_pes(finding: Finding) -> str:
 def describe_energy(energy: RunEnergy) -> Iterator[tuple[str, str]]:
     """Yield the energy and power of a run, the area of its machine, and what they rest on, as (name, text)."""
     yield "dynamic", f"{_say_energy(energy.pj)}, {energy.dynamic_watts:,.3f} W on average"
+    if energy.split is not None:
+        yield "peak", f"{energy.split.peak_watts:,.3f} W of dynamic power in a window of {energy.split.window_ns:g} ns"
     yield "static", f"{_say_energy(energy.static_pj)} of used dies, {energy.static_watts:,.3f} W"
     yield "static of all dies", f"{_say_energy(energy.static_all_pj)}, {energy.static_all_watts:,.2f} W"
     yield "energy × delay", f"{energy.edp:.4g} J s, of {_say_energy(energy.total_pj)}"
