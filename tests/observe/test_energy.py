@@ -119,8 +119,8 @@ def test_an_allreduce_by_hand() -> None:
 
 @BENCHES
 def test_energy_is_conserved(observed: Mapping[str, kb.Run], bench: str) -> None:
-    energy, ledger = energy_of(observed[bench]), counts_of(observed[bench]).ledger
-    assert sum(ledger.by_part.values()) == pytest.approx(energy.pj, rel=1e-9)
+    energy, counts = energy_of(observed[bench]), counts_of(observed[bench])
+    assert sum(counts.by_part().values()) == pytest.approx(energy.pj, rel=1e-9)
     assert sum(pj_of(energy).values()) == pytest.approx(energy.pj, rel=1e-9)
     assert sum(work.pj for work in energy.work) == pytest.approx(energy.pj, rel=1e-9)
     split = energy.split

@@ -34,6 +34,8 @@ from kernbench.topology.area import DieId, MachineArea, row_bytes_of
 from kernbench.topology.energy_spec import ESTIMATES, ROW_BYTES, EnergySpec, PassedKind
 from kernbench.topology.graph import Node
 
+PASSED_KINDS = get_args(PassedKind)
+"""Kinds whose energy is that of the bytes that enter them"""
 DIE_LINKS, SIP_LINKS, HOST_LINKS = (
     ("cube_to_cube", "io_to_cube"),
     ("sip_to_sip",),
@@ -200,9 +202,9 @@ class Prices:
             return BYTES, Price(link_class, energy.pcie_pj_per_byte, "pcie_pj_per_byte")
         return BYTE_MM, Price(link_class, energy.wire_pj_per_byte_mm * length_mm)
 
-    def passing(self, kind: str) -> Price | None:
-        """Return the price of a byte that enters a part; None for kinds without one."""
-        return Price(kind, self._passing[kind], f"pass_pj_per_byte.{kind}") if kind in self._passing else None
+    def passing(self, kind: str) -> Price:
+        """Return the price of a byte that enters a part of one of ``PASSED_KINDS``."""
+        return Price(kind, self._passing[kind], f"pass_pj_per_byte.{kind}")
 
     def row(self, kind: Kind) -> tuple[str, Price] | None:
         """Return the name and the price of the work of a log row; None for kinds that cost nothing by themselves."""
@@ -224,26 +226,23 @@ def _list_elements() -> Mapping[str, tuple[str, str]]:
 
 @state
 class Ledger:
-    """The dynamic energy of a run: count and energy by place and work, and energy by node or link.
+    """The dynamic energy of a run: count and energy by place and work.
 
     ``stating``: the parts of users' classes that state their energy, so that no key of their kind applies.
     """
 
     prices: Prices
     works: dict[tuple[str, str], list[float]] = field(default_factory=dict)
-    by_part: dict[str, float] = field(default_factory=dict)
     estimates: dict[str, None] = field(default_factory=dict)
     stating: frozenset[str] = frozenset()
 
-    def add(self, part: str, work: str, count: float, price: Price, amount: float | None = None) -> None:
+    def add(self, work: str, count: float, price: Price, amount: float | None = None) -> None:
         """Add ``count`` units of ``work`` at the price of each; ``amount``: the number to show, if it is another."""
         if not count:
             return
-        pj = count * price.pj
         entry = self.works.setdefault((price.place, work), [0.0, 0.0])
         entry[0] += count if amount is None else amount
-        entry[1] += pj
-        self.by_part[part] = self.by_part.get(part, 0.0) + pj
+        entry[1] += count * price.pj
         if price.key in ESTIMATES:
             self.estimates[price.key] = None
 
@@ -285,39 +284,63 @@ class EnergyCounts:
         stating = {part.node.id for part in machine.components if part.states_energy}
         self.ledger = Ledger(self.prices, stating=frozenset(stating))
         self._add_links()
-        for part in machine.components:
-            self._add_part(part)
+        self._add_parts()
         self._add_rows()
 
     def _add_links(self) -> None:
         ledger, prices, graph = self.ledger, self.prices, self.machine.graph
-        for link in self.links:
-            edge, nbytes = graph.edge(link.src, link.dst), link.nbytes
-            work, price = prices.link(edge.link_class, edge.length_mm)
-            shown = nbytes * edge.length_mm if work == BYTE_MM else None
-            ledger.add(f"{link.src} → {link.dst}", work, nbytes, price, shown)
-            passing = prices.passing(graph.nodes[link.dst].kind)
-            if passing is not None and link.dst not in ledger.stating:
-                ledger.add(link.dst, BYTES, nbytes, passing)
+        carried: dict[tuple[str, float], int] = {}
+        passed: dict[str, int] = {}
+        for src, dst, nbytes in self.links:
+            edge, kind = graph.edge(src, dst), graph.nodes[dst].kind
+            group = edge.link_class, edge.length_mm
+            carried[group] = carried.get(group, 0) + nbytes
+            if kind in PASSED_KINDS and dst not in ledger.stating:
+                passed[kind] = passed.get(kind, 0) + nbytes
+        for (link_class, length_mm), nbytes in carried.items():
+            work, price = prices.link(link_class, length_mm)
+            ledger.add(work, nbytes, price, nbytes * length_mm if work == BYTE_MM else None)
+        for kind, nbytes in passed.items():
+            ledger.add(BYTES, nbytes, prices.passing(kind))
 
-    def _add_part(self, part: Component) -> None:
-        node, ledger = part.node, self.ledger
-        states_energy = node.id in ledger.stating
-        if states_energy:
+    def _add_parts(self) -> None:
+        totals: dict[tuple[str, str], int] = {}
+        for part in self.machine.components:
+            if not is_builtin(type(part)):
+                self._add_users_part(part)
+            kind = part.node.kind
+            for name, count in self._counts_of(part).items():
+                if count:
+                    totals[kind, name] = totals.get((kind, name), 0) + count
+        for (kind, name), count in totals.items():
+            price = self.prices.count(name)
+            if price is not None:
+                self.ledger.add(name, count, price if price.place else price._replace(place=kind))
+
+    def _counts_of(self, part: Component) -> Mapping[str, int]:
+        """Return the counts of a part that keys apply to; rows of ``ideal`` HBM are estimated."""
+        counts = part.counts()
+        if self.prices.is_ideal and isinstance(part, HbmCtrl):
+            counts = {**counts, HBM_ROWS: -(-(counts[HBM_READ] + counts[HBM_WRITTEN]) // ROW_BYTES)}
+        if part.node.id not in self.ledger.stating:
+            return counts
+        elsewhere = {}
+        for name, count in counts.items():
+            price = self.prices.count(name)
+            if price is not None and price.place not in ("", part.node.kind):
+                elsewhere[name] = count
+        return elsewhere
+
+    def _add_users_part(self, part: Component) -> None:
+        node = part.node
+        if node.id in self.ledger.stating:
             energy = ask_energy(part, self._use_of(part))
             if isinstance(energy, str):
                 self.faults.append(energy)
             else:
-                ledger.add(node.id, STATED, energy, Price(node.kind, 1.0))
-        elif _counts_nothing(part):
+                self.ledger.add(STATED, energy, Price(node.kind, 1.0))
+        elif node.is_extra or (node.kind in ("hbm_ctrl", "sram") and not any(part.counts().values())):
             self.unstated[f"{node.impl} ({node.kind}): its class states no energy_pj, so it counts 0"] = None
-        counts = dict(part.counts())
-        if self.prices.is_ideal and isinstance(part, HbmCtrl):
-            counts[HBM_ROWS] = -(-(counts[HBM_READ] + counts[HBM_WRITTEN]) // ROW_BYTES)
-        for name, count in counts.items():
-            price = self.prices.count(name)
-            if price is not None and not (states_energy and price.place in ("", node.kind)):
-                ledger.add(node.id, name, count, price if price.place else price._replace(place=node.kind))
 
     def _use_of(self, part: Component) -> PartUse:
         entering = sum(link.nbytes for link in self.links if link.dst == part.node.id)
@@ -326,24 +349,58 @@ class EnergyCounts:
 
     def _add_rows(self) -> None:
         """Add commands, tiles and descriptors, and the products and MATH operations of tiles."""
-        columns, parts = self.columns, self.columns.parts
+        columns = self.columns
         for kind in Kind:
             priced = self.prices.row(kind)
             if priced is not None:
-                work, price = priced
-                rows = np.bincount(columns.part[columns.kind == kind], minlength=len(parts))
-                for number in np.flatnonzero(rows).tolist():
-                    self.ledger.add(parts[number], work, int(rows[number]), price)
-        tiles = columns.kind == Kind.TILE_ISSUE
-        pairs, counts = np.unique((columns.part[tiles], columns.what[tiles]), axis=1, return_counts=True)
+                self.ledger.add(priced[0], int((columns.kind == kind).sum()), priced[1])
+        whats, counts = np.unique(columns.what[columns.kind == Kind.TILE_ISSUE], return_counts=True)
         tile_macs = int(np.prod(self.machine.spec.pe.gemm.tile_sizes))
-        for (part, what), count in zip(pairs.T.tolist(), counts.tolist(), strict=True):
+        for what, count in zip(whats.tolist(), counts.tolist(), strict=True):
             amounts = self.machine.log.whats[what]
             assert isinstance(amounts, TileAmounts)
             self.macs += amounts.macs * count
             self.tile_macs += tile_macs * count if amounts.macs else 0
             for work, amount, price in self.list_tile_work(amounts):
-                self.ledger.add(parts[part], work, amount * count, price)
+                self.ledger.add(work, amount * count, price)
+
+    def by_part(self) -> dict[str, float]:
+        """Return the dynamic energy by part and by link. A part has the energy of what it counts and issues."""
+        totals: dict[str, float] = {}
+        for part, pj in chain(self._list_links(), self._list_parts(), self._list_rows()):
+            totals[part] = totals.get(part, 0.0) + pj
+        return totals
+
+    def _list_links(self) -> Iterator[tuple[str, float]]:
+        graph, prices = self.machine.graph, self.prices
+        for src, dst, nbytes in self.links:
+            edge, kind = graph.edge(src, dst), graph.nodes[dst].kind
+            yield f"{src} → {dst}", nbytes * prices.link(edge.link_class, edge.length_mm)[1].pj
+            if kind in PASSED_KINDS and dst not in self.ledger.stating:
+                yield dst, nbytes * prices.passing(kind).pj
+
+    def _list_parts(self) -> Iterator[tuple[str, float]]:
+        for part in self.machine.components:
+            for name, count in self._counts_of(part).items():
+                price = self.prices.count(name)
+                yield part.node.id, 0.0 if price is None else count * price.pj
+            if part.node.id in self.ledger.stating:
+                energy = ask_energy(part, self._use_of(part))
+                yield part.node.id, 0.0 if isinstance(energy, str) else energy
+
+    def _list_rows(self) -> Iterator[tuple[str, float]]:
+        columns, whats = self.columns, self.machine.log.whats
+        prices = [0.0 if (priced := self.prices.row(kind)) is None else priced[1].pj for kind in Kind]
+        pj = np.array(prices)[columns.kind]
+        tiles = np.flatnonzero(columns.kind == Kind.TILE_ISSUE)
+        energies = np.zeros(len(whats))
+        for what in np.unique(columns.what[tiles]).tolist():
+            amounts = whats[what]
+            assert isinstance(amounts, TileAmounts)
+            energies[what] = sum(count * price.pj for _, count, price in self.list_tile_work(amounts))
+        pj[tiles] += energies[columns.what[tiles]]
+        sums = np.bincount(columns.part, pj, minlength=len(columns.parts))
+        yield from zip(columns.parts, sums.tolist(), strict=True)
 
     def list_tile_work(self, tile: TileAmounts) -> Iterator[tuple[str, int, Price]]:
         """Yield the work of a tile beside its issue: bytes in TCM, multiply-accumulates, and MATH operations."""
@@ -371,7 +428,7 @@ _GROUPS: Mapping[str, str] = {
     "pe_tcm": "tcm",
     "pe_gemm": "macs",
     "pe_math": "math",
-    **dict.fromkeys(get_args(PassedKind), "routers"),
+    **dict.fromkeys(PASSED_KINDS, "routers"),
     **dict.fromkeys(DIE_LINKS, "die_links"),
     **dict.fromkeys(SIP_LINKS, "sip_links"),
     **dict.fromkeys(HOST_LINKS, "host_links"),
@@ -398,13 +455,6 @@ def name_die(die: DieId) -> str:
     """Return the name of a die: ``sip0.cube3``, or ``sip0.io`` for the IO chiplet."""
     sip, cube = die
     return f"sip{sip}.io" if cube is None else f"sip{sip}.cube{cube}"
-
-
-def _counts_nothing(part: Component) -> bool:
-    """Return True for a part of a user's class at a place of its own, or with its own service of a memory."""
-    if is_builtin(type(part)):
-        return False
-    return part.node.is_extra or (part.node.kind in ("hbm_ctrl", "sram") and not any(part.counts().values()))
 
 
 def measure_energy(

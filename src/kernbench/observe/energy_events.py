@@ -25,7 +25,7 @@ from kernbench.engine.machine import CONTROL_MESSAGES
 from kernbench.engine.recorder import MathSize, TileAmounts, size_of
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.commands import MATH, Command
-from kernbench.observe.energy import EnergyCounts, EnergySplit, LaunchEnergy, die_of
+from kernbench.observe.energy import PASSED_KINDS, EnergyCounts, EnergySplit, LaunchEnergy, die_of
 from kernbench.observe.trace_log import LogView
 from kernbench.topology.area import DieId
 from kernbench.transport import Route
@@ -147,8 +147,9 @@ def _route_pj(counts: EnergyCounts, route: Route) -> float:
     graph, prices, total = counts.machine.graph, counts.prices, 0.0
     for link in route.links:
         edge = graph.edge(link.src, link.dst)
-        passing = None if link.dst in counts.ledger.stating else prices.passing(graph.nodes[link.dst].kind)
-        total += prices.link(edge.link_class, edge.length_mm)[1].pj + (0.0 if passing is None else passing.pj)
+        total += prices.link(edge.link_class, edge.length_mm)[1].pj
+        kind = graph.nodes[link.dst].kind
+        total += prices.passing(kind).pj if kind in PASSED_KINDS and link.dst not in counts.ledger.stating else 0.0
     return total
 
 
