@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
 
@@ -345,3 +347,20 @@ def test_a_wrong_energy_is_reported_and_counts_0(mine: ModuleType, answer: objec
     (fault,) = counts.faults
     assert fault.startswith("my_parts.Mine: energy_pj ")
     assert "test_energy.py:" in fault
+
+
+def test_a_run_of_an_earlier_version_has_no_energy_and_says_so(observed: Mapping[str, kb.Run], tmp_path: Path) -> None:
+    document = observed["attention"].to_dict()
+    (tmp_path / "run.json").write_text(json.dumps(document))
+    loaded = kb.load(tmp_path / "run.json")
+    assert isinstance(loaded, kb.Run)
+    assert loaded.energy.pj == pytest.approx(observed["attention"].energy.pj)
+    assert loaded.energy.by == observed["attention"].energy.by
+    del document["energy"], document["configuration"]["energy"]
+    (tmp_path / "old.json").write_text(json.dumps(document))
+    old = kb.load(tmp_path / "old.json")
+    assert isinstance(old, kb.Run)
+    assert old.latency_ns == loaded.latency_ns
+    assert old.machine.digest == loaded.digest
+    with pytest.raises(kb.InputError, match="this run has no energy, since its file has none"):
+        _ = old.energy

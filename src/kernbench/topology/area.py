@@ -99,14 +99,18 @@ def measure_area(topology: Topology) -> MachineArea | None:
     if energy is None:
         return None
     areas, faults = _Areas(spec, energy), dict[str, None]()
+    users: dict[str, type[Part] | None] = {}  # the class of an implementation, None if it is builtin
     parts: dict[DieId, dict[str, list[float]]] = {}
     statics: dict[DieId, float] = {}
     for node in topology.topology_obj.nodes.values():
         if node.sip is None:
             continue
-        die, stated = (node.sip, node.cube), REGISTRY.lookup(node.impl)
-        mm2, static_w = areas.of(node), 0.0
-        if not is_builtin(stated):
+        die, mm2, static_w = (node.sip, node.cube), areas.of(node), 0.0
+        if node.impl not in users:
+            part = REGISTRY.lookup(node.impl)
+            users[node.impl] = None if is_builtin(part) else part
+        stated = users[node.impl]
+        if stated is not None:
             mm2, static_w = _read_stated(stated, mm2, node, faults)
         of_kind = parts.setdefault(die, {}).setdefault(node.kind, [0, 0.0])
         of_kind[0], of_kind[1] = of_kind[0] + 1, of_kind[1] + mm2
