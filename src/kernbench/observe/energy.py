@@ -55,6 +55,7 @@ NOT_MODELLED = (
     "voltage and frequency (clocks change times only), temperature, switching that depends on data, clock gating",
     "voltage regulators, host, PCIe switch, cooling, the logic of the DRAM",
 )
+WITH_LOAD = "dynamic energy includes the initialisation, which the run's time leaves out"
 PJ = 1e-12
 
 
@@ -231,7 +232,6 @@ class Ledger:
     ``stating``: the parts of users' classes that state their energy, so that no key of their kind applies.
     """
 
-    prices: Prices
     works: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     estimates: dict[str, None] = field(default_factory=dict)
     stating: frozenset[str] = frozenset()
@@ -282,7 +282,7 @@ class EnergyCounts:
         self.unstated: dict[str, None] = {}
         self.macs = self.tile_macs = 0
         stating = {part.node.id for part in machine.components if part.states_energy}
-        self.ledger = Ledger(self.prices, stating=frozenset(stating))
+        self.ledger = Ledger(stating=frozenset(stating))
         self._add_links()
         self._add_parts()
         self._add_rows()
@@ -458,9 +458,17 @@ def name_die(die: DieId) -> str:
 
 
 def measure_energy(
-    counts: EnergyCounts, area: MachineArea, sim_ns: float, split: EnergySplit | None = None
+    counts: EnergyCounts,
+    area: MachineArea,
+    sim_ns: float,
+    *,
+    split: EnergySplit | None = None,
+    leaves_out_load: bool = False,
 ) -> RunEnergy:
-    """Return the energy of a run that took ``sim_ns``, from its counts. ``split``: that of an observed run."""
+    """Return the energy of a run that took ``sim_ns``, from its counts.
+
+    ``split``: that of an observed run. ``leaves_out_load``: the time does not include the initialisation.
+    """
     ledger, time_s = counts.ledger, sim_ns * 1e-9
     pj, used = ledger.pj, counts.used_dies()
     static_w = sum(area.die_of[die].static_w for die in used)
@@ -495,6 +503,6 @@ def measure_energy(
         ),
         split=split,
         estimates=(*sorted(ledger.estimates), *((IDEAL_HBM,) if counts.prices.is_ideal and hbm_bytes else ())),
-        not_modelled=(*NOT_MODELLED, *counts.unstated),
+        not_modelled=(*NOT_MODELLED, *((WITH_LOAD,) if leaves_out_load else ()), *counts.unstated),
         faults=(*area.faults, *counts.faults),
     )

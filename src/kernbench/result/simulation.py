@@ -157,10 +157,12 @@ class FinishedRun:
         if area is None or energy is None:
             return None
         if self.log is None:
-            return measure_energy(EnergyCounts(machine, energy, machine.log.columns()), area, self.sim_ns)
-        view, split = self.log.seen, late(ENERGY_EVENTS, "split_by_launch")
-        counts = EnergyCounts(machine, energy, view.columns)
-        return measure_energy(counts, area, self.sim_ns, split(counts, view, self.engine.handles))
+            counts, split = EnergyCounts(machine, energy, machine.log.columns()), None
+        else:
+            view = self.log.seen
+            counts = EnergyCounts(machine, energy, view.columns)
+            split = late(ENERGY_EVENTS, "split_by_launch")(counts, view, self.engine.handles)
+        return measure_energy(counts, area, self.sim_ns, split=split, leaves_out_load=self.zero_ns > 0)
 
     @property
     def error(self) -> Exception | None:

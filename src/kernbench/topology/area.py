@@ -12,6 +12,7 @@ from math import inf
 from typing import Any, TypeAlias
 
 from kernbench.common.dtypes import F16
+from kernbench.common.errors import InputError
 from kernbench.common.figures import figure, to_plain
 from kernbench.common.values import value
 from kernbench.di.part import Part, is_builtin
@@ -107,8 +108,7 @@ def measure_area(topology: Topology) -> MachineArea | None:
             continue
         die, mm2, static_w = (node.sip, node.cube), areas.of(node), 0.0
         if node.impl not in users:
-            part = REGISTRY.lookup(node.impl)
-            users[node.impl] = None if is_builtin(part) else part
+            users[node.impl] = _find_users_class(node.impl)
         stated = users[node.impl]
         if stated is not None:
             mm2, static_w = _read_stated(stated, mm2, node, faults)
@@ -166,6 +166,15 @@ class _Areas:
         if node.is_extra:
             return 0.0 if node.window is None else node.window.nbytes / MIB * self._sram_per_mib
         return self._of_kind.get(node.kind, 0.0)
+
+
+def _find_users_class(impl: str) -> type[Part] | None:
+    """Return the user's class of an implementation; None for a builtin one, and for one of another registry."""
+    try:
+        part = REGISTRY.lookup(impl)
+    except InputError:
+        return None
+    return None if is_builtin(part) else part
 
 
 def _read_stated(part: type[Part], mm2: float, node: Node, faults: dict[str, None]) -> tuple[float, float]:
