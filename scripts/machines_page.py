@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kernbench.common.errors import InputError
 from kernbench.common.units import format_size
+from kernbench.topology.area import measure_area
 from kernbench.topology.builder import Topology, packaged_machines, resolve_topology
 from kernbench.topology.drawing.figure import to_svg
 from kernbench.topology.export import peak_text
@@ -24,6 +25,9 @@ _COLUMNS = (
     "all slices, TB/s: peak; sustained",
     "TCM per PE",
     "links, GB/s: NoC; between cubes; between SIPs; to the host",
+    "parts of a cube, mm²",
+    "of the die",
+    "peak W of a SIP",
 )
 
 
@@ -44,6 +48,9 @@ def _row(machine: Topology) -> tuple[str, ...]:
     links, system = spec.sip.links, spec.system.links
     between_cubes = f"{links.cube_to_cube.bw_gbs:g}" if spec.cubes_per_sip > 1 else "–"
     between_sips = f"{system.sip_to_sip.bw_gbs:g}" if spec.num_sips > 1 else "–"
+    area = measure_area(machine)
+    assert area is not None, "packaged machines have energies"
+    die = area.die_of[0, 0]
     return (
         f"`{machine.name}`",
         f"{spec.num_sips} × {spec.cubes_per_sip} × {spec.pes_per_cube} = {spec.num_pes}",
@@ -53,6 +60,9 @@ def _row(machine: Topology) -> tuple[str, ...]:
         f"{slices * cube.slice_peak_gbs:.3g}; {slices * cube.slice_bw_gbs:.3g}",
         format_size(spec.pe.tcm.bytes),
         f"{cube.noc.link_bw_gbs:g}; {between_cubes}; {between_sips}; {system.host_to_switch.bw_gbs:g}",
+        f"{die.mm2:.4g}",
+        f"{die.full:.0%}",
+        f"{area.peak_w:,.0f}",
     )
 
 

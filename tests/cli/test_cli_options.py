@@ -24,7 +24,7 @@ NO_CHOICES = {"keywords", "on_progress"}
 class MoreOutputs(OutputOptions):
     """Outputs with a further file, and a limit of its own."""
 
-    energy: str | None = option("Write the energy of each part.", metavar="FILE.csv", keyword="energy")
+    heat: str | None = option("Write the heat of each part.", metavar="FILE.csv", keyword="heat")
     most_parts: int | None = option("Write at most N parts.", metavar="N", scope="evaluation")
 
 
@@ -51,14 +51,14 @@ def run_command(*arguments: str) -> tuple[str, list[RunRequest]]:
 def test_a_further_field_is_an_option_and_a_keyword() -> None:
     help_text, _ = run_command("--help")
     outputs = help_text.partition("─ Outputs ─")[2].partition("╭")[0]
-    assert "Write the energy of each part." in outputs
+    assert "Write the heat of each part." in outputs
     assert "--most-parts" in outputs
-    _, (request,) = run_command("--energy", "e.csv", "--bench", "hello-send", "--", "a")
+    _, (request,) = run_command("--heat", "e.csv", "--bench", "hello-send", "--", "a")
     assert isinstance(request.outputs, MoreOutputs)
-    assert (request.outputs.energy, request.program.bench, request.program.args) == ("e.csv", "hello-send", ("a",))
-    assert request.list_flags("simulation") == ["--energy"]
+    assert (request.outputs.heat, request.program.bench, request.program.args) == ("e.csv", "hello-send", ("a",))
+    assert request.list_flags("simulation") == ["--heat"]
     assert MoreRequest.of(most_parts=3).list_flags("evaluation") == ["--most-parts"]
-    assert {"energy"} == _keywords(MoreRequest) - _keywords(RunRequest)
+    assert {"heat"} == _keywords(MoreRequest) - _keywords(RunRequest)
 
 
 def _keywords(kind: type[RunRequest]) -> set[str | None]:

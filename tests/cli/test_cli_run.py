@@ -514,3 +514,14 @@ def run(torch):
     assert "Traceback" not in ran.err
     in_full = kernbench("run", "--bench", "stuck.py", "-v").err
     assert "sip0.cube0.pe0 W <-> sip0.cube0.pe7 E: my_head=0" in in_full
+
+
+def test_energy(kernbench: Run) -> None:
+    """--energy prints the tables of the energy; a machine without energies refuses it in one sentence."""
+    ran = kernbench("run", "--bench", "hello-send", "--energy", "--no-observe", *SMALL)
+    assert ran.code == 0
+    assert "dynamic " in ran.out
+    assert "not modelled" in ran.out
+    refused = kernbench("run", "--bench", "hello-send", "--energy", "--set", "energy=null", *SMALL)
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err.splitlines()[-1].startswith("error: --energy: the energy of this machine is null")

@@ -381,7 +381,7 @@ def test_wrong_numbers_of_operands_and_shapes() -> None:
 def test_f32_operands_are_not_copied() -> None:
     x = np.zeros(4, np.float32)
     seen = []
-    spy = type(operator("abs"))("spy", 1, "unary", lambda a: seen.append(a) or a + 1)
+    spy = type(operator("abs"))("spy", 1, "unary", "add", lambda a: seen.append(a) or a + 1)
     assert compute(spy, (x,), F32).dtype == np.float32
     assert seen[0] is x
 

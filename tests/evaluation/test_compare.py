@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import kernbench as kb
 from ideal_memory import IDEAL
 from kernbench.cli.main import main
 from kernbench.common.errors import InputError
@@ -85,6 +86,24 @@ def test_a_parameter_and_the_stage_it_changed(slow_and_fast: tuple[str, str]) ->
     )
     assert len(verdicts) == 2
     assert stages.startswith("stages, in ns: HBM −")
+
+
+def test_what_the_energy_is_moved_by(tmp_path: Path) -> None:
+    """Energies are named apart from the machine; groups that moved are listed, the largest first."""
+    files = []
+    for name, energy in (("a", {}), ("b", {"energy.mac_pj.f16": 0.36}), ("off", {"energy": None})):
+        machine = kb.load_machine("one-cube", overrides=energy)
+        run = kb.run("gemm-single-pe", machine, params={"m": 32, "k": 64, "n": 32}, observe=False)
+        files.append(tmp_path / f"{name}.json")
+        files[-1].write_text(json.dumps(run.to_dict()))
+    sentences = verdict(compare_results(*map(read_compared, map(str, files[:2]))))
+    assert "what differs: no parameter" in sentences
+    assert "energies that differ: energy.mac_pj.f16 0.72 → 0.36" in sentences
+    (moved,) = (sentence for sentence in sentences if sentence.startswith("dynamic energy: "))
+    assert moved.endswith(": macs −0.0236")
+    off = verdict(compare_results(*map(read_compared, map(str, (files[0], files[2])))))
+    assert "B lacks the energy, which A has: not compared" in off
+    assert "what differs: no parameter" in off
 
 
 def test_what_the_bench_does_not_use(slow_and_fast: tuple[str, str], tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_derived_columns(column: str, label: str) -> None:
         (Quantity("occupancy", "%"), 0.25, "occupancy (%)", 25.0),
         (Quantity("tokens/s"), 3.0e6, "tokens/s (millions)", 3.0),
         (Quantity("tokens/s"), 3.0e5, "tokens/s", 3.0e5),
-        (Quantity("energy", "pJ"), -4.0e9, "energy (billions of pJ)", -4.0),
+        (Quantity("energy", "pJ"), -4.0e9, "energy (mJ)", -4.0),
     ],
 )
 def test_the_unit_suits_the_largest_number(quantity: Quantity, largest: float, label: str, shown: float) -> None:

@@ -36,7 +36,7 @@ def test_without_a_name_it_is_that_of_the_folder(tmp_path: Path) -> None:
 def test_a_repr_is_a_line_for_each_level() -> None:
     lines = repr(kb.load_machine("edge").with_({"cube.hbm.num_pcs": 4})).splitlines()
     assert lines[0].startswith("machine 'edge', 1 value changed (")
-    assert [line.split()[0] for line in lines[1:]] == ["host", "SIPs", "cubes", "PEs", "memory", "compute"]
+    assert [line.split()[0] for line in lines[1:]] == ["host", "SIPs", "cubes", "PEs", "memory", "compute", "power"]
     assert len(lines) <= 10
 
 

@@ -98,7 +98,10 @@ def test_without_observing_times_are_the_same_and_nothing_is_explained(attention
     plain = kb.run("attention", "one-cube", lq=32, lk=64, verify=True, observe=False)
     document = attention.to_dict()
     different = {name for name, said in plain.to_dict().items() if said != document[name]}
-    assert different == {"verdict"}
+    assert different == {"verdict", "energy"}
+    assert {
+        name for name in document["energy"] if document["energy"].get(name) != plain.to_dict()["energy"].get(name)
+    } == {"split"}
     assert plain.verdict.sentence.startswith("not observed; busiest: ")
     for ask in (plain.explain, lambda: plain.trace("t.json"), lambda: plain.page("p.html")):
         with pytest.raises(kb.InputError, match="observe=True"):

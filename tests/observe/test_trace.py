@@ -22,6 +22,8 @@ from kernbench.messages.requests import (
     MemoryWriteMsg,
     PeCoord,
 )
+from kernbench.observe.energy import EnergyCounts
+from kernbench.observe.energy_events import choose_window_ns, measure_power
 from kernbench.observe.trace import make_trace
 from kernbench.observe.trace_filter import EVERYTHING, TraceFilter, parse_filter
 from kernbench.observe.trace_io import trace_events, write_trace
@@ -94,8 +96,11 @@ def spans(events: list[Event], process: str, thread: str) -> list[Event]:
 
 def check_perfetto(events: list[Event]) -> None:
     """All that its importer complains about, in the whole ns that it keeps."""
-    assert {e["ph"] for e in events} <= {"M", "X", "s", "f"}
+    assert {e["ph"] for e in events} <= {"M", "X", "s", "f", "C"}
+    counters = [e for e in events if e["ph"] == "C"]
+    events = [e for e in events if e["ph"] != "C"]
     known = names(events)
+    check_counters(counters, {pid for pid, _ in known})
     pids, tids = {pid for pid, _ in known}, [tid for _, tid in known]
     assert len(set(tids)) == len(tids)
     assert not pids & set(tids)
@@ -113,6 +118,29 @@ def check_perfetto(events: list[Event]) -> None:
         for before, after in pairwise(given):
             assert int(before["ts"] * 1000) + int(before["dur"] * 1000) <= int(after["ts"] * 1000)
     check_flows(timed, by_thread)
+
+
+def check_counters(counters: list[Event], pids: set[int]) -> None:
+    """Counters have one number each, in order of time, and a process apart."""
+    for name in {e["name"] for e in counters}:
+        samples = [e for e in counters if e["name"] == name]
+        assert [e["ts"] for e in samples] == sorted({e["ts"] for e in samples})
+        assert all(set(e["args"]) == {"W"} and e["args"]["W"] >= 0 for e in samples)
+        assert {e["pid"] for e in samples}.isdisjoint(pids)
+
+
+def test_the_power_of_each_die_is_a_counter() -> None:
+    """The samples of a die add up to its energy; a filter leaves the counters out."""
+    engine = traced_gemm()
+    log, energy = log_of(engine), engine.machine.spec.energy
+    assert energy is not None
+    counters = [e for e in events_of(engine) if e["ph"] == "C"]
+    assert {e["name"] for e in counters} >= {"dynamic power of sip0.cube0", "dynamic power of sip0.io"}
+    curve = measure_power(EnergyCounts(engine.machine, energy, log.seen.columns), log.seen, choose_window_ns(log.seen))
+    watts = sum(e["args"]["W"] for e in counters if e["name"] == "dynamic power of sip0.cube0")
+    assert watts == pytest.approx(curve.watts[0, 0].sum(), rel=1e-5)
+    hidden = events_of(engine, parse_filter("!power", engine.machine.graph.nodes))
+    assert not any(e["ph"] == "C" for e in hidden)
 
 
 def check_flows(timed: list[Event], by_thread: dict[tuple[int, int], list[Event]]) -> None:

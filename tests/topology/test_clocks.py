@@ -82,7 +82,7 @@ def test_whatever_a_clock_does_not_change_is_a_count_a_size_or_a_length() -> Non
     for path in numbers(file=str(SKEWED)).keys() | numbers().keys():
         key = path.rpartition(".")[2]
         unit = any(part.endswith(("_ns", "_gbs")) for part in path.split("."))
-        assert unit or key in counts or key.endswith("_bytes") or path.startswith("cube.hbm."), path
+        assert unit or key in counts or key.endswith("_bytes") or path.startswith(("cube.hbm.", "energy.")), path
 
 
 def test_every_place_of_a_clock_is_there_and_has_one() -> None:

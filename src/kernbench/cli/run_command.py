@@ -12,6 +12,7 @@ from kernbench.cli.failures import report_program_error
 from kernbench.cli.options import ProgramCommand, options_of, output_options, refuse_arguments, verbose_option
 from kernbench.cli.run_tables import print_run
 from kernbench.cli.session import INTERRUPTED, Session
+from kernbench.common.errors import InputError
 from kernbench.common.late import late
 from kernbench.library.running import simulate
 from kernbench.library.runs import Run
@@ -51,9 +52,9 @@ def command(session: Session, request: RunRequest, positional: tuple[str, ...], 
     run = simulate(prepared, show_progress())
     if as_json:
         run = _print_document(run)
-    explain = request.observation.explain
+    explain, energy = request.observation.explain, request.observation.energy
     try:
-        is_complete = as_json or print_run(stdout(), run, explain=explain, verbose=session.verbose)
+        is_complete = as_json or print_run(stdout(), run, explain=explain, energy=energy, verbose=session.verbose)
         if not is_complete:
             say("interrupted: the explanation of the run's time is incomplete")
         if files is not None:
@@ -74,6 +75,8 @@ def _refuse_options(request: RunRequest, prepared: PreparedRun) -> None:
     shows = observation.explain or observation.advise or outputs.trace is not None or outputs.roofline is not None
     if shows and not observation.observe:
         raise click.UsageError("--no-observe records no data for --explain, --advise, --trace or --roofline.")
+    if observation.energy and prepared.machine.spec.energy is None:
+        raise InputError("--energy: the energy of this machine is null; remove energy: null from its file")
 
 
 def _print_document(run: Run) -> Run:

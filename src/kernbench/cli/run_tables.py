@@ -15,10 +15,19 @@ from kernbench.common.errors import ExplanationError
 from kernbench.common.units import format_size
 from kernbench.common.values import state
 from kernbench.library.runs import Run
+from kernbench.observe.energy import RunEnergy
 from kernbench.observe.guard import guarded
 from kernbench.result.explanation import Explanation
-from kernbench.result.run_sections import EXPLANATION
-from kernbench.result.run_tables import findings_table, launch_table, operators_table, queues_table
+from kernbench.result.run_sections import ENERGY, EXPLANATION
+from kernbench.result.run_tables import (
+    describe_energy,
+    energy_table,
+    findings_table,
+    launch_energy_table,
+    launch_table,
+    operators_table,
+    queues_table,
+)
 from kernbench.result.sections import figures_table
 from kernbench.result.simulation import WRONG, RunFailure
 
@@ -27,14 +36,14 @@ MOST_OPERATORS = 12
 ReportPart: TypeAlias = "Table | ReportLine | None"
 
 
-def print_run(console: Console, run: Run, *, explain: bool, verbose: bool) -> bool:
+def print_run(console: Console, run: Run, *, explain: bool, energy: bool, verbose: bool) -> bool:
     """Print a run and return True if its explanation is complete.
 
-    ``explain`` prints the explanation of the time before the other tables. ``verbose`` omits nothing. Ctrl-C during the
-    explanation ends only the explanation.
+    ``explain`` prints the explanation of the time before the other tables, ``energy`` the energy before that.
+    ``verbose`` omits nothing. Ctrl-C during the explanation ends only the explanation.
     """
     explanation = _Explanation(run)
-    tables = _tables(run, explanation, explain=explain, verbose=verbose)
+    tables = _tables(run, explanation, explain=explain, energy=energy, verbose=verbose)
     show_report(console, _head(run, verbose=verbose), tables)
     if run.launch_queue is not None:
         console.print(Text(printable(str(run.launch_queue))), soft_wrap=True)
@@ -116,13 +125,15 @@ def _machine(run: Run) -> Iterator[str]:
     yield run.digest[:12]
 
 
-def _tables(run: Run, explanation: _Explanation, *, explain: bool, verbose: bool) -> Iterator[ReportPart]:
+def _tables(run: Run, explanation: _Explanation, *, explain: bool, energy: bool, verbose: bool) -> Iterator[ReportPart]:
     """Yield the tables, the most important first; yield none for a run without events."""
     if not run.report.events:
         return
     advice = run.advice
     if advice is not None:
         yield from render_report(advice.report())
+    if energy:
+        yield from _energy(run)
     if explain:
         yield from explanation.parts()
     launches = [render(launch_table(launch)) for launch in run.report.launches]
@@ -158,6 +169,19 @@ class _Explanation:
             yield str(error), "bold red"
         except KeyboardInterrupt:
             self.interrupted = True
+
+
+def _energy(run: Run) -> Iterator[ReportPart]:
+    """Yield the tables of the energy, or the reason why there are none."""
+    content = run.outcome.find(ENERGY)
+    if isinstance(content, RunFailure):
+        yield content.text, "bold red"
+    elif isinstance(content, RunEnergy):
+        yield from ((fault, "bold red") for fault in content.faults)
+        yield facts("Energy", describe_energy(content))
+        yield render(energy_table(content))
+        if content.split is not None:
+            yield render(launch_energy_table(content.split))
 
 
 def _traffic(run: Run) -> Iterator[tuple[str, str]]:

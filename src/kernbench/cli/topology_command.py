@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import PurePath
+from typing import Any
 
 import rich_click as click
 from rich.table import Table
@@ -26,6 +27,7 @@ from kernbench.common.files import write_bytes
 from kernbench.common.units import format_size
 from kernbench.library.lists import describe_timing
 from kernbench.library.machines import CompiledMachine, compile_machine
+from kernbench.result.table import Table as Listing
 
 FORMATS = ("table", "json", "dot", "svg", "png")
 
@@ -82,9 +84,11 @@ def print_timing(name: str, *, as_json: bool) -> None:
 
 
 def machine_tables(machine: CompiledMachine) -> list[Table]:
-    """Return tables of the machine: a summary, clocked values, links, banks and parts."""
-    clocks, links, parts = (render(listing) for listing in (machine.clocks, machine.links, machine.parts))
-    return [facts("Machine", machine.facts.items()), clocks, links, facts("Banks", machine.banks.items()), parts]
+    """Return tables of the machine: a summary, clocked values, links, banks, areas and parts."""
+    listings: tuple[Listing[Any], ...] = (machine.clocks, machine.links, machine.areas, machine.parts)
+    clocks, links, areas, parts = (render(listing) for listing in listings)
+    banks = facts("Banks", machine.banks.items())
+    return [facts("Machine", machine.facts.items()), clocks, links, banks, areas, parts]
 
 
 def _as_table(machine: CompiledMachine) -> bytes:

@@ -141,13 +141,14 @@ class _KeyEntry:
             names = self.content if isinstance(self.content, Mapping) else ()
             return {name: entry for name in names if (entry := self._entry_of_mapping(name)) is not None}
         content = dict(self.content) if isinstance(self.content, BaseModel) else {}
+        defaults = dict(self.default) if isinstance(self.default, BaseModel) else {}
         meanings = meanings_of(model)
         return {
             name: _KeyEntry(
                 (*self.path, name),
                 type_of_field(field),
                 meanings.get(name, ""),
-                field.get_default(call_default_factory=True, validated_data={}),
+                defaults.get(name, field.get_default(call_default_factory=True, validated_data={})),
                 content.get(name, PydanticUndefined),
             )
             for name, field in model.model_fields.items()
@@ -184,14 +185,17 @@ class _KeyEntry:
         types = None if self.model else mapping_types(self.annotation)
         if types is None or not _is_valid(types[0], name):
             return None
-        content = self.content.get(name, PydanticUndefined) if isinstance(self.content, Mapping) else PydanticUndefined
-        return _KeyEntry((*self.path, name), types[1], self.meaning, content=content)
+        default, content = (
+            entries.get(name, PydanticUndefined) if isinstance(entries, Mapping) else PydanticUndefined
+            for entries in (self.default, self.content)
+        )
+        return _KeyEntry((*self.path, name), types[1], self.meaning, default, content)
 
     def describe(self) -> ConfigKey:
         """Return the entry's meaning and allowed values as a ``ConfigKey``."""
         schema = TypeAdapter(self.annotation).json_schema()
         shapes = [_resolve(alternative, schema) for alternative in schema.get("anyOf", [schema])]
-        units = (unit_of_key(part) for part in reversed(self.path) if isinstance(part, str))
+        units = (unit_of_key(part) for part in self.path if isinstance(part, str))
         unit = next(filter(None, units), "") if self.has_value else ""
         model = self.model
         required, present = self.default is PydanticUndefined, self.content is not PydanticUndefined

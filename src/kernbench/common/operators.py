@@ -15,7 +15,7 @@ import numpy as np
 
 from kernbench.common.dtypes import BF16, F8E4M3, F16, F32, I8, I32, Array, DType
 from kernbench.common.errors import KernelError, UnknownNameError
-from kernbench.common.special import BINARY, TESTS, UNARY
+from kernbench.common.special import BINARY, ENERGY_CLASSES, TESTS, UNARY, EnergyClass
 from kernbench.common.values import value
 
 PlainNumber: TypeAlias = int | float
@@ -64,12 +64,14 @@ class Operator:
     """An operator: ``fn`` computes on f32 or f64 arrays, ``integer`` on 64-bit integers.
 
     With ``integer`` None, ``fn`` computes on integers too, converted to f32. ``makes`` is the type of the results for
-    any operands; None: the type of the operands.
+    any operands; None: the type of the operands. ``energy_class``: the kind of work per element, which decides its
+    energy.
     """
 
     name: str
     arity: int
     kind: OperatorKind
+    energy_class: EnergyClass
     fn: Callable[..., Any]
     integer: Callable[..., Any] | None = None
     makes: DType | None = None
@@ -434,85 +436,88 @@ _ELEMENTWISE = _SINGLE | {"compare", "bits"}
 def _of_arrays() -> tuple[Operator, ...]:
     """Return the operators along axes, and those that move, fill or multiply arrays."""
     return (
-        Operator("where", 3, "where", np.where),
-        Operator("softmax", 1, "scan", _softmax),
-        Operator("cumsum", 1, "scan", np.cumsum, np.cumsum),
-        Operator("cumsum_reverse", 1, "scan", _cumsum_reverse, _cumsum_reverse),
-        Operator("sum", 1, "reduce", np.sum, np.sum),
-        Operator("max", 1, "reduce", np.max, np.max),
-        Operator("min", 1, "reduce", np.min, np.min),
-        Operator("argmax", 1, "reduce", np.argmax, np.argmax, I32),
-        Operator("argmin", 1, "reduce", np.argmin, np.argmin, I32),
-        Operator("nanmax", 1, "reduce", _largest_number, np.max),
-        Operator("nanmin", 1, "reduce", _smallest_number, np.min),
-        Operator("nanargmax", 1, "reduce", _place_of_largest_number, np.argmax, I32),
-        Operator("nanargmin", 1, "reduce", _place_of_smallest_number, np.argmin, I32),
-        Operator("mean", 1, "reduce", np.mean, _mean_of_integers),
-        Operator("argsort", 1, "scan", _order, _order, I32),
-        Operator("argsort_down", 1, "scan", _order_down, _order_down, I32),
-        Operator("take", 2, "move", _take),
-        Operator("copy", 1, "move", _cast),
-        Operator("cast", 1, "move", _cast),
-        Operator("bitcast", 1, "move", _bitcast),
-        Operator("trans", 1, "move", _trans),
-        Operator("broadcast", 1, "move", _broadcast),
-        Operator("full", 1, "fill", _full),
-        Operator("zeros", 0, "fill", _full),
-        Operator("iota", 0, "fill", _iota),
-        Operator("constant", 0, "fill", _constant),
-        Operator("dot", 2, "dot", np.matmul),
+        Operator("where", 3, "where", "move", np.where),
+        Operator("softmax", 1, "scan", "special", _softmax),
+        Operator("cumsum", 1, "scan", "add", np.cumsum, np.cumsum),
+        Operator("cumsum_reverse", 1, "scan", "add", _cumsum_reverse, _cumsum_reverse),
+        Operator("sum", 1, "reduce", "add", np.sum, np.sum),
+        Operator("max", 1, "reduce", "add", np.max, np.max),
+        Operator("min", 1, "reduce", "add", np.min, np.min),
+        Operator("argmax", 1, "reduce", "add", np.argmax, np.argmax, I32),
+        Operator("argmin", 1, "reduce", "add", np.argmin, np.argmin, I32),
+        Operator("nanmax", 1, "reduce", "add", _largest_number, np.max),
+        Operator("nanmin", 1, "reduce", "add", _smallest_number, np.min),
+        Operator("nanargmax", 1, "reduce", "add", _place_of_largest_number, np.argmax, I32),
+        Operator("nanargmin", 1, "reduce", "add", _place_of_smallest_number, np.argmin, I32),
+        Operator("mean", 1, "reduce", "add", np.mean, _mean_of_integers),
+        Operator("argsort", 1, "scan", "add", _order, _order, I32),
+        Operator("argsort_down", 1, "scan", "add", _order_down, _order_down, I32),
+        Operator("take", 2, "move", "move", _take),
+        Operator("copy", 1, "move", "move", _cast),
+        Operator("cast", 1, "move", "move", _cast),
+        Operator("bitcast", 1, "move", "move", _bitcast),
+        Operator("trans", 1, "move", "move", _trans),
+        Operator("broadcast", 1, "move", "move", _broadcast),
+        Operator("full", 1, "fill", "move", _full),
+        Operator("zeros", 0, "fill", "move", _full),
+        Operator("iota", 0, "fill", "move", _iota),
+        Operator("constant", 0, "fill", "move", _constant),
+        Operator("dot", 2, "dot", "mul", np.matmul),
     )
 
 
 def _table() -> tuple[Operator, ...]:
     return (
-        Operator("exp", 1, "unary", np.exp),
-        Operator("log", 1, "unary", np.log),
-        Operator("sqrt", 1, "unary", np.sqrt),
-        Operator("rsqrt", 1, "unary", lambda x: 1 / np.sqrt(x)),
-        Operator("abs", 1, "unary", np.abs, np.abs),
-        Operator("neg", 1, "unary", np.negative, np.negative),
-        Operator("sigmoid", 1, "unary", _sigmoid),
-        Operator("tanh", 1, "unary", np.tanh),
-        Operator("sin", 1, "unary", np.sin),
-        Operator("cos", 1, "unary", np.cos),
-        Operator("relu", 1, "unary", lambda x: np.maximum(x, 0), lambda x: np.maximum(x, 0)),
-        Operator("gelu", 1, "unary", _gelu),
-        Operator("silu", 1, "unary", lambda x: x * _sigmoid(x)),
-        Operator("recip", 1, "unary", lambda x: 1 / x, lambda x: _divide_integers(x.dtype.type(1), x)),
-        Operator("exp2", 1, "unary", np.exp2),
-        Operator("log2", 1, "unary", np.log2),
-        Operator("floor", 1, "unary", np.floor, _same),
-        Operator("ceil", 1, "unary", np.ceil, _same),
-        Operator("erf", 1, "unary", _ERF),
-        *(Operator(name, 1, "unary", fn, _same if name in _ROUNDINGS else None) for name, fn in UNARY.items()),
-        *(Operator(name, 2, "binary", fn, _OF_INTEGERS.get(name)) for name, fn in BINARY.items()),
-        *(Operator(name, 1, "compare", fn, None, I8) for name, fn in TESTS.items()),
-        Operator("add", 2, "binary", np.add, np.add),
-        Operator("sub", 2, "binary", np.subtract, np.subtract),
-        Operator("mul", 2, "binary", np.multiply, np.multiply),
-        Operator("scale", 2, "binary", np.multiply, np.multiply),
-        Operator("div", 2, "binary", np.divide, _divide_integers),
-        Operator("rem", 2, "binary", np.fmod, np.fmod),
-        Operator("maximum", 2, "binary", np.maximum, np.maximum),
-        Operator("minimum", 2, "binary", np.minimum, np.minimum),
-        Operator("fmax", 2, "binary", np.fmax, np.maximum),
-        Operator("fmin", 2, "binary", np.fmin, np.minimum),
-        Operator("lt", 2, "compare", np.less, np.less, I8),
-        Operator("le", 2, "compare", np.less_equal, np.less_equal, I8),
-        Operator("gt", 2, "compare", np.greater, np.greater, I8),
-        Operator("ge", 2, "compare", np.greater_equal, np.greater_equal, I8),
-        Operator("eq", 2, "compare", np.equal, np.equal, I8),
-        Operator("ne", 2, "compare", np.not_equal, np.not_equal, I8),
-        Operator("and", 2, "bits", np.bitwise_and, np.bitwise_and),
-        Operator("or", 2, "bits", np.bitwise_or, np.bitwise_or),
-        Operator("xor", 2, "bits", np.bitwise_xor, np.bitwise_xor),
-        Operator("not", 1, "bits", np.invert, np.invert),
-        Operator("shl", 2, "bits", _shift_left, _shift_left),
-        Operator("shr", 2, "bits", _shift_right, _shift_right),
-        Operator("fma", 3, "ternary", lambda a, b, c: a * b + c, lambda a, b, c: a * b + c),
-        Operator("clamp", 3, "ternary", _clamp, _clamp),
-        Operator("fclamp", 3, "ternary", _clamp_number, _clamp),
+        Operator("exp", 1, "unary", "special", np.exp),
+        Operator("log", 1, "unary", "special", np.log),
+        Operator("sqrt", 1, "unary", "special", np.sqrt),
+        Operator("rsqrt", 1, "unary", "special", lambda x: 1 / np.sqrt(x)),
+        Operator("abs", 1, "unary", "add", np.abs, np.abs),
+        Operator("neg", 1, "unary", "add", np.negative, np.negative),
+        Operator("sigmoid", 1, "unary", "special", _sigmoid),
+        Operator("tanh", 1, "unary", "special", np.tanh),
+        Operator("sin", 1, "unary", "special", np.sin),
+        Operator("cos", 1, "unary", "special", np.cos),
+        Operator("relu", 1, "unary", "add", lambda x: np.maximum(x, 0), lambda x: np.maximum(x, 0)),
+        Operator("gelu", 1, "unary", "special", _gelu),
+        Operator("silu", 1, "unary", "special", lambda x: x * _sigmoid(x)),
+        Operator("recip", 1, "unary", "special", lambda x: 1 / x, lambda x: _divide_integers(x.dtype.type(1), x)),
+        Operator("exp2", 1, "unary", "special", np.exp2),
+        Operator("log2", 1, "unary", "special", np.log2),
+        Operator("floor", 1, "unary", "add", np.floor, _same),
+        Operator("ceil", 1, "unary", "add", np.ceil, _same),
+        Operator("erf", 1, "unary", "special", _ERF),
+        *(
+            Operator(name, 1, "unary", ENERGY_CLASSES[name], fn, _same if name in _ROUNDINGS else None)
+            for name, fn in UNARY.items()
+        ),
+        *(Operator(name, 2, "binary", ENERGY_CLASSES[name], fn, _OF_INTEGERS.get(name)) for name, fn in BINARY.items()),
+        *(Operator(name, 1, "compare", ENERGY_CLASSES[name], fn, None, I8) for name, fn in TESTS.items()),
+        Operator("add", 2, "binary", "add", np.add, np.add),
+        Operator("sub", 2, "binary", "add", np.subtract, np.subtract),
+        Operator("mul", 2, "binary", "mul", np.multiply, np.multiply),
+        Operator("scale", 2, "binary", "mul", np.multiply, np.multiply),
+        Operator("div", 2, "binary", "special", np.divide, _divide_integers),
+        Operator("rem", 2, "binary", "special", np.fmod, np.fmod),
+        Operator("maximum", 2, "binary", "add", np.maximum, np.maximum),
+        Operator("minimum", 2, "binary", "add", np.minimum, np.minimum),
+        Operator("fmax", 2, "binary", "add", np.fmax, np.maximum),
+        Operator("fmin", 2, "binary", "add", np.fmin, np.minimum),
+        Operator("lt", 2, "compare", "add", np.less, np.less, I8),
+        Operator("le", 2, "compare", "add", np.less_equal, np.less_equal, I8),
+        Operator("gt", 2, "compare", "add", np.greater, np.greater, I8),
+        Operator("ge", 2, "compare", "add", np.greater_equal, np.greater_equal, I8),
+        Operator("eq", 2, "compare", "add", np.equal, np.equal, I8),
+        Operator("ne", 2, "compare", "add", np.not_equal, np.not_equal, I8),
+        Operator("and", 2, "bits", "add", np.bitwise_and, np.bitwise_and),
+        Operator("or", 2, "bits", "add", np.bitwise_or, np.bitwise_or),
+        Operator("xor", 2, "bits", "add", np.bitwise_xor, np.bitwise_xor),
+        Operator("not", 1, "bits", "add", np.invert, np.invert),
+        Operator("shl", 2, "bits", "add", _shift_left, _shift_left),
+        Operator("shr", 2, "bits", "add", _shift_right, _shift_right),
+        Operator("fma", 3, "ternary", "mul", lambda a, b, c: a * b + c, lambda a, b, c: a * b + c),
+        Operator("clamp", 3, "ternary", "add", _clamp, _clamp),
+        Operator("fclamp", 3, "ternary", "add", _clamp_number, _clamp),
         *_of_arrays(),
     )
 
@@ -534,12 +539,14 @@ def _new_where_equal(old: Any, compared: Any, new: Any) -> Any:
 
 
 OPERATORS = MappingProxyType({op.name: op for op in _table()})
+COUNTED_BY_INPUT = frozenset(op.name for op in OPERATORS.values() if op.kind in ("reduce", "scan"))
+"""Operators whose work is counted by the elements of their input, not of their result."""
 ATOMICS = MappingProxyType(
     {f"atomic_{name}": OPERATORS[name] for name in ("add", "and", "or", "xor")}
     | {"atomic_max": OPERATORS["maximum"], "atomic_min": OPERATORS["minimum"]}
     | {
-        "atomic_xchg": Operator("xchg", 2, "binary", _new, _new),
-        "atomic_cas": Operator("cas", 3, "ternary", _new_where_equal, _new_where_equal),
+        "atomic_xchg": Operator("xchg", 2, "binary", "move", _new, _new),
+        "atomic_cas": Operator("cas", 3, "ternary", "move", _new_where_equal, _new_where_equal),
     }
 )
 """Operators from (old element, operand of the atomic) to the new element; ``cas`` has (old, compared, new)."""

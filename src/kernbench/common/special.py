@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from statistics import NormalDist
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -174,3 +174,13 @@ TESTS: MappingProxyType[str, Function] = MappingProxyType(
     {"isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite, "signbit": np.signbit},
 )
 """Functions of one operand whose result is 0 or 1."""
+
+EnergyClass: TypeAlias = Literal["add", "mul", "special", "move"]
+"""The kind of work per element: an addition or comparison, a multiplication, a series or division, or none"""
+_BY_CLASS: dict[EnergyClass, str] = {
+    "add": "trunc rint round logb copysign nextafter fdim ldexp isnan isinf isfinite signbit",
+    "special": "exp10 expm1 log10 log1p tan asin acos atan sinh cosh asinh acosh atanh sinpi cospi cbrt rcbrt erfc "
+    "erfinv erfcinv erfcx normcdf normcdfinv lgamma tgamma pow atan2 hypot rhypot remainder",
+}
+ENERGY_CLASSES = MappingProxyType({name: kind for kind, names in _BY_CLASS.items() for name in names.split()})
+"""The energy class of each function of this module."""

@@ -78,14 +78,28 @@ def is_reported(share: float) -> bool:
     return f"{share:.0%}" != "0%"
 
 
-_KEY_UNITS = {"gbs": "GB/s", "ns": "ns", "mm": "mm", "bytes": "bytes"}
+_KEY_UNITS = {
+    "gbs": "GB/s",
+    "ns": "ns",
+    "ms": "ms",
+    "mm": "mm",
+    "mm2": "mm²",
+    "bytes": "bytes",
+    "pj": "pJ",
+    "w": "W",
+    "pj_per_byte": "pJ per byte",
+    "pj_per_byte_mm": "pJ per byte and mm",
+    "w_per_mm2": "W per mm²",
+}
 _PER = re.compile(r"(.+)_per_(ns|mm)")
 
 
 def unit_of_key(name: str) -> str:
     """Return the unit in the name of a key: ``ns`` for ``launch_ns``, ``macs per ns`` for ``macs_per_ns``."""
-    rate = _PER.fullmatch(name)
+    words = name.split("_")
+    ends = ("_".join(words[first:]) for first in range(len(words)))
+    unit = next((_KEY_UNITS[end] for end in ends if end in _KEY_UNITS), "")
+    rate = None if unit.startswith("pJ") else _PER.fullmatch(name)
     if rate is not None:
         return f"{rate[1].replace('_', ' ')} per {rate[2]}"
-    words = name.split("_")
-    return _KEY_UNITS.get(words[-1], "bytes" if "bytes" in words else "")
+    return unit or ("bytes" if "bytes" in words else "")

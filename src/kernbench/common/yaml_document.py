@@ -28,7 +28,7 @@ MAX_DEPTH = 200
 _TOO_DEEP = "nested too deeply to read"
 # libyaml parses ahead of the events it returns, and newer versions have a limit of their own.
 _TOO_DEEP_FOR_LIBYAML = "exceeded maximum nesting depth"
-_LOADER: type[yaml.SafeLoader] = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader  # type: ignore[assignment]
+LOADER: type[yaml.SafeLoader] = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader  # type: ignore[assignment]
 _EXPONENT = re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)[eE][-+]?\d+")
 _MERGE, _TEXT = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:str"
 _CONTAINERS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
@@ -70,7 +70,7 @@ def read_yaml(text: str, source: str) -> YamlContent:
     content = YamlContent()
     try:
         _check_size(text)
-        loader = _LOADER(text)
+        loader = LOADER(text)
         root = loader.get_single_node()
         if root is not None:
             content.data = _NodeReader(loader, source, content).read(root, ())
@@ -84,7 +84,7 @@ def read_yaml(text: str, source: str) -> YamlContent:
 def _check_size(text: str) -> None:
     """Raise MarkedYAMLError if ``text`` has too many nodes or is nested too deeply; read only one event at a time."""
     nodes = depth = 0
-    for event in yaml.parse(text, _LOADER):
+    for event in yaml.parse(text, LOADER):
         nodes += isinstance(event, yaml.NodeEvent)
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if nodes > MAX_NODES or depth > MAX_DEPTH:

@@ -302,6 +302,7 @@ class Dispatcher:
             self.board.complete(command, cause[0])
             return
         self._math_part = self.machine.log.part(self.parts.math.node.id)
+        self.parts.math.count(fill)
         operation = MathOperation(fill, (), 0, (), 0, self._when_ended, self._when_begun, cause, 0)
         self.machine.log.close(self._math_begun(operation, self.clock.time), self.clock.time)
         self._math_ended(operation)

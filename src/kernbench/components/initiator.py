@@ -25,13 +25,17 @@ class _Pending:
 
 
 class Initiator:
-    """The requester of reads and writes for ``component``, from its port ``channel``."""
+    """The requester of reads and writes for ``component``, from its port ``channel``.
+
+    ``bytes_sent``, ``bytes_received``: the bytes so far of writes and operands, and of requested replies.
+    """
 
     def __init__(self, component: Component, channel: str) -> None:
         self.component = component
         self.machine = component.machine
         self.channel = channel
         self._pending: dict[int, _Pending] = {}
+        self.bytes_sent = self.bytes_received = 0
 
     @property
     def waiting(self) -> int:
@@ -43,6 +47,7 @@ class Initiator:
         self._pending[op] = _Pending(len(targets), done)
         me, machine = self.component.node.id, self.machine
         for part, (node, access) in enumerate(targets):
+            self.bytes_received += access.rows * access.row_bytes
             machine.send(me, node, machine.header_bytes, ReadRequest(op, part, me, access), self.channel)
 
     def write(self, op: int, targets: Sequence[Target], done: Callable[[], object]) -> None:
@@ -50,8 +55,9 @@ class Initiator:
         self._pending[op] = _Pending(len(targets), done)
         me = self.component.node.id
         for part, (node, access) in enumerate(targets):
-            message = WriteData(op, part, me, access)
-            self.machine.send(me, node, access.nbytes, message, self.channel)
+            message, nbytes = WriteData(op, part, me, access), access.nbytes
+            self.bytes_sent += nbytes
+            self.machine.send(me, node, nbytes, message, self.channel)
 
     def change(
         self, op: int, targets: Sequence[Target], done: Callable[[], None], *, operands: int, answers: bool
@@ -63,8 +69,10 @@ class Initiator:
         self._pending[op] = _Pending(len(targets), done)
         me = self.component.node.id
         for part, (node, access) in enumerate(targets):
-            message = AtomicData(op, part, me, access, answers)
-            self.machine.send(me, node, operands * access.nbytes, message, self.channel)
+            message, nbytes = AtomicData(op, part, me, access, answers), access.nbytes
+            self.bytes_sent += operands * nbytes
+            self.bytes_received += answers * nbytes
+            self.machine.send(me, node, operands * nbytes, message, self.channel)
 
     def on_answer(self, reply: ReadReply | WriteAck) -> None:
         """Process a reply. Raises UnsupportedError for an operation without a request."""

@@ -85,6 +85,7 @@ class Memory(ThinkingPart):
         if self._responder is None:
             super().receive(message, transfer)
         else:
+            self.n_accesses += 1
             self._responder.take(message, transfer)
 
     def run(self) -> Behaviour:

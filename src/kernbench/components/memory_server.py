@@ -345,9 +345,15 @@ class Answering:
 
 
 class Responder(Answering):
-    """Replies for a memory with servers. ``read_ps`` and ``write_ps`` return the server time of an access in ps."""
+    """Replies for a memory with servers. ``read_ps`` and ``write_ps`` return the server time of an access in ps.
 
-    __slots__ = ("_free_ports", "_n_ports", "_write_server", "read_ps", "reads", "write_ps", "writes")
+    ``bytes_read``, ``bytes_written``: the bytes of all accesses so far.
+    """
+
+    __slots__ = (
+        *("_free_ports", "_n_ports", "_write_server", "bytes_read", "bytes_written", "read_ps", "reads", "write_ps"),
+        "writes",
+    )
 
     def __init__(
         self,
@@ -368,10 +374,12 @@ class Responder(Answering):
         self.write_ps = write_ps
         self._free_ports: list[Port] = []
         self._n_ports = 0
+        self.bytes_read = self.bytes_written = 0
 
     def _read(self, request: ReadRequest) -> None:
         self.machine.recorder.accessed(request.op, self.clock.time)
         access = request.access
+        self.bytes_read += access.rows * access.row_bytes
         packet_bytes = self.machine.network.packet_bytes
         pace = pace_of(access.nbytes, packet_bytes, self.read_ps(access))
         port = self._take_port()
@@ -397,6 +405,7 @@ class Responder(Answering):
     def write(self, message: WriteData, transfer: Transfer) -> None:
         """Serve the delivered data of a write, and commit them."""
         access, write_ps = message.access, self.write_ps
+        self.bytes_written += access.rows * access.row_bytes
         server = self._write_server or self.writes.banks_of(access)
         total_ps = write_ps(access)
         busy = server.work_since(transfer.head_ps, total_ps)

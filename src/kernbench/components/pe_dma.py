@@ -6,7 +6,7 @@ channel sets up its descriptors one after another, for ``setup_ns`` each. The tr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from kernbench.common.errors import UnsupportedError
@@ -14,7 +14,7 @@ from kernbench.common.ids import pe_part
 from kernbench.common.values import state
 from kernbench.components.initiator import Initiator, Target
 from kernbench.components.memory_server import Responder
-from kernbench.components.pe_tcm import PeTcm
+from kernbench.components.pe_tcm import TCM_BYTES, PeTcm
 from kernbench.core.log import BY_QUEUE, BY_SETUP, NONE, By, Cause, Kind, Row, pack_row
 from kernbench.di.registry import register
 from kernbench.engine.machine import Component, Done, Machine, Outcome
@@ -149,6 +149,12 @@ class PeDma(Component):
         # Looked up for the first message; later messages go directly to the queues.
         arrived = self._responder.arrived = self.machine.part(self._ipcq_id, QueuePart).arrived
         arrived(message)
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the bytes that accesses of other components and the local descriptors moved in the TCM."""
+        served, local = self._responder, self.compute.initiator
+        nbytes = served.bytes_read + served.bytes_written + local.bytes_sent + local.bytes_received
+        return {**super().counts(), TCM_BYTES: nbytes}
 
     def check_reach(self, nodes: Iterable[str]) -> None:
         """Raise UnsupportedError if one of the memories at ``nodes`` is the TCM that this DMA serves."""

@@ -27,6 +27,7 @@ from kernbench.common.errors import AbandonedError, IpcqError
 from kernbench.common.ids import pe_part
 from kernbench.common.values import value
 from kernbench.components.pe_dma import PeDma
+from kernbench.components.pe_tcm import TCM_BYTES
 from kernbench.components.queue import Message, OnReceive, Queue
 from kernbench.components.scoreboard import Scoreboard
 from kernbench.core.log import END, NONE
@@ -134,6 +135,10 @@ class PeIpcq(QueuePart):
             del self.queues[queue.direction]
         if removed:
             self._removed = tuple(removed)
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the bytes of TCM that the messages of this PE were read from."""
+        return {**super().counts(), TCM_BYTES: sum(totals.nbytes for totals in self.traffic.values())}
 
     @property
     def installations(self) -> frozenset[int]:

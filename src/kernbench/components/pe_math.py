@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from kernbench.common.operators import SORTS, passes
+from kernbench.common.operators import COUNTED_BY_INPUT, SORTS, passes
 from kernbench.common.values import state
+from kernbench.components.pe_tcm import TCM_BYTES
 from kernbench.components.stage import StageUnit, Token
 from kernbench.core.log import Cause, Row
 from kernbench.di.part import InnerAttrs
 from kernbench.di.registry import register
 from kernbench.engine.machine import Component, Machine
+from kernbench.engine.recorder import MathSize, size_of
 from kernbench.messages.commands import Command, Operand
 from kernbench.topology.graph import Node
 
 
+def name_elements(operator: str, dtype: str) -> str:
+    """Return the name of the count of elements that an operator computed on arrays of ``dtype``."""
+    return f"elements of {operator} on {dtype}"
+
+
 @state(eq=False)
 class MathOperation(Token):
-    """A single command in the MATH engine. ``nbytes`` is the size of its widest operand."""
+    """A single command in the MATH engine. ``nbytes`` is the size of its widest operand, in all passes."""
 
     nbytes: int
 
@@ -34,6 +41,7 @@ class PeMath(Component):
         self.unit = StageUnit(
             self.clock, machine.log, "math", machine.spec.pe.components.pe_scheduler.attrs.stage_slots
         )
+        self._sizes: dict[tuple[str, int, str, int, int], int] = {}  # as MathSize, without its cost
         self._operation_ps: dict[int, int] = {}
         # Shared by the tokens of single commands.
         self._route = (self.unit,)
@@ -60,12 +68,42 @@ class PeMath(Component):
         ``done(operation)`` is called with the same MathOperation when the result is complete.
         """
         dst: Any = command.dst
-        widest = dst.nbytes
-        for x in command.srcs:  # ``widest_bytes``, inlined
-            if x.__class__ is Operand and x.nbytes > widest:
-                widest = x.nbytes
-        if command.name in SORTS:
-            widest *= passes(command.name, dst.shape[-1])  # the number of passes over the operand's bytes
+        name, first, widest = command.name, dst, dst.nbytes
+        in_tcm = widest
+        for x in command.srcs:  # ``size_of``, inlined
+            if x.__class__ is Operand:
+                nbytes = x.nbytes
+                if first is dst:
+                    first = x
+                widest = max(widest, nbytes)
+                if x.space == "tcm":
+                    in_tcm += nbytes
+        counted = first if name in COUNTED_BY_INPUT else dst
+        elements = counted.nbytes // counted.dtype.itemsize
+        if name in SORTS:
+            n = passes(name, dst.shape[-1])
+            widest, elements = widest * n, elements * n
+        size, sizes = (name, widest, first.dtype.name, elements, in_tcm), self._sizes
+        sizes[size] = sizes.get(size, 0) + 1
         if widest != self._widest:
             self._widest, self._times = widest, (self.operation_ps(widest),)
         self.unit.enter(MathOperation(command, self._route, 1, self._times, 1, done, begun, cause, widest))
+
+    def count(self, command: Command) -> None:
+        """Count a command that the engine does not run."""
+        size = size_of(command)
+        self._sizes[size] = self._sizes.get(size, 0) + 1
+
+    @property
+    def sizes(self) -> Mapping[MathSize, int]:
+        """The numbers of single commands so far, by size."""
+        return {MathSize(*size): commands for size, commands in self._sizes.items()}
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the elements by operator and type, and the bytes that the commands moved in TCM."""
+        counts = {**super().counts(), TCM_BYTES: 0}
+        for size, commands in self.sizes.items():
+            name = name_elements(size.name, size.dtype)
+            counts[name] = counts.get(name, 0) + commands * size.elements
+            counts[TCM_BYTES] += commands * size.tcm_bytes
+        return counts

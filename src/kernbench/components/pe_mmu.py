@@ -74,7 +74,8 @@ class PeMmuPart(Component):
 
     def counts(self) -> Mapping[str, int]:
         """Return the hits and misses of the TLB; none without a TLB."""
-        return {} if self.tlb is None else {TLB_HITS: self.tlb.hits, TLB_MISSES: self.tlb.misses}
+        tlb = {} if self.tlb is None else {TLB_HITS: self.tlb.hits, TLB_MISSES: self.tlb.misses}
+        return {**super().counts(), **tlb}
 
     def _walk_ps(self, wanted: Sequence[int]) -> int:
         tlb = self.tlb

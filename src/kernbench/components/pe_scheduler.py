@@ -15,6 +15,7 @@ from math import inf
 from typing import Any
 
 from kernbench.common.ids import pe_part
+from kernbench.common.operators import EPILOGUE
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import state
 from kernbench.components.access_plan import extent, plan
@@ -29,8 +30,8 @@ from kernbench.core.clock import RANK_STAGE, Clock
 from kernbench.core.log import LAUNCH, LINE, NONE, By, Cause, Kind, Row
 from kernbench.di.registry import register
 from kernbench.engine.machine import Component, Machine
-from kernbench.engine.recorder import OpStarted, TileAmounts, TileMove
-from kernbench.messages.commands import DOT, GEMM, ArrayPlace, Block, BlockChoice, Command, MemoryRef
+from kernbench.engine.recorder import MathSize, OpStarted, TileAmounts, TileMove
+from kernbench.messages.commands import DOT, GEMM, ArrayPlace, Block, BlockChoice, Command, MemoryRef, Operand
 from kernbench.messages.requests import PeCoord
 from kernbench.topology.cube_spec import SramAttrs
 from kernbench.topology.graph import Node
@@ -535,4 +536,17 @@ class PeScheduler(Component):
 def amounts_of(tile: Tile, command: Command) -> TileAmounts:
     """Return the bytes and operations of a tile of ``command``."""
     element = command.a.dtype if tile.macs else None
-    return TileAmounts(tile.fetch_bytes, tile.macs, element, sum(tile.math_bytes), tile.store_bytes)
+    math = _math_of(tile, command) if tile.math_bytes else ()
+    return TileAmounts(tile.fetch_bytes, tile.macs, element, sum(tile.math_bytes), tile.store_bytes, math)
+
+
+def _math_of(tile: Tile, command: Command) -> tuple[MathSize, ...]:
+    """Return the MATH operations of a tile: the operator of an elementwise composite, and the steps of the epilogue."""
+    out, first = command.out.dtype, () if tile.macs else ((command.name, command.srcs),)
+    steps = [(EPILOGUE[step.name].name, (step.operand,)) for step in command.params.epilogue]
+    sizes = []
+    for (name, sources), nbytes in zip((*first, *steps), tile.math_bytes, strict=True):
+        types = [out, *(x.dtype for x in sources if isinstance(x, Operand | MemoryRef))]
+        widest = max(types, key=lambda dtype: dtype.itemsize)
+        sizes.append(MathSize(name, nbytes, widest.name, nbytes // widest.itemsize, 0))
+    return tuple(sizes)

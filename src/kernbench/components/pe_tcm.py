@@ -9,6 +9,9 @@ from kernbench.engine.machine import Component, Machine
 from kernbench.messages.fabric import Access
 from kernbench.topology.graph import Node
 
+TCM_BYTES = "bytes of TCM"
+"""Name of a count: the bytes that parts read from a TCM and wrote to it"""
+
 
 @register("builtin.pe_tcm", kind="pe_tcm")
 class PeTcm(Component):

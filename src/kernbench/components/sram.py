@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kernbench.common.units import transfer_ps
 from kernbench.components.memory import Memory
 from kernbench.components.memory_server import Responder, make_server
@@ -11,6 +13,9 @@ from kernbench.messages.fabric import Access
 from kernbench.topology.cube_spec import SramAttrs
 from kernbench.topology.fields import BankedSpec
 from kernbench.topology.graph import Node
+
+SRAM_BYTES = "bytes of SRAM"
+"""Name of a count"""
 
 
 @register("builtin.sram", kind="sram")
@@ -38,6 +43,12 @@ class Sram(Memory):
             read_ps=self._server_ps,
             write_ps=self._server_ps,
         )
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the bytes of all accesses."""
+        responder = self._responder
+        nbytes = responder.bytes_read + responder.bytes_written if isinstance(responder, Responder) else 0
+        return {**super().counts(), SRAM_BYTES: nbytes}
 
     def _server_ps(self, access: Access) -> int:
         """Return the service time of an uncontended access in ps."""

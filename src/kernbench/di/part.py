@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from kernbench.common.config import Bandwidth, ConfigModel, Duration
+from kernbench.common.values import value
 
 SYSTEM_KINDS = ("host", "switch")
 SIP_KINDS = ("pcie_ep", "io_cpu", "io_noc", "ucie", "sip_port")
@@ -56,15 +57,38 @@ class PartAttrs(InnerAttrs):
         return {name: value for name, value in attributes.items() if name != "rate_gbs" or value is not None}
 
 
+@value
+class PartUse:
+    """The work of a part in a run: bytes over its links, accesses or messages that it received, and its busy time."""
+
+    bytes_in: int
+    bytes_out: int
+    accesses: int
+    busy_ns: float
+
+
 class Part:
     """Base of every component class. Users derive from the class that ``COMPONENT`` names.
 
     ``Attrs`` is the model that checks the ``attrs`` of the class in YAML. By default the kind's model checks them.
     ``stands_alone``: a class of a builtin kind may also stand at ``cube.extra`` and ``pe.extra``, such as a memory.
+    ``static_w``, ``area_mm2``: the static power in W and the area in mm² of each part of the class. None: those of the
+    builtin kind at its place, or 0.
     """
 
     Attrs: ClassVar[type[InnerAttrs]] = PartAttrs
     stands_alone: ClassVar[bool] = False
+    static_w: ClassVar[float | None] = None
+    area_mm2: ClassVar[float | None] = None
+
+    @property
+    def states_energy(self) -> bool:
+        """True if the class defines ``energy_pj``."""
+        return type(self).energy_pj is not Part.energy_pj
+
+    def energy_pj(self, use: PartUse) -> float:
+        """Return the dynamic energy of a run in pJ. By default, the keys of the kind at the part's place decide it."""
+        raise NotImplementedError(f"{type(self).__name__} defines no energy of {use}")
 
 
 def is_builtin(cls: type) -> bool:

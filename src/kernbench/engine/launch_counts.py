@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernbench.common.ids import HOST, sip_part
 from kernbench.engine.machine import Machine
-from kernbench.engine.passed_launches import ANSWERS, LINK_BUSY_PS, LINK_BYTES, ORDERS, Counts
+from kernbench.engine.passed_launches import ANSWERS, LINK_BUSY_PS, LINK_BYTES, ORDERS, Counts, PartCount
 
 
 def count_sip(machine: Machine, sip: int) -> Counts:
     """Return the counts of the components of a SIP so far, and of the links between them."""
     nodes = machine.graph.nodes
-    counts = {name: np.zeros(len(machine.graph.edges), np.int64) for name in (LINK_BYTES, LINK_BUSY_PS)}
+    edges = len(machine.graph.edges)
+    counts: dict[str | PartCount, NDArray[np.int64]] = {
+        name: np.zeros(edges, np.int64) for name in (LINK_BYTES, LINK_BUSY_PS)
+    }
     for link in machine.network.links.values():
         if nodes[link.src].sip == sip == nodes[link.dst].sip:
             use = link.measure(link)
@@ -20,7 +24,8 @@ def count_sip(machine: Machine, sip: int) -> Counts:
     for part in machine.components:
         if part.node.sip == sip:
             for name, count in part.counts().items():
-                counts[name] = counts.get(name, np.zeros(1, np.int64)) + count
+                of_kind = PartCount(part.node.kind, name)
+                counts[of_kind] = counts.get(of_kind, np.zeros(1, np.int64)) + count
     return counts
 
 
@@ -31,9 +36,10 @@ def count_launch(machine: Machine, sip: int, before: Counts) -> Counts:
     }
     nodes, header = machine.graph.nodes, machine.header_bytes
     io_cpu = sip_part(sip, "io_cpu")
-    for route, messages in ((machine.route(HOST, io_cpu), ORDERS), (machine.route(io_cpu, HOST), ANSWERS)):
+    for route, name in ((machine.route(HOST, io_cpu), ORDERS), (machine.route(io_cpu, HOST), ANSWERS)):
+        messages = int(counts[PartCount("io_cpu", name)][0])
         for link in route.links:
             if nodes[link.src].sip == sip == nodes[link.dst].sip:
-                counts[LINK_BYTES][link.index] -= header * counts[messages][0]
-                counts[LINK_BUSY_PS][link.index] -= link.serialise_ps(header) * counts[messages][0]
+                counts[LINK_BYTES][link.index] -= header * messages
+                counts[LINK_BUSY_PS][link.index] -= link.serialise_ps(header) * messages
     return counts

@@ -42,6 +42,9 @@ A = TypeVar("A", bound=InnerAttrs)
 C = TypeVar("C", bound="Component")
 T = TypeVar("T")
 
+CONTROL_MESSAGES = "control messages"
+"""Name of a count: the messages of the control path to a part"""
+
 
 @value
 class Outcome:
@@ -61,6 +64,10 @@ class Component(Part):
     A subclass defines the time that a packet needs to enter (``overhead_ns``), and handles delivered messages
     (``receive``). If the host may address the part, the subclass also handles requests (``accept``). A machine makes
     each part once, at its first use.
+
+    - ``n_control_messages``: the number of messages of the control path to the part.
+    - ``n_accesses``: the number of delivered messages, counted by memories and thinking parts.
+    - ``busy_ps``: the time that processes of a thinking part have passed in waits of a fixed duration.
     """
 
     junction: Junction | None = None
@@ -70,6 +77,7 @@ class Component(Part):
         self.node = node
         self.machine = machine
         self.clock = machine.clock
+        self.n_control_messages = self.n_accesses = self.busy_ps = 0
 
     @property
     def now_ns(self) -> float:
@@ -153,7 +161,7 @@ class Component(Part):
 
     def counts(self) -> Mapping[str, int]:
         """Return counts that the part adds up from the begin of the run, by name; parts of a SIP share names."""
-        return {}
+        return {CONTROL_MESSAGES: self.n_control_messages}
 
     def failures(self) -> tuple[tuple[int, PeReport], ...]:
         """Return (request id, report) of each failed PE that this part has recorded while other reports are pending."""
@@ -463,6 +471,7 @@ class Machine:
         )
         transfer = self.make(self.network.port(src, "control"), src, dst, self.header_bytes, message)
         transfer.row = row
+        self._components[dst].n_control_messages += 1
         self.network.inject(transfer)
 
     def sideband_ps(self, src: str, dst: str, nbytes: int, via_port: str | None = None) -> int:

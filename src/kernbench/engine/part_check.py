@@ -7,11 +7,14 @@ would call is refused by name. An error names the part that failed, the simulate
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, cached_property, partialmethod
+from math import inf
 from pathlib import Path
 from traceback import walk_tb
 from types import CodeType, FrameType, FunctionType
+
+import numpy as np
 
 from kernbench.common.errors import InputError, KernbenchError, PartError, notes_of, text_of
 from kernbench.common.program_line import is_program
@@ -23,6 +26,7 @@ from kernbench.di.part import (
     COMPONENT_CALLS,
     OTHER_CALLS,
     THINKING_PART,
+    PartUse,
     called_at,
     is_builtin,
 )
@@ -176,6 +180,28 @@ def name_failure(error: Exception) -> Exception:
         failure.add_note(note)
     failure.__cause__ = error
     return failure
+
+
+def ask_energy(part: Component, use: PartUse) -> float | str:
+    """Return the energy in pJ that a user's part states for ``use``, or a text about its error, with class and line."""
+    label = f"{part.node.impl}: energy_pj"
+    try:
+        energy: object = part.energy_pj(use)
+    except Exception as error:
+        places = [call.place for call in _calls(error) if call.is_users]
+        where = places[-1] if places else _source(type(part))
+        return f"{label} raised {type(error).__name__}: {text_of(error)} ({where}); the part counts 0"
+    if isinstance(energy, int | float | np.number) and not isinstance(energy, bool) and 0 <= energy < inf:
+        return float(energy)
+    where = _line_of(type(part).energy_pj) or _source(type(part))
+    return f"{label} returned {energy!r}, must be a number of pJ, at least 0 ({where}); the part counts 0"
+
+
+def _line_of(function: Callable[..., object]) -> str:
+    """Return file and line of a function; empty if it has no code."""
+    function = inspect.unwrap(function)
+    code = function.__code__ if isinstance(function, FunctionType) else None
+    return "" if code is None else f"at {code.co_filename}:{code.co_firstlineno}"
 
 
 def name_users_parts(error: Exception, parts: Iterable[Component]) -> None:

@@ -9,15 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernbench.common.values import state
 
-Counts: TypeAlias = Mapping[str, NDArray[np.int64]]
-"""Additive counts by name; the items of an array belong to the components of one type, by index"""
+
+
+class PartCount(NamedTuple):
+    """The name of a count that the parts of one kind add up."""
+
+    kind: str
+    name: str
+
+
+Counts: TypeAlias = Mapping[str | PartCount, NDArray[np.int64]]
+"""Additive counts by name: of links by index, and a number for all parts of a kind"""
 LINK_BYTES, LINK_BUSY_PS = "bytes of links", "busy ps of links"
 ORDERS, ANSWERS = "orders of the host", "answers to the host"
 
@@ -31,7 +40,7 @@ class LaunchKind:
     """
 
     samples: list[tuple[int, int]] = field(default_factory=list)
-    counts: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    counts: dict[str | PartCount, NDArray[np.int64]] = field(default_factory=dict)
     n_counted: int = 0
     passed: list[int] = field(default_factory=list)
 
@@ -89,7 +98,12 @@ class PassedLaunches:
             begins = [on_device[launch][0] for launch in kind.passed if launch in on_device]
             yield kind.typical, np.array(begins, np.int64) - on_device[kind.typical][0]
 
-    def counts(self, name: str, size: int) -> NDArray[np.int64]:
+    def part_counts(self) -> Mapping[PartCount, int]:
+        """Return the counts of parts that all passed launches add."""
+        names = {name for kind in self.kinds for name in kind.counts if isinstance(name, PartCount)}
+        return {name: int(self.counts(name, 1)[0]) for name in sorted(names)}
+
+    def counts(self, name: str | PartCount, size: int) -> NDArray[np.int64]:
         """Return the counts of all passed launches, by index; ``size``: the length of the array."""
         total = np.zeros(size)
         for kind in self.kinds:

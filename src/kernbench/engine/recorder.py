@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from kernbench.common.dtypes import U8, Array, DType
 from kernbench.common.errors import KernbenchError
+from kernbench.common.operators import COUNTED_BY_INPUT, SORTS, passes
 from kernbench.common.values import state
 from kernbench.core.clock import NEVER
 from kernbench.core.log import COMMIT, LAUNCH, LINE, NONE, READ, Cause, Kind, Log, Row, pack_row
@@ -79,20 +80,54 @@ class TileMove(NamedTuple):
 
 
 class MathSize(NamedTuple):
-    """The record of a MATH command in a run without data: its operator, and the bytes of its widest operand."""
+    """The size of a MATH operation, which is also the record of a MATH command in a run without data.
+
+    - ``name``: the operator. ``dtype``: the type of its first array, or of its result if no operand is an array.
+    - ``nbytes``: the bytes of its widest operand, in all its passes.
+    - ``elements``: the elements of its result; those of its input for a reduction or scan, in all passes of a sort.
+    - ``tcm_bytes``: the bytes that it reads and writes in TCM.
+    """
 
     name: str
     nbytes: int
+    dtype: str
+    elements: int
+    tcm_bytes: int
+
+
+def size_of(command: Command) -> MathSize:
+    """Return the size of a MATH command."""
+    name: str = command.name
+    dst: Any = command.dst
+    widest, tcm_bytes, first = dst.nbytes, dst.nbytes, None
+    for x in command.srcs:
+        if x.__class__ is Operand:
+            nbytes = x.nbytes
+            first = first or x
+            widest = nbytes if nbytes > widest else widest
+            if x.space == "tcm":
+                tcm_bytes += nbytes
+    first = first or dst
+    counted = first if name in COUNTED_BY_INPUT else dst
+    elements = counted.nbytes // counted.dtype.itemsize
+    if name in SORTS:
+        n = passes(name, dst.shape[-1])
+        widest, elements = widest * n, elements * n
+    return MathSize(name, widest, first.dtype.name, elements, tcm_bytes)
 
 
 class TileAmounts(NamedTuple):
-    """The work of a tile by stage: bytes, and multiply-accumulates (``macs``) of ``element`` (None: no product)."""
+    """The work of a tile by stage: bytes, and multiply-accumulates (``macs``) of ``element`` (None: no product).
+
+    ``math``: its MATH operations, whose operands are among the bytes that the tile fetches and stores.
+    """
 
     fetch_bytes: int
     macs: int
     element: DType | None
     math_bytes: int
     store_bytes: int
+    math: tuple[MathSize, ...] = ()
 
 
 _KINDS = {
@@ -126,7 +161,7 @@ def name_of(subject: object) -> str:
 def strip_array(subject: object) -> object:
     """Return the form of ``subject`` in a run without data: its name, with the size of a MATH command."""
     if isinstance(subject, Command) and subject.op is MATH:
-        return MathSize(subject.name, subject.widest_bytes)
+        return size_of(subject)
     return name_of(subject) if isinstance(subject, Command | Recorded | PlainMove) else subject
 
 
@@ -332,12 +367,15 @@ class Recorder:
         self.most_commands = NEVER
         self.on_full: Callable[[], None] = _never
         self._operations: dict[int, OpenRecord] = {}
-        self._computed: dict[tuple[str, int], int] = {}
+        self._computed: dict[MathSize, int] = {}
         self._names: dict[str, int] = {}  # in runs without data: the log's number of each message name
         self._callbacks: dict[int, tuple[Callable[[Row], None], ...]] = {}  # of operations not begun
 
     def math(self, part: int, command: Command, nbytes: int, start: int, launch: int, cause: Cause) -> Row:
-        """Open the row of a MATH command that ``part`` starts; its widest operand has ``nbytes``."""
+        """Open the row of a MATH command that ``part`` starts; its widest operand has ``nbytes`` in all passes.
+
+        ``nbytes`` is 0 for a command that takes no time.
+        """
         log = self.log
         if self.keep_data:
             number = len(log.whats)
@@ -345,10 +383,12 @@ class Recorder:
                 self.on_full()
             log.whats.append(command if self.keep_data else strip_array(command))
         else:
-            key = (command.name, nbytes)
-            number = self._computed.get(key, NONE)
+            size = size_of(command)
+            if size.nbytes != nbytes:
+                size = size._replace(nbytes=nbytes)
+            number = self._computed.get(size, NONE)
             if number < 0:
-                number = self._computed[key] = log.about(MathSize(*key))
+                number = self._computed[size] = log.about(size)
         rows, (after, by) = log.rows, cause
         row = len(rows)
         rows.frombytes(

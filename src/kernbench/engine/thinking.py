@@ -237,6 +237,7 @@ class ThinkingPart(Component):
         if key is not None:
             self._unanswered[key] = delivery
         self.waits = 0
+        self.n_accesses += 1
         self.inbox.deliver(message)
         if not self._n_alive:
             self._check_taken()
@@ -289,7 +290,9 @@ class ThinkingPart(Component):
             except BaseException as failure:  # the awaited event failed
                 step, value = behaviour.throw, failure
                 continue
-            if isinstance(event, Request):
+            if event.__class__ is Timeout:
+                self.busy_ps += self.clock.time - since_ps
+            elif isinstance(event, Request):
                 queued_ps += self.clock.time - since_ps
             if taking or value.__class__ is ConditionValue:
                 cause = self._cause_of(value, cause)

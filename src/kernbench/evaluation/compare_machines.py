@@ -21,6 +21,7 @@ from kernbench.topology.hbm_spec import PRESETS
 Configuration: TypeAlias = Mapping[str, Any]
 _Headline: TypeAlias = str | Callable[[Configuration], str]
 
+ENERGY_PREFIX = "energy."
 MOST_NAMED = 8
 """Maximum number of parameters that are named individually"""
 
@@ -40,8 +41,13 @@ class Differing:
 
     @property
     def of_machine(self) -> bool:
-        """True for a parameter of the machine, not of the bench, of collectives or of a front end."""
-        return not f"{self.path}.".startswith((BENCH_PREFIX, CCL_PREFIX, *FRONTEND_PREFIXES))
+        """True for a parameter of the machine's time, not of its energy, the bench, collectives or a front end."""
+        return not f"{self.path}.".startswith((BENCH_PREFIX, CCL_PREFIX, ENERGY_PREFIX, *FRONTEND_PREFIXES))
+
+    @property
+    def of_energy(self) -> bool:
+        """True for an energy, power or area of the machine."""
+        return f"{self.path}.".startswith(ENERGY_PREFIX)
 
     def __str__(self) -> str:
         return f"{self.path} {_few(self.a)} → {_few(self.b)}"
@@ -50,12 +56,14 @@ class Differing:
 def find_differing(pairs: Sequence[ResultPair]) -> tuple[Differing, ...]:
     """Return the parameters that differ between the results of a pair.
 
-    Parameters of collectives are included only if all results have them.
+    Parameters of collectives are included only if all results have them, and so are energies.
     """
     results = [result for pair in pairs for result in pair]
     paths = dict.fromkeys(path for result in results for path in result.configuration)
     if not all(any(path.startswith(CCL_PREFIX) for path in result.configuration) for result in results):
         paths = dict.fromkeys(path for path in paths if not path.startswith(CCL_PREFIX))
+    if not all(any(path.startswith(ENERGY_PREFIX) for path in result.configuration) for result in results):
+        paths = dict.fromkeys(path for path in paths if not path.startswith(ENERGY_PREFIX))
     differing = (path for path in paths if not all(_has_same(path, one, other) for one, other in pairs))
     (ours, theirs), use = zip(*pairs, strict=True), _sum_use(pairs)
     return tuple(

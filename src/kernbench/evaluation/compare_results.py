@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from kernbench.common.errors import InputError
@@ -16,6 +17,7 @@ from kernbench.common.values import value
 from kernbench.evaluation.compare_inputs import ResultFigures, ResultFile, ResultPair
 from kernbench.evaluation.compare_machines import MOST_NAMED, Differing, find_differing, say_machines
 from kernbench.observe.critical_path_model import PathPart
+from kernbench.observe.energy import EnergyGroups
 from kernbench.observe.path_resources import join_words
 from kernbench.observe.works import PE_ENGINES
 from kernbench.result.run_columns import CAUSES, slug
@@ -33,10 +35,12 @@ _SAID: Mapping[str, str] = {
     "phase.": "the times of phases",
     "engine.": "the busy times of engines",
     "used.": "its use of the machine",
+    "energy.": "the energy",
 }
 """Contents of results by column prefix"""
 _COMPARED = ("sim_ns",)
 """Figures that the comparison has already"""
+_ENERGY = "energy.pj"
 RUN, MAIN = "run", "main launch"
 NOTHING = "nothing"
 """The bottleneck of a result without a roofline"""
@@ -192,6 +196,7 @@ class ResultComparison:
     moves: tuple[Move, ...]
     busy: tuple[Change, ...]
     figures: tuple[Change, ...]
+    energy: tuple[Change, ...]
     unsaid: tuple[str, ...]
     machines: str
 
@@ -219,6 +224,7 @@ def compare_results(a: ResultFile, b: ResultFile) -> ResultComparison:
         moves=_find_moves(stages),
         busy=_busy(good),
         figures=_compare_figures(good),
+        energy=_compare_energy(good),
         unsaid=(*_unsaid(good), *_say_other_columns(a.columns, b.columns)),
         machines=say_machines(*zip(*good, strict=True)) if sum(d.of_machine for d in differing) > MOST_NAMED else "",
     )
@@ -373,6 +379,22 @@ def _compare_figures(pairs: Sequence[ResultPair]) -> tuple[Change, ...]:
     return tuple(change for change in averages if math.isfinite(change.ns) and change.ns)
 
 
+def _compare_energy(pairs: Sequence[ResultPair]) -> tuple[Change, ...]:
+    """Return the change of the dynamic energy in pJ, then those of its groups, the largest first.
+
+    Return nothing if a result has no energy, or if no energy changes.
+    """
+    if not _both_say(pairs, _ENERGY):
+        return ()
+    names = [entry.name for entry in fields(EnergyGroups)]
+    total, *groups = (
+        Change(name, *(sum(side.number(column) for side in results) for results in zip(*pairs, strict=True)))
+        for name, column in [("dynamic energy", _ENERGY), *((name, f"energy.by.{name}") for name in names)]
+    )
+    moved = [change for change in _sort_changes(groups) if change.ns]
+    return (total, *moved) if moved else ()
+
+
 def _sort_changes(changes: Iterable[Change]) -> tuple[Change, ...]:
     """Return the non-zero changes, the largest first."""
     return tuple(
@@ -443,7 +465,9 @@ def _say_headline(comparison: ResultComparison) -> str:
 
 def _say_parts(comparison: ResultComparison) -> Iterator[str]:
     others = [
-        str(difference) for difference in comparison.differing if not (comparison.machines and difference.of_machine)
+        str(difference)
+        for difference in comparison.differing
+        if not (difference.of_energy or (comparison.machines and difference.of_machine))
     ]
     if comparison.machines:
         others += [
@@ -451,9 +475,15 @@ def _say_parts(comparison: ResultComparison) -> Iterator[str]:
             f"{sum(difference.of_machine for difference in comparison.differing)} parameters of the machines in all",
         ]
     yield "what differs: " + ("; ".join(others) or "no parameter")
+    energies = [str(difference) for difference in comparison.differing if difference.of_energy]
+    if energies:
+        more = f"; {len(energies) - MOST_TOLD} more" if len(energies) > MOST_TOLD else ""
+        yield f"energies that differ: {'; '.join(energies[:MOST_TOLD])}{more}"
     if comparison.unused:
         yield f"not used by this bench: {', '.join(comparison.unused)}"
     yield "; ".join([f"latency: {RUN} {_say_change(comparison.time)}", *_say_launch(comparison)])
+    if comparison.energy:
+        yield _say_energy(comparison.energy)
     columns = _say_columns([pair.columns for pair in comparison.pairs])
     if columns:
         yield f"columns: {columns}"
@@ -467,6 +497,14 @@ def _say_parts(comparison: ResultComparison) -> Iterator[str]:
         rest = round(comparison.time.ns - sum(move.ns for move in shown), 3)
         others = [f"anything else {ns_text(rest, '+')}"] if rest else []
         yield f"stages, in ns: {'; '.join([*map(str, shown), *others])}"
+
+
+def _say_energy(energy: Sequence[Change]) -> str:
+    """Return the change of the dynamic energy, and those of its groups, in µJ."""
+    total, *groups = energy
+    moved = ", ".join(f"{change.name} {change.ns * 1e-6:+,.3g}".replace("-", "−") for change in groups[:MOST_TOLD])
+    both = f"{total.a_ns * 1e-6:,.5g} → {total.b_ns * 1e-6:,.5g} µJ ({total.share_text})"
+    return f"{total.name}: {both}{f': {moved}' if moved else ''}"
 
 
 def _say_launch(comparison: ResultComparison) -> Iterator[str]:

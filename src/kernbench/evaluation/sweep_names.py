@@ -44,6 +44,13 @@ _COLUMNS: Mapping[str, tuple[str, str]] = {
     "traffic.to_machine_bytes": ("data to the machine", "bytes"),
     "traffic.from_machine_bytes": ("data from the machine", "bytes"),
     "traffic.host_utilisation": ("utilisation of the host link", "%"),
+    "energy.pj": ("dynamic energy", "pJ"),
+    "energy.static_pj": ("static energy of used dies", "pJ"),
+    "energy.total_pj": ("energy", "pJ"),
+    "energy.watts": ("average power", "W"),
+    "energy.pj_per_mac": ("dynamic energy of a MAC", "pJ"),
+    "energy.edp": ("energy × delay", "J s"),
+    "area.mm2": ("area", "mm²"),
     "used.sips": ("SIPs in use", ""),
     "used.cubes": ("cubes in use", ""),
     "used.pes": ("PEs in use", ""),
@@ -71,6 +78,7 @@ _SCALES: Mapping[str, tuple[tuple[float, str], ...]] = {
     "ns": ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns")),
     "bytes": ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "bytes")),
     "%": ((0.01, "%"),),
+    "pJ": ((1e12, "J"), (1e9, "mJ"), (1e6, "µJ"), (1e3, "nJ"), (1.0, "pJ")),
 }
 _LARGE = ((1e12, "trillions"), (1e9, "billions"), (1e6, "millions"))
 LEAST_IN_UNIT = 2.0

@@ -16,6 +16,7 @@ from kernbench.common.files import plain_document
 from kernbench.common.late import late
 from kernbench.common.units import format_size
 from kernbench.result.table import Table, TableColumn, count_text, number, text_html, words
+from kernbench.topology.area import PartArea, list_areas, measure_area
 from kernbench.topology.builder import Topology, compile_topology, topology_file
 from kernbench.topology.export import (
     ClockRow,
@@ -132,6 +133,13 @@ class CompiledMachine:
         return Table("links", tuple(link_rows(self.topology.topology_obj)), _LINKS, title)
 
     @property
+    def areas(self) -> Table[PartArea]:
+        """The areas by kind of die and part, the largest first; empty if the energy of the machine is null."""
+        area = measure_area(self.topology)
+        rows = () if area is None else tuple(list_areas(area))
+        return Table("areas", rows, _AREAS, "Areas  (of the parts of one die)")
+
+    @property
     def clocks(self) -> Table[ClockRow]:
         """The values of the file that a clock changes."""
         return Table("clocks", tuple(clock_rows(self.topology)), _CLOCKS, "Clocks")
@@ -179,6 +187,10 @@ class CompiledMachine:
             "memory": f"{format_size(memory)} of {cube.hbm.timing_text}, {peak} TB/s at peak, {sustained} sustained",
             "compute": f"TFLOPS at peak (i8: TOPS): {peak_text(spec)}",
         }
+        area = measure_area(self.topology)
+        if area is not None:
+            die = area.die_of[0, 0]
+            rows["power"] = f"{area.power_text}; parts of a cube: {die.mm2:.4g} mm², {die.full:.0%} of the die"
         head = f"machine {self.name!r}{changed} ({self.digest[:12]})"
         return "\n".join([head, *(f"  {name:<8} {said}" for name, said in rows.items())])
 
@@ -235,6 +247,12 @@ _LINKS: tuple[TableColumn[LinkRow], ...] = (
     number("hop ns", lambda row: _say_range(row.hop_ns)),
     TableColumn("fifo_bytes", "the smallest FIFO; none: unbounded", lambda row: row.fifo_bytes and row.fifo_bytes[0]),
     number("FIFO", _say_fifo),
+)
+_AREAS: tuple[TableColumn[PartArea], ...] = (
+    TableColumn[PartArea]("die", "the kind of die").words("die"),
+    TableColumn[PartArea]("kind", "the kind of part").words("part"),
+    TableColumn[PartArea]("parts", "how many there are on the die").number("parts", count_text),
+    TableColumn[PartArea]("mm2", "their area in mm²").number("mm²", "{:,.2f}".format),
 )
 _CLOCKS: tuple[TableColumn[ClockRow], ...] = (
     TableColumn[ClockRow]("path", "the key").words("key"),

@@ -17,6 +17,7 @@ from kernbench.common.units import format_ns
 from kernbench.engine.keeping import DataReport
 from kernbench.engine.records import PrintedLine
 from kernbench.library.machines import CompiledMachine
+from kernbench.observe.energy import RunEnergy
 from kernbench.observe.findings import Finding
 from kernbench.observe.statistics import EngineUsage, LinkTraffic, MachineUse, MemoryTraffic
 from kernbench.observe.verdict import RunVerdict
@@ -264,6 +265,11 @@ class Run:
     def reuse(self) -> ReuseReport | None:
         """The reuse of launches; None in a run that simulated all of them."""
         return self.outcome.get(of.REUSE)
+
+    @property
+    def energy(self) -> RunEnergy:
+        """The energy of the run by part and link. Raises InputError, with the reason, for a run without it."""
+        return self.outcome[of.ENERGY]
 
     @property
     def advised(self) -> Mapping[str, Any] | None:

@@ -12,7 +12,7 @@ from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import value
 from kernbench.components.pe_mmu import TLB_HITS, TLB_MISSES, PeMmuPart
 from kernbench.engine.machine import Machine
-from kernbench.engine.passed_launches import LINK_BUSY_PS, LINK_BYTES
+from kernbench.engine.passed_launches import LINK_BUSY_PS, LINK_BYTES, PartCount
 from kernbench.engine.queues import QueuePart
 from kernbench.engine.recorder import TileAmounts
 from kernbench.messages.requests import PeCoord
@@ -260,7 +260,7 @@ def translation(machine: Machine) -> Translation | None:
     if not machine.spec.pe.mmu.tlb_entries:
         return None
     tlbs = [part.tlb for part in machine.components if isinstance(part, PeMmuPart) and part.tlb is not None]
-    hits, misses = (int(machine.passed.counts(name, 1)[0]) for name in (TLB_HITS, TLB_MISSES))
+    hits, misses = (machine.passed.part_counts().get(PartCount("pe_mmu", name), 0) for name in (TLB_HITS, TLB_MISSES))
     return Translation(hits + sum(tlb.hits for tlb in tlbs), misses + sum(tlb.misses for tlb in tlbs))
 
 

@@ -8,7 +8,7 @@ from dataclasses import field
 from kernbench.common.collector import patient_collector
 from kernbench.common.ids import HOST as HOST_PART
 from kernbench.common.ids import pe_name, pe_part
-from kernbench.common.units import PS_PER_NS, ps_to_ns
+from kernbench.common.units import PS_PER_NS, ns_to_ps, ps_to_ns
 from kernbench.common.values import state
 from kernbench.core.clock import NEVER
 from kernbench.core.log import CAUSE, END, LAUNCH, LINE, PART, READ, WHAT, Row
@@ -18,6 +18,8 @@ from kernbench.engine.passed_launches import PassedLaunches
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.control import PeOrder, PeReport, Report
 from kernbench.messages.requests import PeCoord
+from kernbench.observe.energy import EnergyCounts, die_of, name_die
+from kernbench.observe.energy_events import choose_window_ns, measure_power
 from kernbench.observe.trace_filter import (
     CONTROL,
     CPU,
@@ -26,11 +28,12 @@ from kernbench.observe.trace_filter import (
     LINKS,
     MEMORY,
     PES,
+    POWER,
     WAITS,
     TraceFilter,
 )
 from kernbench.observe.trace_log import LogView, TraceLog
-from kernbench.observe.trace_model import Fact, MessageArrow, Trace, Track, TrackGroup, TrackSpan
+from kernbench.observe.trace_model import Counter, Fact, MessageArrow, Trace, Track, TrackGroup, TrackSpan
 from kernbench.observe.trace_queues import QueueMessage
 from kernbench.observe.works import EngineWork
 from kernbench.topology.graph import Graph
@@ -103,7 +106,22 @@ class _Maker:
         for row in self.snapshot.fences:
             self._fence(row)
         self._control()
+        self._power()
         return self.trace
+
+    def _power(self) -> None:
+        """Add a counter of the dynamic power of each die that did something."""
+        view, energy = self.snapshot, self.log.machine.spec.energy
+        if energy is None or not self.keep.may_keep(POWER) or not len(view.transfers.of):
+            return
+        counts = EnergyCounts(self.log.machine, energy, view.columns)
+        curve = measure_power(counts, view, choose_window_ns(view))
+        window_ps = ns_to_ps(curve.window_ns)
+        for die, watts in curve.watts.items():
+            nodes = [node for node in self.graph.nodes.values() if die_of(node) == die][:1]
+            if watts.any() and die is not None and self.keep.keeps((POWER,), tuple(node.id for node in nodes)):
+                samples = tuple((at * window_ps, number) for at, number in enumerate(watts.tolist()))
+                self.trace.counters.append(Counter(f"dynamic power of {name_die(die)}", "W", samples))
 
     def _track(self, place: TrackGroup, row: str, order: int, kinds: tuple[str, ...], *nodes: str) -> Track | None:
         """Return a track, created at its first use; None if the filter hides it."""

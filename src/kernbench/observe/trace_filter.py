@@ -21,7 +21,8 @@ ENGINE_KINDS = {
 }
 """The kind of track of each engine of a PE"""
 HOST, CONTROL, CPU, WAITS, MEMORY, LINKS, PES = "host", "control", "cpu", "waits", "memory", "links", "pes"
-KINDS = (HOST, CONTROL, PES, CPU, WAITS, *ENGINE_KINDS.values(), MEMORY, LINKS)
+POWER = "power"
+KINDS = (HOST, CONTROL, PES, CPU, WAITS, *ENGINE_KINDS.values(), MEMORY, LINKS, POWER)
 
 
 @value

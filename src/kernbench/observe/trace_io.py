@@ -2,6 +2,7 @@
 
 Each line is one event. Times are in microseconds, with the decimals of picoseconds. Groups of tracks are processes,
 lanes of tracks are threads, spans are complete events. Messages are flow events, which bind to the spans around them.
+Counters are counter events of one process.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from typing import Any, TypeAlias
 
 from kernbench.common.files import replacing
 from kernbench.common.values import state
-from kernbench.observe.trace_model import MessageArrow, Trace, Track, TrackGroup, TrackSpan
+from kernbench.observe.trace_model import Counter, MessageArrow, Trace, Track, TrackGroup, TrackSpan
 
 TraceEvent: TypeAlias = dict[str, Any]
 """A trace event, as in JSON"""
 PS_PER_US = 1_000_000
+COUNTERS = "power"
+"""The name of the process of counters"""
 
 
 def write_trace(trace: Trace, path: str | Path) -> int:
@@ -49,6 +52,12 @@ def trace_events(trace: Trace) -> Iterator[TraceEvent]:
     for number, flow in enumerate(trace.flows):
         leaves, arrives = _ends(flow, number, numbers)
         timed += [(flow.leaves_ps, 2, leaves), (flow.arrives_ps, 3, arrives)]
+    if trace.counters:
+        pid = numbers.of_counters()
+        yield _name("process_name", pid, 0, name=COUNTERS)
+        yield _name("process_sort_index", pid, 0, sort_index=pid)
+        for counter in trace.counters:
+            timed += ((when, 0, _sample(counter, when, number, pid)) for when, number in counter.samples)
     timed.sort(key=lambda entry: entry[:2])
     yield from (event for _, _, event in timed)
 
@@ -74,6 +83,10 @@ class _TrackNumbers:
             tid = self.tids[track, lane] = self._next()
             yield _name("thread_name", pid, tid, name=f"{track.row} #{lane + 1}" if lanes > 1 else track.row)
             yield _name("thread_sort_index", pid, tid, sort_index=tid)
+
+    def of_counters(self) -> int:
+        """Return the number of the process of counters. No track may be numbered later."""
+        return self._next()
 
     def _next(self) -> int:
         return len(self.pids) + len(self.tids) + 1
@@ -102,6 +115,17 @@ def _complete(span: TrackSpan, numbers: _TrackNumbers) -> TraceEvent:
     }
     facts = {word: value for word, value in span.facts if value != ""}
     return event | ({"args": facts} if facts else {})
+
+
+def _sample(counter: Counter, when: int, number: float, pid: int) -> TraceEvent:
+    return {
+        "ph": "C",
+        "name": counter.name,
+        "pid": pid,
+        "tid": 0,
+        "ts": _microseconds(when),
+        "args": {counter.unit: round(number, 6)},
+    }
 
 
 def _ends(flow: MessageArrow, number: int, numbers: _TrackNumbers) -> tuple[TraceEvent, TraceEvent]:

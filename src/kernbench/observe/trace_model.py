@@ -53,12 +53,22 @@ class MessageArrow:
     arrives_ps: int
 
 
+@value
+class Counter:
+    """A number over time: ``samples`` are pairs (time in ps, number in ``unit``), each valid until the next."""
+
+    name: str
+    unit: str
+    samples: tuple[tuple[int, float], ...]
+
+
 @state
 class Trace:
-    """A timeline: spans on tracks, and arrows between them."""
+    """A timeline: spans on tracks, arrows between them, and counters."""
 
     spans: list[TrackSpan] = field(default_factory=list)
     flows: list[MessageArrow] = field(default_factory=list)
+    counters: list[Counter] = field(default_factory=list)
 
     def tracks(self) -> list[tuple[Track, list[TrackSpan]]]:
         """Return each track with its spans in the order of their starts; tracks by group, then from top to bottom."""

@@ -27,16 +27,18 @@ from kernbench.common.units import PS_PER_NS, format_size, ns_to_ps, ps_to_ns
 from kernbench.common.values import value
 from kernbench.components.memory import Memory
 from kernbench.core.clock import NEVER
-from kernbench.di.part import CUBE_KINDS, KINDS, PE_KINDS, SIP_KINDS, SYSTEM_KINDS, Part, called_at
+from kernbench.di.part import CUBE_KINDS, KINDS, PE_KINDS, SIP_KINDS, SYSTEM_KINDS, Part, PartUse, called_at
 from kernbench.di.registry import REGISTRY
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.machine import Component, Machine
+from kernbench.engine.part_check import ask_energy
 from kernbench.engine.requests import Limits
 from kernbench.messages.requests import HostMsg, MemoryReadMsg, MemoryWriteMsg, PeDmaMsg
 from kernbench.observe.statistics import link_traffic
 from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.topology.area import measure_area
 from kernbench.topology.builder import Topology, resolve_topology
 from kernbench.topology.graph import Node
 from kernbench.transport import RateStretch, Route, Transfer, VaryingRate
@@ -307,6 +309,20 @@ def _problem(check: Callable[[Subject], Iterator[str]], subject: Subject) -> str
 # --- checks -----------------------------------------------------------------------------------------------------------
 
 
+USES = (PartUse(0, 0, 0, 0.0), PartUse(1 << 50, 1 << 50, 1 << 40, 1e12))
+"""A part that did nothing, and a part that did more than any run does"""
+
+
+def states_energy(subject: Subject) -> Iterator[str]:
+    """Check that the energies that the class states, if any, are numbers, and so are its power and its area."""
+    engine = GraphEngine(subject.machine())
+    area = measure_area(engine.topology)
+    yield from () if area is None else area.faults
+    part = next(engine.component(node.id) for node in engine.machine.graph.nodes.values() if subject.includes(node))
+    if part.states_energy:
+        yield from (answer for answer in (ask_energy(part, use) for use in USES) if isinstance(answer, str))
+
+
 def is_wired(subject: Subject) -> Iterator[str]:
     """Check that the machine can be built, with a component at each place of the type."""
     engine = GraphEngine(subject.machine())
@@ -537,5 +553,6 @@ CHECKS: dict[str, Callable[[Subject], Iterator[str]]] = {
     "keeps time": keeps_time,
     "deterministic": is_deterministic,
     "resets": resets,
+    "states energy": states_energy,
     PACES: paces,
 }

@@ -14,6 +14,7 @@ from kernbench.common.units import is_reported, ns_to_ps
 from kernbench.common.values import value
 from kernbench.engine.keeping import DataReport
 from kernbench.engine.records import PrintedLine
+from kernbench.observe.energy import RunEnergy
 from kernbench.observe.findings import Finding
 from kernbench.observe.guard import guarded
 from kernbench.observe.statistics import EngineUsage, MachineUse, MemoryTraffic, QueueTraffic, Traffic, Translation
@@ -327,6 +328,10 @@ def _find_findings(run: FinishedRun) -> tuple[Finding, ...] | Absence:
     return Absence("the sanitizer did not run") if run.findings is None else run.findings
 
 
+def _find_energy(run: FinishedRun) -> RunEnergy | Absence:
+    return Absence("the energy of its machine is null") if run.energy is None else run.energy
+
+
 def _find_explanation(run: FinishedRun) -> Explanation | Absence | RunFailure:
     if run.unexplained is not None:
         return run.unexplained
@@ -527,6 +532,9 @@ MACHINE: Section[RunMachine] = _register(
         row=lambda outcome: {"machine": outcome[MACHINE].digest},
     )
 )
+
+
+ENERGY: Section[RunEnergy] = _register(Section(name="energy", form=RunEnergy, compute=_find_energy))
 
 
 BUILT_IN = built_in_sections()

@@ -10,6 +10,7 @@ from kernbench.common.ids import pe_name
 from kernbench.common.units import format_size
 from kernbench.common.values import value
 from kernbench.messages.commands import BY_BLOCKS
+from kernbench.observe.energy import EnergyShare, EnergySplit, LaunchEnergy, RunEnergy
 from kernbench.observe.findings import Finding, Party
 from kernbench.observe.statistics import EngineUsage, LinkTraffic, MemoryTraffic, QueueTraffic, TimeShare
 from kernbench.result.table import (
@@ -30,7 +31,7 @@ from kernbench.runtime_api.operators import OperatorUse
 from kernbench.runtime_api.testing import Comparison
 
 SMALLEST_SHARE = 0.005
-MOST_LINKS, MOST_QUEUES = 8, 8
+MOST_LINKS, MOST_QUEUES, MOST_PLACES = 8, 8, 8
 PHASES = {
     "launch": "launch: kernels",
     "h2d": "h2d: host to device",
@@ -237,3 +238,54 @@ def _say_lines(finding: Finding) -> str:
 
 def _say_pes(finding: Finding) -> str:
     return " × ".join(dict.fromkeys("host" if side.pe is None else pe_name(side.pe) for side in _sides(finding)))
+
+
+def describe_energy(energy: RunEnergy) -> Iterator[tuple[str, str]]:
+    """Yield the energy and power of a run, the area of its machine, and what they rest on, as (name, text)."""
+    yield "dynamic", f"{_say_energy(energy.pj)}, {energy.dynamic_watts:,.3f} W on average"
+    if energy.split is not None:
+        yield "peak", f"{energy.split.peak_watts:,.3f} W of dynamic power in a window of {energy.split.window_ns:g} ns"
+    yield "static", f"{_say_energy(energy.static_pj)} of used dies, {energy.static_watts:,.3f} W"
+    yield "static of all dies", f"{_say_energy(energy.static_all_pj)}, {energy.static_all_watts:,.2f} W"
+    yield "energy × delay", f"{energy.edp:.4g} J s, of {_say_energy(energy.total_pj)}"
+    if energy.pj_per_mac is not None:
+        useful = _share(energy.macs, energy.tile_macs)
+        yield "a useful MAC", f"{energy.pj_per_mac:.3f} pJ, {energy.macs:,} MACs, {useful:.0%} of their tiles"
+    if energy.pj_per_hbm_byte is not None:
+        held = f", {format_size(energy.held_bytes)} of them held back, without rows" if energy.held_bytes else ""
+        yield "a byte of HBM", f"{energy.pj_per_hbm_byte:.2f} pJ, {format_size(energy.hbm_bytes)}{held}"
+    yield "largest", ", ".join(f"{entry.place} {entry.share:.0%}" for entry in energy.largest)
+    yield "area", f"{energy.area_mm2:,.1f} mm² of parts on all dies"
+    yield "estimates", ", ".join(energy.estimates)
+    yield "not modelled", "; ".join(energy.not_modelled)
+
+
+def _say_energy(pj: float) -> str:
+    return f"{pj * 1e-6:,.3f} µJ"
+
+
+def energy_table(energy: RunEnergy) -> Table[EnergyShare]:
+    """Return the dynamic energy by kind of part and class of links, the largest first."""
+    of, shares = table_columns(EnergyShare), (*energy.parts, *energy.links)
+    columns = (
+        of["place"].words("part or link"),
+        of["pj"],
+        number("µJ", lambda entry: entry.pj * 1e-6, "{:,.3f}".format),
+        of["share"].number("share", percent_text),
+        bars(lambda entry: entry.share),
+    )
+    largest = tuple(sorted(shares, key=lambda entry: -entry.pj))
+    return Table("energy", largest, columns, f"Dynamic energy: {_say_energy(energy.pj)}", largest[:MOST_PLACES])
+
+
+def launch_energy_table(split: EnergySplit) -> Table[LaunchEnergy]:
+    """Return the dynamic energy of launches by name; the title has the other parts of the run."""
+    of = table_columns(LaunchEnergy)
+    columns = (
+        of["name"].words("launches of"),
+        of["launches"].number("launches", count_text),
+        of["pj"],
+        number("µJ", lambda entry: entry.pj * 1e-6, "{:,.3f}".format),
+    )
+    others = f"copies {_say_energy(split.copies_pj)}, the rest {_say_energy(split.rest_pj)}"
+    return Table("energy of launches", split.launches, columns, f"Dynamic energy of launches  ({others})")

@@ -33,6 +33,7 @@ from kernbench.common.values import state, value
 from kernbench.engine.engine import GraphEngine, Observer
 from kernbench.engine.keeping import DataReport
 from kernbench.engine.records import PrintedLine
+from kernbench.observe.energy import EnergyCounts, RunEnergy, measure_energy
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.launch_report import RunReport, report_run
@@ -40,6 +41,7 @@ from kernbench.runtime_api.operators import OperatorTallies
 from kernbench.runtime_api.prepared_run import PreparedRun
 from kernbench.runtime_api.requests import RequestRecord
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
+from kernbench.topology.area import measure_area
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.run_explanation import RunExplanation
 
 TRACE_LOG = "kernbench.observe.trace_log"
+ENERGY_EVENTS = "kernbench.observe.energy_events"
 SANITIZER = "kernbench.observe.sanitizer"
 EXPLAIN = "kernbench.runtime_api.run_explanation"
 GUARD = "kernbench.observe.guard"
@@ -151,6 +154,21 @@ class FinishedRun:
         works = None if self.log is None else self.log.seen.works
         return report_run(self.engine, links, works, self.zero_ns)
 
+    @cached_property
+    def energy(self) -> RunEnergy | None:
+        """The energy of the run up to the engine's present time; None on a machine whose energy is null."""
+        machine, topology = self.engine.machine, self.request.machine
+        energy, area = topology.spec.energy, measure_area(topology)
+        if area is None or energy is None:
+            return None
+        if self.log is None:
+            counts, split = EnergyCounts(machine, energy, machine.log.columns()), None
+        else:
+            view = self.log.seen
+            counts = EnergyCounts(machine, energy, view.columns)
+            split = late(ENERGY_EVENTS, "split_by_launch")(counts, view, self.engine.handles)
+        return measure_energy(counts, area, self.sim_ns, split=split, leaves_out_load=self.zero_ns > 0)
+
     @property
     def error(self) -> Exception | None:
         """The error of the program, of a failed comparison, or of a finding that fails the run."""
@@ -234,6 +252,10 @@ class _Simulation:
         try:
             self._explain(finished)
             self._sanitize(finished)
+            if finished.error is not None or result is None:
+                # The engine may continue with what is in flight; the figures are those of now.
+                with suppress(ExplanationError), late(GUARD, "guarded")("energy"):
+                    _ = finished.energy
             _ = finished.report
         except KeyboardInterrupt:
             finished.explanation = finished.findings = finished.unexplained = None

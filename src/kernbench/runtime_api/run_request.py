@@ -317,6 +317,9 @@ class ObservationOptions:
     """The records and reports of the time and the errors of a run."""
 
     explain: bool = option("Print first where the time went: critical path, source lines, roofline.", False)
+    energy: bool = option(
+        "Print the energy of the run by part and link, its power, and the area of the machine.", False
+    )
     advise: bool = option("Simulate the run again with each limiting resource 10 % faster.", False, keyword="advise")
     observe: bool = option(
         "Record causes for the verdict; without them the run is a sixth faster.  [default: observe]",

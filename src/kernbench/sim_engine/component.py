@@ -1,7 +1,7 @@
 """Names for the authors of parts."""
 
 from kernbench.components.memory import Memory, MemoryAccess
-from kernbench.di.part import PartAttrs
+from kernbench.di.part import PartAttrs, PartUse
 from kernbench.engine.machine import Component, Done, Machine, Outcome
 from kernbench.engine.thinking import Inbox, ThinkingPart
 from kernbench.messages.control import PartOrder
@@ -16,5 +16,6 @@ __all__ = [
     "Outcome",
     "PartAttrs",
     "PartOrder",
+    "PartUse",
     "ThinkingPart",
 ]

@@ -157,11 +157,11 @@ class Topology:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the resolved configuration: equal for files that describe the same machine.
+        """SHA-256 of the resolved configuration without energies: equal for files that describe the same machine.
 
         ``LATER_KEYS`` are left out at their defaults, so that results of earlier versions stay comparable.
         """
-        content = self.spec.model_dump(mode="json")
+        content = self.spec.model_dump(mode="json", exclude={"energy"})
         for (*path, key), default in LATER_KEYS.items():
             section = reduce(getitem, path, content)
             if section.get(key) == default:

@@ -9,6 +9,7 @@ from typing import Any
 from kernbench.common.units import format_size
 from kernbench.common.values import value
 from kernbench.common.yaml_document import path_text
+from kernbench.topology.area import measure_area
 from kernbench.topology.builder import Topology
 from kernbench.topology.clocks import ClocksSpec, list_clocked_entries
 from kernbench.topology.cube_spec import CubeSpec
@@ -90,8 +91,23 @@ def machine_rows(topology: Topology, *, banks: bool = True) -> list[tuple[str, s
         ("TCM", f"{format_size(spec.pe.tcm.bytes)} a PE"),
         ("GEMM", f"tiles of {m} x {k} x {n}, {format_size(spec.pe.gemm.acc_bytes)} of accumulators a PE"),
         *_extra_rows(spec),
+        *_area_rows(topology),
         ("graph", f"{len(topology.topology_obj.nodes)} nodes, {len(topology.topology_obj.edges)} directed links"),
     ]
+
+
+def _area_rows(topology: Topology) -> Iterator[tuple[str, str]]:
+    """Yield the areas and the powers of a machine; none if its energy is null."""
+    area = measure_area(topology)
+    if area is not None:
+        texts: dict[str, list[str]] = {}
+        for die in area.dies:
+            dram = f", beside it {die.dram_mm2:,.0f} mm² of DRAM" if die.dram_mm2 else ""
+            text = f"{die.dies} × {die.mm2:,.1f} mm², {die.full:.0%} of {die.size_mm2:,.0f} mm²{dram}"
+            texts.setdefault(f"{die.kind.partition(' ')[0]} area", []).append(text)
+        yield from ((label, "; ".join(entries)) for label, entries in texts.items())
+        yield "power", area.power_text
+        yield from (("fault", fault) for fault in area.faults)
 
 
 def _clock_rows(clocks: ClocksSpec) -> Iterator[tuple[str, str]]:
@@ -208,9 +224,9 @@ def machine_document(topology: Topology) -> dict[str, Any]:
 
     ``config`` is the configuration of the file. If the file has clocks, ``clocked_config`` is the configuration with
     the clocks applied, as in nodes and edges. ``assumed`` lists the paths of values that no public table has, if there
-    are any.
+    are any. ``area`` has the areas and powers, unless the energy of the machine is null.
     """
-    graph, configured = topology.topology_obj, topology.configured
+    graph, configured, area = topology.topology_obj, topology.configured, measure_area(topology)
     clocked = {"clocked_config": topology.spec.model_dump(mode="json")} if configured.clocks.changed else {}
     return {
         "source": topology.source,
@@ -218,6 +234,7 @@ def machine_document(topology: Topology) -> dict[str, Any]:
         "config": configured.model_dump(mode="json"),
         **clocked,
         **({"assumed": ["cube.hbm.timing"]} if topology.spec.cube.hbm.is_assumed else {}),
+        **({} if area is None else {"area": area.to_dict()}),
         "nodes": [_node_fields(node) for node in graph.nodes.values()],
         "edges": [asdict(edge) for edge in graph.edges],
     }

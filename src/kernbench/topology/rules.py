@@ -18,6 +18,7 @@ from kernbench.common.values import value
 from kernbench.di.part import PE_KINDS
 from kernbench.topology.cube_plan import LINKED_PE_KINDS, XBAR, names_in_cube
 from kernbench.topology.cube_spec import CubeLinks, CubeSpec, NocSpec, PeLayoutSpec, SramSpec
+from kernbench.topology.energy_spec import macs_have_energies
 from kernbench.topology.fields import (
     WINDOW_BYTES,
     AddressWindow,
@@ -332,12 +333,10 @@ def _folds_fit(hbm: HbmSpec, banks: HbmTiming, mapping: AddressMapping) -> Itera
 
 def _tile_takes_no_age(gemm: GemmSpec) -> Iterator[Complaint]:
     slowest = max(gemm.operand_dtypes, key=gemm.tile_ns)
-    tile_ns = gemm.tile_ns(slowest)
+    tile_ns, tile = gemm.tile_ns(slowest), " x ".join(map(str, gemm.tile_sizes))
     if tile_ns > LONGEST_NS:
-        tile = " x ".join(map(str, gemm.tile_sizes))
-        yield _at(
-            "pe.gemm", f"a tile of {tile} takes {tile_ns:g} ns in {slowest.name}, must be at most {LONGEST_NS:g} ns"
-        )
+        took = f"takes {tile_ns:g} ns in {slowest.name}, must be at most {LONGEST_NS:g} ns"
+        yield _at("pe.gemm", f"a tile of {tile} {took}")
 
 
 def _is_power_of_two(path: str, number: int) -> Iterator[Complaint]:
@@ -580,6 +579,7 @@ RULES: tuple[TopologyRule, ...] = (
     TopologyRule(("cube.sram",), _sram_has_addresses),
     TopologyRule(("pe.tcm",), _tcm_fits),
     TopologyRule(("pe.gemm",), _tile_takes_no_age),
+    TopologyRule(("pe.gemm", "energy"), macs_have_energies),
     TopologyRule(("pe.components",), queues_pace_nothing),
     TopologyRule(("pe.mmu",), lambda mmu: _is_power_of_two("pe.mmu.page_bytes", mmu.page_bytes)),
     *(TopologyRule((path, "transport"), _banks_hold_packets(path)) for path in ("cube.sram", "pe.tcm")),

@@ -19,6 +19,7 @@ from kernbench.common.values import value
 from kernbench.di.part import PartAttrs
 from kernbench.topology.clocks import ClocksSpec
 from kernbench.topology.cube_spec import CubeSpec
+from kernbench.topology.energy_spec import EnergySpec
 from kernbench.topology.fields import Components, ComponentSpec, LinkSpec, PositiveCount, SizeMm
 from kernbench.topology.grid import OPPOSITE, Grid, Side
 from kernbench.topology.pe_spec import PeSpec
@@ -237,6 +238,8 @@ class TopologySpec(ConfigModel):
     """A compute die."""
     pe: PeSpec
     """A processing element."""
+    energy: EnergySpec | None = Field(default_factory=EnergySpec.packaged)
+    """Energies, powers and areas; keys that are not stated have the packaged figures; null: no energy is reported."""
 
     @model_serializer(mode="wrap")
     def _without_clocks(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:

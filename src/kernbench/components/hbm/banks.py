@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from kernbench.common.units import PS_PER_NS
 from kernbench.common.values import value
-from kernbench.components.hbm.channel import FAR, PER_PC, Channel, ChannelState, ChannelTiming, Counters
+from kernbench.components.hbm.channel import FAR, PER_PC, WRITTEN, Channel, ChannelState, ChannelTiming, Counters
 from kernbench.components.hbm.layout import Layout, Planner, RowRun
 from kernbench.core.observed import BankTime
 from kernbench.messages.fabric import Access
@@ -260,7 +260,7 @@ class BanksTurnCost:
                 if end_at > 0 and end_at > free_at:
                     used.append((end_at, free_at if free_at > 0 else 0, turned, rows))
             heads = list(map(add, heads, done))
-        bursts, opened, idle_bursts, idle_opened, idle_taken, idle_turned, idle_rows = heads
+        bursts, opened, idle_bursts, idle_opened, idle_taken, idle_turned, idle_rows, _ = heads
         if used:
             _, free_at, turning, opening = max(used, key=itemgetter(0))
             if not self.write:
@@ -278,6 +278,18 @@ class BanksTurnCost:
             turning=turning - round(turning * share),
             refresh=round((over - begin - row_ps) * share),
         )
+
+
+class SliceWork(NamedTuple):
+    """The work of a slice: bytes ``read`` and ``written``, bytes of writes ``held`` back so far, and opened ``rows``.
+
+    ``held`` bytes count as written, but the banks have not begun to serve them. Their rows do not count yet.
+    """
+
+    read: int = 0
+    written: int = 0
+    held: int = 0
+    rows: int = 0
 
 
 class BankedMemory:
@@ -310,6 +322,15 @@ class BankedMemory:
     def pending_bursts(self) -> int:
         """Return the number of bursts of deferred writes."""
         return sum(channel.history.channel().pending_bursts for channel in self.at.history.channels)
+
+    @property
+    def work(self) -> SliceWork:
+        """Return the bytes and rows so far. The bytes of a burst count when the banks take it, in its direction."""
+        done, burst = self.done, self._histories.timing.burst_bytes
+        channels = [channel.history.channel() for channel in self.at.history.channels]
+        held = sum(channel.waiting_bursts - channel.returned_bursts for channel in channels)
+        written, bursts = done[WRITTEN], done[0] + held
+        return SliceWork((bursts - written) * burst, written * burst, held * burst, done[1])
 
     @property
     def end_ps(self) -> int:

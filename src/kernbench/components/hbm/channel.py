@@ -26,7 +26,9 @@ FAR = 1 << 62
 LONG_AGO = -(1 << 60)
 GRID_KEPT = 256
 """Places of the grid that are retained although their time is over."""
-PER_PC = 7
+WRITTEN = 7
+"""Index of the counter of the bursts that writes have brought"""
+PER_PC = 8
 """Number of counters before the counters of each PC"""
 
 
@@ -94,6 +96,7 @@ class Counters(NamedTuple):
 
     - ``done[0:2]``: the numbers of bursts and of opened rows. ``done[2:4]``: those of idle time only.
     - ``done[4:7]``: the bus time in idle time in ps: in total, for turnarounds, for rows.
+    - ``done[WRITTEN]``: the number of bursts that writes have brought, served or waiting.
     - ``done[PER_PC:]``: the bus time for turnarounds of each PC, then the bus time for rows of each PC.
     - ``ends``: the end of the last byte of each PC.
     """
@@ -165,6 +168,11 @@ class Channel:
         return sum([n for _, _, n in self._waiting[1]])
 
     @property
+    def waiting_bursts(self) -> int:
+        """Return the number of bursts that wait for their direction: deferred writes, and reads that were sent back."""
+        return sum([n for waits in self._waiting for _, _, n in waits])
+
+    @property
     def returned_bursts(self) -> int:
         """Return the number of bursts that a turnaround sent back: the counters include them, but they wait again."""
         return sum([bursts for bursts, _ in self._counted])
@@ -213,6 +221,7 @@ class Channel:
                 first, last = first + waits, last + waits
             return entered, first, last
         first = FAR
+        self._done[WRITTEN] += sum([n for _, _, n in runs])
         for bank, row, n in runs:
             if self._writing:
                 now = self._enter(1, now, of.queue - n)
@@ -239,7 +248,7 @@ class Channel:
         used = sum([max(0, min(end, now) - max(old, start)) for old, end in zip(ends, self._ends, strict=True)])
         served, per_pc = self._done[:2], self._done[PER_PC:]
         idle = *served, *served, used, sum(per_pc[:pcs]), sum(per_pc[pcs:])
-        self._done = [*map(add, before, idle), *before[PER_PC:]]
+        self._done = [*map(add, before, idle), *before[len(idle) :]]
 
     def _enter(self, write: int, now: int, room: int) -> int:
         """Return the time when at most ``room`` bursts are in a queue."""

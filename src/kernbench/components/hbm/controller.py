@@ -15,7 +15,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from kernbench.common.values import state
-from kernbench.components.hbm.banks import BankedMemory, Grant, Histories
+from kernbench.components.hbm.banks import BankedMemory, Grant, Histories, SliceWork
 from kernbench.components.hbm.ideal import Channels, IdealMemory
 from kernbench.components.memory_server import Answering, pace_of
 from kernbench.core.clock import Clock
@@ -175,6 +175,11 @@ class SliceController(Answering):
         self._memory = idle_memory(self.machine, component.node)
         self.slice = SliceArbiter(self._memory, self.clock)
         self._outputs: dict[str, _Output] = {}
+
+    @property
+    def work(self) -> SliceWork:
+        """The bytes that the slice has read, written and held back so far, and the rows that it has opened."""
+        return self._memory.work
 
     def _read(self, request: ReadRequest) -> None:
         self.machine.recorder.accessed(request.op, self.clock.time)

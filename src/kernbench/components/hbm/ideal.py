@@ -10,9 +10,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from functools import lru_cache
 from operator import itemgetter
+from typing import NamedTuple
 
 from kernbench.common.values import value
-from kernbench.components.hbm.banks import Grant
+from kernbench.components.hbm.banks import Grant, SliceWork
 from kernbench.components.hbm.channel import FAR
 from kernbench.core.observed import BankTime
 from kernbench.messages.fabric import Access
@@ -87,10 +88,18 @@ class _IdealTurnCost:
         return min(max(since, self.began), end), BankTime()
 
 
+class IdealState(NamedTuple):
+    """The state of a slice: the time in ps from which each PC is free, and the bytes of pieces read and written."""
+
+    free: list[int]
+    read: int = 0
+    written: int = 0
+
+
 class IdealMemory:
     """The PCs of one slice. ``quantum`` is in bytes, ``ps_per_byte`` is the time of a byte in one PC.
 
-    ``at``: the time in ps from which each PC is free. ``took``: the cost of the last grant, if ``observed``.
+    ``at``: the state. ``took``: the cost of the last grant, if ``observed``.
     """
 
     def __init__(self, channels: Channels, quantum: int, ps_per_byte: float) -> None:
@@ -99,7 +108,12 @@ class IdealMemory:
         self.took: _IdealTurnCost | None = None
         self._channels, self._ps_per_byte = channels, ps_per_byte
         self._ahead_ps = round(quantum * ps_per_byte)
-        self.at = [0] * channels.count
+        self.at = IdealState([0] * channels.count)
+
+    @property
+    def work(self) -> SliceWork:
+        """Return the bytes so far: accesses count as complete pieces. There are no rows."""
+        return SliceWork(self.at.read, self.at.written)
 
     def serve(
         self, access: Access, write: bool, begin: int, end: int, now: int, until: int = FAR, least: int = 0
@@ -110,8 +124,9 @@ class IdealMemory:
         """
         if until < FAR:
             end = self._end_of_turns(access, begin, end, now, until, least)
-        before, after = self.at, self._serve(access, begin, end, now)
-        self.at = after
+        (before, read, written), loads = self.at, self._loads(access, begin, end)
+        after, moved = self._serve(loads, now), sum(loads)
+        self.at = IdealState(after, read, written + moved) if write else IdealState(after, read + moved, written)
         first = last = now
         used = [(old, new) for old, new in zip(before, after, strict=True) if new != old]
         if used:
@@ -125,24 +140,28 @@ class IdealMemory:
         """Return the time when no PC has more than a quantum left."""
         return max(now, max(free) - self._ahead_ps)
 
-    def _serve(self, access: Access, begin: int, end: int, now: int) -> list[int]:
-        """Return the time from which each PC is free after its share of bytes ``begin`` … ``end - 1``.
+    def _loads(self, access: Access, begin: int, end: int) -> list[int]:
+        """Return the bytes per PC of bytes ``begin`` … ``end - 1``, in complete pieces.
 
         A piece that two grants share counts in the first of them.
         """
         loads = self._channels.loads(access, end)
         if begin:
             loads = [load - done for load, done in zip(loads, self._channels.loads(access, begin), strict=True)]
+        return loads
+
+    def _serve(self, loads: list[int], now: int) -> list[int]:
+        """Return the time from which each PC is free after its load."""
         return [
             (free if free > now else now) + round(load * self._ps_per_byte) if load else free
-            for free, load in zip(self.at, loads, strict=True)
+            for free, load in zip(self.at.free, loads, strict=True)
         ]
 
     def _end_of_turns(self, access: Access, begin: int, end: int, now: int, until: int, least: int) -> int:
         """Return the end of the first quantum that is over after ``until`` and leaves no byte before ``least``."""
 
         def over_ps(at: int) -> int:
-            return self._over_ps(self._serve(access, begin, at, now), now)
+            return self._over_ps(self._serve(self._loads(access, begin, at), now), now)
 
         ends = range(begin + self.quantum, end, self.quantum)
         needed = min(max(0, -(-(least - begin) // self.quantum) - 1), len(ends))
