@@ -252,3 +252,15 @@ def test_traces_mark_passed_launches():
 def test_sweeps_reuse_launches():
     sweep = kb.sweep(repeated, "one-cube", grid={"cube.hbm.refresh": ["spread", "none"]}, reuse=True)
     assert all(row["reuse.passed"] > 0 for row in sweep.results.rows)
+
+
+def test_energy_counts_the_work_of_passed_launches():
+    simulated, reused = (
+        kb.run(repeated, kb.load_machine("one-cube"), data=False, reuse=reuse, observe=False) for reuse in (False, True)
+    )
+    assert reused.reuse.passed > 0
+    works, expected = ({(w.place, w.work): w.count for w in run.energy.work} for run in (reused, simulated))
+    assert works.keys() == expected.keys()
+    rows = {key for key in works if key[1] == "rows opened in HBM"}  # a row may have been open before
+    assert {key: works[key] for key in works.keys() - rows} == {key: expected[key] for key in works.keys() - rows}
+    assert reused.energy.pj == pytest.approx(simulated.energy.pj, rel=0.01)

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from kernbench.common.values import state
 
 
-
 class PartCount(NamedTuple):
     """The name of a count that the parts of one kind add up."""
 
