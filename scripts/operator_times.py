@@ -13,7 +13,8 @@ The operators are those of the census (``census_torch.py``). Each has these call
   of keys). Only products, norms, softmax, attention and elementwise operators have them. Tensors spread over 16 cubes,
   or over all cubes of a smaller SIP. Attention of one token reads 2048 keys.
 
-Every call runs without data on a machine of its own, so its figures depend on no other call. A row of the JSON file
+Every call runs without data on a machine of its own, and the host waits for each launch (``torch.queue=0``). Its
+figures therefore depend on no other call. A row of the JSON file
 has ``ns``, ``launches`` and ``events``. ``ns`` is the simulated time from the call to its end, without the requests
 that map memory. ``events`` are all events of the call, mapping included. A call that fails has ``error`` instead. The
 file is written after each call, so an interrupted run loses nothing.
@@ -330,7 +331,7 @@ def measure_call(task: Task) -> tuple[Row, float]:
     began = time.process_time()
     try:
         with ExitStack() as stack:
-            settings = frontend_settings([f"torch.cubes={cubes}"])
+            settings = frontend_settings([f"torch.cubes={cubes}", "torch.queue=0"])
             context: RuntimeContext[NoParams] = RuntimeContext(engine=engine, frontends=settings)
             stack.enter_context(context)
             stack.enter_context(torch.no_grad())

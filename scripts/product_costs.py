@@ -44,7 +44,7 @@ class Row:
         """Return the ns of the launch, its lower bound in ns, and the name of the bound."""
         m, k, n = self.shape
         topology = resolve_topology("default")
-        settings = frontend_settings([f"torch.cubes={self.cubes}", f"torch.pes={self.pes}"])
+        settings = frontend_settings([f"torch.cubes={self.cubes}", f"torch.pes={self.pes}", "torch.queue=0"])
         with RuntimeContext(GraphEngine(topology, enable_data=False), params=NoParams(), frontends=settings) as context:
             x = torch.empty(m, k, dtype=torch.float16, device="ahbm")
             w = torch.empty(*((n, k) if self.is_linear else (k, n)), dtype=torch.float16, device="ahbm")

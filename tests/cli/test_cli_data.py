@@ -113,6 +113,11 @@ def test_past_the_limit_a_line_says_so_and_reading_is_an_error(kernbench: Run, l
         (("--no-data", "--keep", "1GiB"), "--keep limits the stored data"),
         (("--no-data", "--verify-data"), "--no-data and --verify-data, which needs data: give one"),
         (("--keep", "much"), "--keep: 'much' is not a size"),
+        (("--reuse",), "--reuse is for runs without data: give --reuse --no-data"),
+        (("--reuse", "--data"), "--reuse is for runs without data: give --reuse --no-data"),
+        (("--no-data", "--reuse", "--reuse-samples", "0"), "--reuse-samples: found 0, must be at least 1"),
+        (("--no-data", "--reuse", "--reuse-check", "-1"), "--reuse-check: found -1, must be at least 0"),
+        (("--no-data", "--reuse-check", "5"), "--reuse-check needs --reuse: give both, or none"),
     ],
 )
 @pytest.mark.parametrize("command", ["run", "web"])

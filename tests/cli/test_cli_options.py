@@ -16,7 +16,7 @@ from kernbench.cli.options import ProgramCommand, options_of
 from kernbench.common.values import value
 from kernbench.runtime_api.run_request import OutputOptions, RunRequest, group, list_options, option
 
-GROUPS = ("Program", "Machine", "Data", "Limits", "Outputs", "Explanation")
+GROUPS = ("Program", "Machine", "Data", "Reuse", "Limits", "Outputs", "Explanation")
 NO_CHOICES = {"keywords", "on_progress"}
 
 
@@ -106,4 +106,6 @@ def test_the_help_of_run_fits(width: int, kernbench: Any, monkeypatch: pytest.Mo
 def test_a_request_holds_plain_values() -> None:
     request = RunRequest.of(bench="hello-send", points=3, as_cuda=True, settings=("torch.cubes=2",), overrides=["a=1"])
     assert request.override_texts == ("a=1", "torch.cubes=2", "torch.as_cuda=true", "triton.points=3")
-    assert {part.name for part in fields(request)} == {"program", "machine", "data", "limits", "outputs", "observation"}
+    assert {part.name for part in fields(request)} == {
+        *("program", "machine", "data", "reuse", "limits", "outputs", "observation")
+    }

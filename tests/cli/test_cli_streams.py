@@ -172,3 +172,43 @@ def test_no_stdout_and_no_stderr(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setattr(sys, "stderr", None)
     assert main(["list"]) == 0
     assert main(["run", "--bench", "nope"]) == 2
+
+
+_LEAVING = """
+import atexit, pathlib, sys, threading, time, weakref
+folder = pathlib.Path(sys.argv[1])
+log = open(folder / "open_file.txt", "w")
+log.write("not closed")
+atexit.register(print, "registered with atexit")
+threading.Thread(target=lambda: (time.sleep(0.2), (folder / "thread.txt").write_text("ended"))).start()
+class Box: ...
+box = Box()
+weakref.finalize(box, print, "finalized")
+"""
+_HOSTED = "import sys\nfrom kernbench.cli.main import entry\ndef host():\n    {call}\nhost()"
+
+
+def test_a_process_that_ends_loses_no_output_of_its_program(tmp_path: Path) -> None:
+    script = tmp_path / "leaves.py"
+    script.write_text(_LEAVING)
+    command = "import sys; from kernbench.cli.main import entry; sys.exit(entry())"
+    ended = subprocess.run(
+        [sys.executable, "-c", command, "run", "--script", str(script), "--", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1, "a script without requests fails"
+    assert "registered with atexit" in ended.stdout
+    assert "finalized" in ended.stdout
+    assert (tmp_path / "open_file.txt").read_text() == "not closed"
+    assert (tmp_path / "thread.txt").read_text() == "ended"
+
+
+def test_a_program_around_the_command_goes_on_after_it() -> None:
+    host = "try:\n        entry()\n    finally:\n        print('host goes on')\n        sys.exit(7)"
+    ended = subprocess.run(
+        [sys.executable, "-c", _HOSTED.format(call=host), "list"], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 7
+    assert "host goes on" in ended.stdout

@@ -33,6 +33,7 @@ from kernbench.ccl.loading import ccl_config_of, find_packaged_file
 from kernbench.common.config import Document, Path, apply_overrides, load_document, path_text
 from kernbench.common.errors import ConfigError
 from kernbench.common.units import parse_size
+from kernbench.messages.requests import KernelRef
 from kernbench.topology.builder import compile_topology, topology_file
 from kernbench.triton_emu.tl_context import TLContext as Tl
 
@@ -155,6 +156,16 @@ def accumulated(torch: Torch) -> None:
     torch.launch("add up", kernel, torch.ones(32, 32, dtype="f16"))
 
 
+def ahead(torch: Torch) -> None:
+    """Launches in the queue of an IO_CPU, before a copy that need not wait for them."""
+
+    def kernel(*, tl: Tl) -> None: ...
+
+    for _ in range(8):
+        torch.launch_on("ahead", [(0, 0, 0)], KernelRef(name="ahead", function=kernel), in_order=True)
+    torch.ones(4).numpy()
+
+
 def algorithm(name: str, *machine: str, ccl: tuple[str, ...] = ()) -> Setting:
     """``name`` is the configured collective."""
     return Setting(machine, (f"defaults.algorithm={name}", *ccl), (queues, *ALL_REDUCE))
@@ -189,6 +200,7 @@ SETTINGS = {
     "topology:pe.mmu.tlb_miss_ns": Setting(TLB),
     "ccl:defaults.backpressure": Setting(ccl=("defaults.n_slots=1",), steps=ALL_REDUCE),
     "ccl:defaults.poll_ns": Setting(ccl=("defaults.backpressure=poll", "defaults.n_slots=1"), steps=ALL_REDUCE),
+    "topology:sip.components.io_cpu.attrs.queue": Setting(("sip.components.io_cpu.attrs.queue=2",), steps=(ahead,)),
     "topology:pe.components.pe_cpu.attrs.value_ns": Setting(steps=(values,)),
     # With these world sizes ranks are PEs; a collective of ranks that are SIPs needs as many SIPs.
     "ccl:algorithms.mesh_allreduce_4.module": algorithm(

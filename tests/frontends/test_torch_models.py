@@ -22,6 +22,7 @@ from torch.nn.utils import rnn  # noqa: E402
 import kernbench.torch  # noqa: E402, F401
 from frontends.torch_programs import (  # noqa: E402
     AHBM,
+    AHEAD,
     EXAMPLES,
     ONE_CUBE,
     check_step,
@@ -50,10 +51,48 @@ def next_token_loss(given: Any) -> Any:
     return loss_of
 
 
+class Blocks(nn.Module):
+    """A list of four heads, of which three are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = nn.ModuleList(Head() for _ in range(4))
+
+    def forward(self, x: Any) -> Any:
+        for head in self.heads[:3]:
+            x = head(x)
+        return x
+
+
+class Head(nn.Module):
+    """A member of a list, with a list inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList([nn.ReLU(), nn.Tanh()])
+
+    def forward(self, x: Any) -> Any:
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
+def test_calls_of_the_outermost_list_of_modules_are_counted() -> None:
+    with machine(data=False) as context:
+        Blocks().to(AHBM)(torch.zeros(8, device=AHBM))
+        members = context.operators.members
+        assert members is not None
+        assert (members.name, members.members, members.calls) == ("heads", 4, 3)
+        Head().to(AHBM)(torch.zeros(8, device=AHBM))
+        members = context.operators.members
+        assert members is not None
+        assert (members.name, members.members, members.calls) == ("parts", 2, 2)
+
+
 def test_an_encoder_layer() -> None:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, activation="gelu", batch_first=True)
-    with machine() as context:
+    with machine(AHEAD) as context:
         check_step(context, layer, torch.randn(2, 9, 32), lambda y: y.sin().sum())
 
 
@@ -61,7 +100,7 @@ def test_an_encoder_layer() -> None:
 def test_a_gpt_with_its_head_tied_to_its_table(options: dict[str, Any]) -> None:
     torch.manual_seed(0)
     given = ids(2, 9)
-    with machine() as context:
+    with machine(AHEAD) as context:
         check_step(context, MODELS.Gpt(50, 32, 1, 2, 16), given, next_token_loss(given), **options)
 
 
@@ -69,13 +108,13 @@ def test_a_gpt_with_its_head_tied_to_its_table(options: dict[str, Any]) -> None:
 def test_a_decoder_of_llamas_kind(experts: int) -> None:
     torch.manual_seed(0)
     given = ids(2, 7)
-    with machine() as context:
+    with machine(AHEAD) as context:
         check_step(context, MODELS.Llama(50, 32, 1, 4, 2, experts), given, next_token_loss(given))
 
 
 def test_a_vision_transformer() -> None:
     torch.manual_seed(0)
-    with machine() as context:
+    with machine(AHEAD) as context:
         check_step(context, MODELS.Vit(16, 8, 32, 1), torch.randn(2, 3, 16, 16), lambda y: y.logsumexp(-1).sum())
 
 
@@ -83,7 +122,7 @@ def test_a_net_of_convolutions() -> None:
     torch.manual_seed(0)
     parts = [nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3, stride=2, groups=2)]
     net = nn.Sequential(*parts, nn.GroupNorm(2, 6), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(6, 3))
-    with machine() as context:
+    with machine(AHEAD) as context:
         check_step(context, net, torch.randn(2, 3, 12, 12), lambda y: y.pow(2).sum())
 
 
@@ -91,7 +130,7 @@ def test_a_net_of_convolutions() -> None:
 def test_recurrent_layers_take_a_launch_a_cell(kind: Any) -> None:
     torch.manual_seed(0)
     layer = kind(5, 6, batch_first=True)
-    with machine() as context:
+    with machine(AHEAD) as context:
         check_step(context, Pick(layer), torch.randn(2, 2, 5), lambda y: y.pow(2).sum())
         cells = [each for each in context.operators.uses() if each.name.endswith("_cell")]
         assert [(each.calls, each.launches) for each in cells] == [(2, 2)]
@@ -112,7 +151,7 @@ class Pick(nn.Module):
 def test_gradients_are_scaled_and_steps_without_sense_left_out(fused: bool) -> None:
     torch.manual_seed(0)
     on_host = nn.Linear(8, 4)
-    with machine() as context:
+    with machine(AHEAD) as context:
         there = copy.deepcopy(on_host).to(AHBM)
         for device, model, options in ((AHBM, there, {"fused": fused}), (torch.device("cpu"), on_host, {})):
             optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, **options)
@@ -144,12 +183,15 @@ class PackedTagger(nn.Module):
 
 @pytest.mark.parametrize("layer", [nn.LSTM(5, 6), nn.GRU(5, 6)], ids=["LSTM", "GRU"])
 def test_recurrent_layers_take_packed_sequences(layer: Any) -> None:
-    with machine() as context:
+    with machine(AHEAD) as context:
         check_step(context, PackedTagger(layer), torch.randn(3, 2, 5), lambda y: y.pow(2).sum())
 
 
 def test_packing_asks_for_lengths_on_the_host() -> None:
-    with machine(), pytest.raises(InputError, match=r"py:\d+: pack_padded_sequence: lengths are on ahbm:0, must be on"):
+    with (
+        machine(AHEAD),
+        pytest.raises(InputError, match=r"py:\d+: pack_padded_sequence: lengths are on ahbm:0, must be on"),
+    ):
         rnn.pack_padded_sequence(torch.zeros(4, 2, 3, device=AHBM), torch.tensor([4, 2], device=AHBM))
 
 
@@ -166,7 +208,7 @@ def lazy_net(device: Any = None) -> Any:
 def test_lazy_modules_have_their_form_from_the_first_forward(make: Any) -> None:
     torch.manual_seed(0)
     on_host, x = lazy_net(), torch.randn(2, 3, 5)
-    with machine() as context:
+    with machine(AHEAD) as context:
         there = make()
         assert {str(each.device) for each in there.parameters()} == {"ahbm:0"}
         there(x.to(AHBM))
@@ -190,7 +232,7 @@ def check_there(context: Any, there: Any, on_host: Any, x: Any) -> None:
 
 def test_lazy_modules_take_the_state_of_one_that_has_its_form() -> None:
     on_host, x = nn.Linear(3, 2), torch.randn(4, 3)
-    with machine() as context:
+    with machine(AHEAD) as context:
         there = nn.LazyLinear(2).to(AHBM)
         there.load_state_dict(on_host.state_dict())
         check_there(context, there, on_host, x)
@@ -202,7 +244,7 @@ def test_tokens_are_generated_as_on_the_host(temperature: float) -> None:
     model = MODELS.Llama(50, 32, 1)
     torch.manual_seed(5)
     wanted = model.generate(ids(2, 4), 4, temperature)
-    with machine() as context:
+    with machine(AHEAD) as context:
         torch.manual_seed(5)
         assert torch.equal(model.to(AHBM).generate(ids(2, 4).to(AHBM), 4, temperature).cpu(), wanted)
         assert not context.unmodelled
@@ -237,7 +279,7 @@ def test_large_tensors_take_no_memory_of_the_host_without_data() -> None:
 
 
 def test_memory_is_counted_in_the_blocks_of_pytorchs_allocators() -> None:
-    with machine():
+    with machine(AHEAD):
         before = torch.ahbm.memory_allocated()
         x = torch.empty(1000, 1000, device=AHBM)
         small = [torch.empty(3, device=AHBM) for _ in range(4)]
@@ -271,9 +313,10 @@ def test_a_full_device_names_its_largest_tensors() -> None:
 
 
 def test_launches_are_named_after_modules_and_lines() -> None:
-    with machine() as context:
+    with machine(AHEAD) as context:
         net = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.GELU())).to(AHBM)
         net(torch.ones(2, 8, device=AHBM)).sum().backward()
+        context.drain()
         names = [each.name for each in context.traces if each.phase == "launch"]
     file = "test_torch_models.py"
     assert [name.rpartition(" ")[0] for name in names if name.startswith(("0 addmm", "1.0 gelu"))] == [
@@ -285,10 +328,12 @@ def test_launches_are_named_after_modules_and_lines() -> None:
 
 
 def test_operators_add_up_to_the_time_of_the_program() -> None:
-    with machine() as context:
+    with machine(AHEAD) as context:
         x = torch.ones(64, 64, device=AHBM)
+        context.drain()
         began = context.engine.now
         y = (x @ x).softmax(-1)
+        context.drain()
         took = context.engine.now - began
         uses = {each.name: each for each in context.operators.uses()}
     assert y.shape == (64, 64)
@@ -306,14 +351,14 @@ def test_strict_refuses_what_the_host_would_compute() -> None:
 
 
 def test_a_compiled_model_runs_operator_by_operator_and_says_so() -> None:
-    with machine() as context:
+    with machine(AHEAD) as context:
         model = torch.compile(nn.Linear(4, 4).to(AHBM))
         assert model(torch.ones(2, 4, device=AHBM)).shape == (2, 4)
         assert context.remarks == ["torch.compile: ran eagerly, operator by operator"]
 
 
 def test_a_traced_model_is_not_checked_and_says_so() -> None:
-    with machine() as context:
+    with machine(AHEAD) as context:
         model, x = nn.Linear(4, 4).to(AHBM), torch.ones(2, 4, device=AHBM)
         assert torch.equal(torch.jit.trace(model, x)(x), model(x))
         assert len(context.remarks) == 1
@@ -331,14 +376,14 @@ def test_a_type_that_backward_asks_for_and_the_machine_lacks_is_refused() -> Non
         def backward(ctx: Any, grad: Any) -> Any:
             return grad.to(torch.float64)
 
-    with machine():
+    with machine(AHEAD):
         x = torch.ones(3, device=AHBM, requires_grad=True)
         with pytest.raises(UnknownTypeError, match="float64 on ahbm"):
             Widen.apply(x).sum().backward()
 
 
 def test_autocast_multiplies_in_the_narrow_type_and_sums_in_f32() -> None:
-    with machine():
+    with machine(AHEAD):
         layer, x = nn.Linear(8, 4).to(AHBM), torch.ones(2, 8, device=AHBM)
         with torch.autocast("ahbm", dtype=torch.bfloat16):
             y = layer(x)
@@ -349,7 +394,7 @@ def test_autocast_multiplies_in_the_narrow_type_and_sums_in_f32() -> None:
 
 
 def test_models_are_saved_and_loaded_here_and_there() -> None:
-    with machine():
+    with machine(AHEAD):
         there = nn.Linear(4, 4).to(AHBM)
         file = io.BytesIO()
         torch.save(there.state_dict(), file)
@@ -365,7 +410,7 @@ def test_models_are_saved_and_loaded_here_and_there() -> None:
 
 
 def test_parameters_stay_what_they_are_when_a_module_moves() -> None:
-    with machine():
+    with machine(AHEAD):
         model = MODELS.Gpt(10, 8, 1, 2, 4)
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         model.to(AHBM)
@@ -379,7 +424,7 @@ def test_parameters_stay_what_they_are_when_a_module_moves() -> None:
 def test_a_module_moves_while_a_result_of_it_is_there() -> None:
     layer = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
     x = torch.randn(5, 3)
-    with machine():
+    with machine(AHEAD):
         expected, weight = layer(x), layer[1].weight
         torch.testing.assert_close(layer.to(AHBM)(x.to(AHBM)).cpu(), expected, atol=1e-5, rtol=1e-5)
         assert layer[1].weight is weight
@@ -394,7 +439,7 @@ def test_an_encoder_in_evaluation_is_made_of_operators_with_kernels() -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     encoder, x = nn.TransformerEncoder(layer, 1).eval(), torch.randn(2, 3, 8)
     padding = torch.tensor([[False, False, True], [False, False, False]])
-    with machine() as context, torch.no_grad():
+    with machine(AHEAD) as context, torch.no_grad():
         wanted = encoder(x, src_key_padding_mask=padding)
         found = encoder.to(AHBM)(x.to(AHBM), src_key_padding_mask=padding.to(AHBM))
         torch.testing.assert_close(found.cpu()[~padding], wanted[~padding], atol=1e-5, rtol=1e-4)

@@ -14,11 +14,16 @@ import torch  # noqa: E402
 
 import kernbench.torch  # noqa: E402, F401
 from frontends.torch_programs import AHBM, machine  # noqa: E402
-from kernbench.common.dtypes import F16  # noqa: E402
+from kernbench.common.dtypes import BF16, F16  # noqa: E402
 from kernbench.frontends.torch.launches import launch_on, view_of  # noqa: E402
+from kernbench.frontends.torch.products import multiply_stream  # noqa: E402
 from kernbench.kernels.gemm_grid import BlockProduct, SharedProduct  # noqa: E402
+from kernbench.kernels.gemm_streams import ProductStream, StreamedProduct, StreamMachine  # noqa: E402
 from kernbench.kernels.gemv import GemvEpilogue  # noqa: E402
 from kernbench.kernels.product_grids import CubeGrid, PeRates, ProductGrid, choose_cubes  # noqa: E402
+from kernbench.kernels.product_ways import choose_way  # noqa: E402
+from kernbench.kernels.ring_sizes import RingMachine  # noqa: E402
+from kernbench.kernels.view import View  # noqa: E402
 from kernbench.runtime_api.context import RuntimeContext  # noqa: E402
 from kernbench.topology.builder import resolve_topology  # noqa: E402
 
@@ -134,6 +139,63 @@ def test_cubes_share_a_product(grid: tuple[int, int], turned: bool) -> None:
         found = out[0].cpu()
     expected = torch.addmm(addend, a, b.T if turned else b, alpha=0.5)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(301, 37, 45), (37, 301, 45), (37, 45, 301)])
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_pes_stream_the_longest_axis_of_a_product(shape: tuple[int, int, int], is_transposed: bool) -> None:
+    (m, k, n), generator = shape, torch.Generator().manual_seed(6)
+    a, b, addend = (torch.randn(*sizes, generator=generator) for sizes in ((k, m), (n, k), (m, n)))
+    with machine() as context:
+        x, y, z = a.to(AHBM).t(), b.to(AHBM).t(), addend.to(AHBM)[None]
+        x, y = (matrix if is_transposed else matrix.contiguous() for matrix in (x, y))
+        pes = context.topology.pes_per_cube
+        axis = "mkn"[shape.index(301)]
+        out = torch.empty(1, m, n, device=AHBM)
+        epilogue = GemvEpilogue(view_of(out), view_of(z), scale=0.5, activation="relu")
+        product = StreamedProduct(ProductStream(axis, 301, pes, 4, 16), view_of(x[None]), view_of(y[None]), epilogue)
+        multiply_stream("mm", out, (x[None], y[None], z), product)
+        result = out[0].cpu()
+    expected = torch.addmm(addend, a.T, b.T, alpha=0.5).relu()
+    torch.testing.assert_close(result, expected, atol=1e-4, rtol=1e-4)
+
+
+# The head of a language model, its input gradients and its weight gradients, as linear layers store them.
+@pytest.mark.parametrize(
+    ("shape", "layout", "axis"),
+    [
+        ((128, 768, 50257), "mk kn", "n"),
+        ((128, 768, 50257), "mk nk", ""),
+        ((128, 50257, 768), "mk kn", "k"),
+        ((128, 50257, 768), "mk nk", "k"),
+        ((20001, 300, 48), "km kn", "m"),
+        ((50257, 128, 768), "km kn", ""),
+        ((1024, 1024, 1024), "mk kn", ""),
+    ],
+)
+def test_products_stream_a_long_axis_where_that_is_faster(shape: tuple[int, int, int], layout: str, axis: str) -> None:
+    """A stream pays where blocks would read short pieces of rows, or an operand again for each row of PEs."""
+    (m, k, n), spec = shape, resolve_topology("default").spec
+    a, b = View.row_major(0, (1, m, k), BF16), View.row_major(0, (1, k, n), BF16)
+    if "km" in layout:
+        a = View.row_major(0, (1, k, m), BF16).transposed
+    if "nk" in layout:
+        b = View.row_major(0, (1, n, k), BF16).transposed
+    rates, rings, cube = PeRates.of(spec, BF16), RingMachine.of(spec, BF16, 1, 8), StreamMachine.of(spec, BF16, 8)
+    way = choose_way(rates, rings, cube, (a, b), GemvEpilogue(View.row_major(0, (1, m, n), BF16)))
+    assert (way.stream.axis if way.stream else "") == axis
+
+
+@pytest.mark.parametrize("axis", ["m", "k", "n"])
+def test_pieces_of_a_stream_cover_its_share(axis: str) -> None:
+    stream = ProductStream(axis, 50257, 8, 64, 1344)
+    pieces = list(stream.pieces((100, 6283)))
+    assert [first for first, _ in pieces] == [100 + sum(size for _, size in pieces[:i]) for i in range(len(pieces))]
+    assert sum(size for _, size in pieces) == 6283
+    assert [size for _, size in pieces[:3]] == [64, 128, 256]
+    assert max(size for _, size in pieces) == 1344
+    if axis != "k":
+        assert pieces[-1][1] <= 2 * 64
 
 
 def test_four_cubes_are_faster_than_one() -> None:

@@ -225,6 +225,7 @@ def greets(x_ptr, TIMES: tl.constexpr):
 
 def test_a_print_without_values_is_one_each_time(context: RuntimeContext[Any]) -> None:
     greets[(2,)](torch.zeros(4, device=AHBM), TIMES=3)
+    context.drain()
     printed = [line.text for line in context.engine.printed()]
     assert len(printed) == 6
     assert {text.split()[-1] for text in printed} == {"here"}

@@ -315,7 +315,7 @@ def test_a_spin_ends_at_the_limit_and_names_its_line() -> None:
     with pytest.raises(LimitReached) as stopped:
         run_on_machine(spinning, taken, limits=Limits(sim_ns=50_000.0))
     where = str(stopped.value)
-    assert "kernel 'spinning' waits for " in where
+    assert "kernel 'spinning', launched at " in where
     line = int(re.search(r"line (\d+)", where).group(1))  # type: ignore[union-attr]
     assert "atomic_cas(lock_ptr, 0, 1)" in linecache.getline(__file__, line)
 

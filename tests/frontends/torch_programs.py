@@ -22,13 +22,15 @@ from kernbench.topology.builder import resolve_topology
 EXAMPLES = Path(__file__).parents[2] / "examples" / "pytorch"
 ONE_CUBE = resolve_topology("default", ["system.sips.count=1", "sip.cube_mesh.w=1", "sip.cube_mesh.h=1"])
 AHBM = torch.device("ahbm")
+AHEAD = "torch.queue=64"
 
 
 @contextmanager
 def machine(*settings: str, data: bool = True, topology: Any = ONE_CUBE) -> Iterator[RuntimeContext[Any]]:
-    """Run what is inside on a machine."""
+    """Run what is inside on a machine. The host waits for each launch, unless ``settings`` have ``AHEAD``."""
     engine = GraphEngine(topology, enable_data=data)
-    with RuntimeContext(engine=engine, frontends=frontend_settings(settings)) as made:
+    waiting = [] if AHEAD in settings else ["torch.queue=0"]
+    with RuntimeContext(engine=engine, frontends=frontend_settings([*waiting, *settings])) as made:
         yield made
 
 

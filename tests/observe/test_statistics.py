@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from engine_support import dma, hbm, launch, place, two_cubes
 from kernbench.core.log import NONE, ROOT, Kind, Log
 from kernbench.engine.engine import GraphEngine
+from kernbench.engine.passed_launches import PassedLaunches
 from kernbench.observe.statistics import (
     NO_ENGINE,
     engine_shares,
@@ -31,7 +32,7 @@ def works_of(*given: tuple[Kind, int, int, bool]) -> Works:
         if is_part:
             log.open(log.part("issue"), Kind.TILE_ISSUE, start, ROOT, tile=tile, parent=parent, read=start, end=start)
         log.open(log.part(kind.name), kind, start, ROOT, tile=tile, parent=parent, read=start, end=end)
-    return Works(log, log.columns())
+    return Works(log, log.columns(), PassedLaunches())
 
 
 def test_shares_split_all_of_the_time() -> None:

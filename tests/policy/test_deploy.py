@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
-from kernbench.common.errors import AllocationError, InputError
+from kernbench.common.errors import AddressFaultError, AllocationError, InputError
 from kernbench.policy.address.allocator import AddressConfig, PEMemAllocator
 from kernbench.policy.address.pe_mmu import PeMMU
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.policy.address.va_allocator import VirtualAllocator
-from kernbench.policy.placement.deploy import deploy_tensor, release_deployment
+from kernbench.policy.placement.deploy import deploy_slab, deploy_tensor, release_deployment
 from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
 
 SHAPE = (16, 8)
@@ -81,3 +83,45 @@ def test_bad_requests(allocators):
         deploy_tensor("w", (3, 3), "f16", placement, allocators)
     with pytest.raises(InputError, match=r"sip0.cube0.pe0 has no allocator"):
         deploy_tensor("w", SHAPE, "f16", placement, {})
+
+
+def test_tensors_of_a_slab_have_the_placement_of_one_and_pages_of_their_own(allocators):
+    virtual, policy = VirtualAllocator(), DPPolicy("row_wise", "row_wise")
+    placement = place(policy, (33, 5))  # shards that are no multiple of the alignment
+    slab = deploy_slab("x", 3, 33 * 5 * 2, placement, allocators, virtual)
+    tensors = [slab.tensor(number, f"x{number}") for number in range(3)]
+    assert [tensor.va_base for tensor in tensors] == [slab.va_base + number * 4096 for number in range(3)]
+    for tensor in tensors:
+        assert [(s.cube, s.pe, s.offset_bytes, s.nbytes) for s in tensor.shards] == [
+            (s.cube, s.pe, s.offset_bytes, s.nbytes) for s in placement
+        ]
+    places = [(shard.pa, shard.nbytes) for tensor in tensors for shard in tensor.shards]
+    assert all(pa % 64 == 0 for pa, _ in places)
+    ordered = sorted(places)
+    assert all(pa + nbytes <= following for (pa, nbytes), (following, _) in pairwise(ordered))
+    mmu = PeMMU(0, 1, 3)
+    mmu.map(slab.mapping)
+    for tensor in tensors:
+        for shard in tensor.shards:
+            assert mmu.physical(tensor.va_base + shard.offset_bytes, shard.nbytes) == ((shard.pa, shard.nbytes),)
+    slab.release(allocators, virtual)
+    assert untouched(allocators, virtual)
+
+
+def test_an_access_stays_in_its_tensor_of_a_slab(allocators):
+    slab = deploy_slab("x", 2, 256, place(DPPolicy()), allocators, VirtualAllocator())
+    mmu = PeMMU(0, 0, 0)
+    mmu.map(slab.mapping)
+    assert mmu.segments(slab.va_base, 256)
+    for va, nbytes in ((slab.va_base + 200, 57), (slab.va_base + 256, 1), (slab.va_base + 4095, 2)):
+        with pytest.raises(AddressFaultError):
+            mmu.segments(va, nbytes)
+    mmu.unmap(slab.va_base)
+    assert not mmu.mappings
+
+
+def test_a_slab_that_does_not_fit_leaves_nothing(allocators):
+    virtual, placement = VirtualAllocator(), place(DPPolicy())
+    with pytest.raises(AllocationError):
+        deploy_slab("x", 1 << 40, 256, placement, allocators, virtual)
+    assert untouched(allocators, virtual)

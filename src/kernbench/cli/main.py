@@ -15,7 +15,7 @@ from typing import Any
 
 from kernbench.cli.session import FAILED, INTERRUPTED, INVALID, UNREAD, Session
 from kernbench.cli.streams import end_streams
-from kernbench.common.collector import patient_collector
+from kernbench.common.collector import leave_at_exit, patient_collector
 from kernbench.common.late import late
 
 COMMANDS = "kernbench.cli.commands"
@@ -88,4 +88,12 @@ def entry() -> None:
     end_streams(reserved=session.as_json)
     # The process ends and frees all memory at once, so skip the final collection and ``at_end``.
     gc.freeze()
+    if _is_called_by_script():
+        leave_at_exit(code)
     sys.exit(code)
+
+
+def _is_called_by_script() -> bool:
+    """Return True if the caller of `entry` is the process's main script, so that nothing else follows the command."""
+    caller = sys._getframe(2)  # noqa: SLF001 - a documented function
+    return caller.f_back is None

@@ -8,8 +8,9 @@ from typing import TypeAlias
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from kernbench.cli.console import ReportLine, facts, render, render_report, show_report
+from kernbench.cli.console import ReportLine, facts, printable, render, render_report, show_report
 from kernbench.common.errors import ExplanationError
 from kernbench.common.units import format_size
 from kernbench.common.values import state
@@ -44,6 +45,10 @@ def print_run(console: Console, run: Run, *, explain: bool, energy: bool, verbos
     explanation = _Explanation(run)
     tables = _tables(run, explanation, explain=explain, energy=energy, verbose=verbose)
     show_report(console, _head(run, verbose=verbose), tables)
+    if run.launch_queue is not None:
+        console.print(Text(printable(str(run.launch_queue))), soft_wrap=True)
+    if run.reuse is not None:
+        console.print(Text(printable(str(run.reuse))), soft_wrap=True)
     return not explanation.interrupted
 
 

@@ -117,21 +117,24 @@ def _read_only(value: Any) -> Any:
 
 @value
 class Document:
-    """A parsed file: plain data, and the place of each entry. ``problems`` are the errors of the YAML syntax."""
+    """A parsed file: plain data, and the place of each entry. ``problems`` are the errors of the YAML syntax.
+
+    ``unchanged``: the data of the file before ``--set``; None without changes.
+    """
 
     source: str
     data: dict[str, Any]
     marks: Mapping[Path, YamlPlace]
     problems: tuple[Problem, ...] = ()
+    unchanged: dict[str, Any] | None = None
 
     def get(self, path: Path) -> Any:
         """Return the data at ``path``, or None when there is none."""
-        at: Any = self.data
-        for part in path:
-            if not entry_exists(at, part):
-                return None
-            at = at[part]
-        return at
+        return _entry_at(self.data, path)
+
+    def get_unchanged(self, path: Path) -> Any:
+        """Return the data at ``path`` before ``--set``, or None when there was none."""
+        return _entry_at(self.data if self.unchanged is None else self.unchanged, path)
 
     def place(self, path: Path) -> YamlPlace:
         """Return the place of the entry at ``path``, or that of the nearest entry around it."""
@@ -146,6 +149,15 @@ class Document:
         line, column = place.key if complaint.at_key or complaint.path not in self.marks else place.value
         at = path_text(complaint.path)
         return Problem(source=place.source, line=line, column=column, path=at, message=complaint.message)
+
+
+def _entry_at(data: Any, path: Path) -> Any:
+    """Return the entry of ``data`` at ``path``, or None when there is none."""
+    for part in path:
+        if not entry_exists(data, part):
+            return None
+        data = data[part]
+    return data
 
 
 @value
@@ -249,7 +261,8 @@ def apply_overrides(document: Document, overrides: Iterable[str]) -> Document:
     problems = [problem for text in overrides for problem in edit.apply(text)]
     if problems:
         raise ConfigError(tuple(problems))
-    return Document(document.source, edit.data, edit.marks, document.problems)
+    unchanged = document.data if document.unchanged is None else document.unchanged
+    return Document(document.source, edit.data, edit.marks, document.problems, unchanged)
 
 
 @state

@@ -281,22 +281,27 @@ class RunStopped(KeyboardInterrupt):
 
 
 class KernelNote(str):
-    """A note on the error of a kernel: ``on sip0.cube0.pe1, kernel 'gemm'``. ``pe`` and ``kernel`` are attributes."""
+    """A note on the error of a kernel: ``on sip0.cube0.pe1, kernel 'gemm'``.
 
-    __slots__ = ("kernel", "pe")
+    ``pe``, ``kernel`` and ``called_at``, the line that launched it if known, are attributes.
+    """
 
-    def __new__(cls, pe: tuple[int, int, int], kernel: str) -> KernelNote:
+    __slots__ = ("called_at", "kernel", "pe")
+
+    def __new__(cls, pe: tuple[int, int, int], kernel: str, called_at: str = "") -> KernelNote:
         """Make the note of ``kernel`` on ``pe`` (sip, cube, pe)."""
-        note = super().__new__(cls, f"on {pe_name(pe)}, kernel {kernel!r}")
-        note.pe, note.kernel = pe, kernel
+        launched = f", launched at {called_at}" if called_at else ""
+        note = super().__new__(cls, f"on {pe_name(pe)}, kernel {kernel!r}{launched}")
+        note.pe, note.kernel, note.called_at = pe, kernel, called_at
         return note
 
     pe: tuple[int, int, int]
     kernel: str
+    called_at: str
 
-    def __getnewargs__(self) -> tuple[tuple[int, int, int], str]:  # type: ignore[override]
+    def __getnewargs__(self) -> tuple[tuple[int, int, int], str, str]:  # type: ignore[override]
         """Return the arguments for pickle: errors of worker processes have notes."""
-        return self.pe, self.kernel
+        return self.pe, self.kernel, self.called_at
 
 
 def notes_of(error: BaseException) -> Iterator[str]:

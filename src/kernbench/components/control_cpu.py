@@ -22,6 +22,11 @@ class Gathering:
     pes: list[PeReport] = field(default_factory=list)
     error: Exception | None = None
 
+    @property
+    def failed(self) -> bool:
+        """True if a component below has failed."""
+        return self.error is not None or any(pe.error is not None for pe in self.pes)
+
 
 class ControlCpu(ThinkingPart):
     """A CPU that handles messages one after another, each for ``handling_ns``."""
@@ -59,13 +64,20 @@ class ControlCpu(ThinkingPart):
 
     def collect(self, report: Report) -> None:
         """Collect a report from below. The last report completes the answer."""
+        gathering = self.add_report(report)
+        if gathering is not None:
+            self.answer(gathering.order, pes=tuple(gathering.pes), error=gathering.error)
+
+    def add_report(self, report: Report) -> Gathering | None:
+        """Add a report from below. Return the order with all its reports if this is the last one."""
         gathering = self.gatherings[report.request_id]
         gathering.pes += report.pes
         gathering.error = gathering.error or report.error
         gathering.left -= 1
-        if not gathering.left:
-            del self.gatherings[report.request_id]
-            self.answer(gathering.order, pes=tuple(gathering.pes), error=gathering.error)
+        if gathering.left:
+            return None
+        del self.gatherings[report.request_id]
+        return gathering
 
     def failures(self) -> tuple[tuple[int, PeReport], ...]:
         """Return the collected failures of requests that still wait for other PEs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TypeAlias
 
 from kernbench.common.errors import UnsupportedError
@@ -105,6 +105,7 @@ class Host(ThinkingPart):
         super().__init__(node, machine)
         self._dma = Initiator(self, "dma")
         self._ordered: dict[int, _Ordered] = {}
+        self._together: list[SipOrder] = []  # launches of an order that is not complete
 
     def accept(self, msg: HostMsg, done: Done) -> None:
         """Check a request and put it into the inbox."""
@@ -213,7 +214,13 @@ class Host(ThinkingPart):
         self._ordered[msg.request_id] = _Ordered(len(targets), done, op)
         self.cause = self.machine.log.cause_of(msg.request_id)
         for sip, cubes in targets.items():
-            self.tell(sip_part(sip, "io_cpu"), SipOrder(request_id=msg.request_id, order=order, targets=cubes))
+            to_sip = SipOrder(request_id=msg.request_id, order=order, targets=cubes)
+            self._together.append(to_sip)
+            if isinstance(msg, KernelLaunchMsg) and msg.n_following:
+                return
+            first, *following = self._together
+            self._together.clear()
+            self.tell(sip_part(sip, "io_cpu"), replace(first, following=tuple(following)) if following else first)
 
     def _ask(self, asking: _Asking) -> None:
         msg = asking.msg
@@ -238,6 +245,7 @@ class Host(ThinkingPart):
             for request_id, ordered in self._ordered.items()
             if request_id not in self.machine.given_up
         }
+        self._together.clear()
         super().reset()
 
 

@@ -1,27 +1,189 @@
-"""The CPU of an IO chiplet: it forwards orders to the cubes and sets the common start of a launch."""
+"""The CPU of an IO chiplet: it forwards orders to the cubes and sets the common start of a launch.
+
+A launch that passes is not forwarded: its time passes here, and its PEs count as busy. Launches in order wait here,
+until the one before them has ended.
+"""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Mapping
+
+from simpy import Event, Timeout
+
+from kernbench.common.errors import AbandonedError
 from kernbench.common.ids import cube_part, pe_part
 from kernbench.common.units import transfer_ps
 from kernbench.components.control_cpu import ControlCpu
+from kernbench.core.log import By, Cause, Kind
 from kernbench.di.registry import register
-from kernbench.messages.control import CubeOrder, CubeTargets, LaunchOrder, Report, SipOrder
+from kernbench.engine.machine import Machine
+from kernbench.engine.passed_launches import ANSWERS, ORDERS
+from kernbench.engine.thinking import Behaviour, Question
+from kernbench.messages.control import (
+    CubeOrder,
+    CubeTargets,
+    LaunchOrder,
+    PeReport,
+    QueueRemoval,
+    Report,
+    SipOrder,
+)
+from kernbench.messages.requests import KernelLaunchMsg
+from kernbench.topology.graph import Node
+from kernbench.topology.spec import IoCpuAttrs
 
 
 @register("builtin.io_cpu", kind="io_cpu")
 class IoCpu(ControlCpu):
     """The IO_CPU: it sends an order to each cube, adds the common start to launches, and gathers the answers."""
 
+    Attrs = IoCpuAttrs
+
+    def __init__(self, node: Node, machine: Machine) -> None:
+        super().__init__(node, machine)
+        self._passing: dict[int, tuple[SipOrder, Event]] = {}  # by launch; the event ends it early
+        self._held: list[tuple[SipOrder, Cause]] = []  # orders to PEs that are busy with a passed launch
+        self._queue: deque[SipOrder] = deque()  # launches in order that have not begun
+        self._in_order: int | None = None  # the launch in order that is under way
+        self._n_orders = self._n_answers = 0
+
     def handle(self, message: object) -> None:
         """Act on an order from the host, or on a cube's report."""
+        self._n_orders += isinstance(message, SipOrder)
         match message:
+            case SipOrder(order=LaunchOrder(launch=KernelLaunchMsg(in_order=True))):
+                for order in message.following:
+                    self.accept_within(order, message)
+                if self._queue or self._must_queue(message):
+                    self._queue.append(message)
+                else:
+                    self._begin(message)
+                self._queue += message.following
             case SipOrder():
-                self._fan_out(message)
+                if self._must_wait(message):
+                    self._held.append((message, self.cause))
+                else:
+                    self._begin(message)
             case Report():
-                self.collect(message)
+                gathering = self.add_report(message)
+                if gathering is not None:
+                    self._note_end(gathering.order, failed=gathering.failed)
+                    self._begin_waiting(message.request_id)
+                    self.answer(gathering.order, pes=tuple(gathering.pes), error=gathering.error)
             case _:
                 super().handle(message)
+
+    def answer(self, question: Question, *, pes: tuple[PeReport, ...] = (), error: Exception | None = None) -> None:
+        """Answer an order of the host."""
+        self._n_answers += 1
+        super().answer(question, pes=pes, error=error)
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the numbers of orders from the host and of answers to it."""
+        return {**super().counts(), ORDERS: self._n_orders, ANSWERS: self._n_answers}
+
+    def abandon(self, request_ids: frozenset[int]) -> None:
+        """End the passed launches among these requests. They fail."""
+        for request_id in request_ids & self._passing.keys():
+            self._passing[request_id][1].succeed()
+
+    def reset(self) -> None:
+        """Reset the CPU, but keep the queued orders of requests that were not abandoned. No launch passes any more."""
+        given_up = self.machine.given_up
+        self._passing.clear()
+        self._held = [held for held in self._held if held[0].request_id not in given_up]
+        self._queue = deque(order for order in self._queue if order.request_id not in given_up)
+        if self._in_order in given_up:
+            self._in_order = None
+        super().reset()
+
+    def _must_queue(self, order: SipOrder) -> bool:
+        """Return True for a launch in order that cannot begin: because of the one before, or a request on its data."""
+        if self._in_order is not None or self._must_wait(order):
+            return True
+        assert isinstance(order.order, LaunchOrder), "only launches are in order"
+        after = order.order.launch.after
+        under_way = (self.gatherings, self._passing, {held.request_id for held, _ in self._held})
+        return any(request_id in requests for request_id in after for requests in under_way)
+
+    def _must_wait(self, order: SipOrder) -> bool:
+        """Return True for an order behind a passed launch: another launch on its PEs, or a removal of their queues."""
+        if not self._passing or not isinstance(order.order, LaunchOrder | QueueRemoval):
+            return False
+        before = [*(passing for passing, _ in self._passing.values()), *(held for held, _ in self._held)]
+        pes = _list_pes(order)
+        return any(pes & _list_pes(earlier) for earlier in before)
+
+    def _begin(self, order: SipOrder) -> None:
+        """Forward an order, or let the time of a passed launch pass."""
+        if not isinstance(order.order, LaunchOrder):
+            self._fan_out(order)
+            return
+        launch, now_ps = order.order.launch, self.clock.time
+        self.machine.log.on_device[order.request_id] = now_ps, now_ps
+        if launch.in_order:
+            self._in_order = order.request_id
+        passed_ps = None if launch.on_device is None else launch.on_device.begin(order.request_id, now_ps)
+        if passed_ps is None:
+            self._fan_out(order)
+        else:
+            self._passing[order.request_id] = order, self.env.event()
+            self.process(self._pass(order, passed_ps))
+
+    def _note_end(self, order: SipOrder | CubeOrder, *, failed: bool) -> None:
+        """Note the end of a launch on this SIP."""
+        request_id, now_ps = order.request_id, self.clock.time
+        if isinstance(order.order, LaunchOrder):
+            on_device = self.machine.log.on_device
+            on_device[request_id] = on_device[request_id][0], now_ps
+            observer = order.order.launch.on_device
+            if observer is not None and not failed:
+                observer.end(request_id, now_ps)
+
+    def _begin_waiting(self, ended: int) -> None:
+        """Begin the orders that need not wait any more, after the end of request ``ended`` on this SIP.
+
+        They leave before the answer to the host, which would delay them.
+        """
+        if ended == self._in_order:
+            self._in_order = None
+        cause = self.cause
+        row = cause[0]
+        held, self._held = self._held, []
+        for order, cause in held:
+            if self._must_wait(order):
+                self._held.append((order, cause))
+            else:
+                self.cause = row, By.KERNEL
+                self._begin(order)
+        while self._queue and not self._must_queue(self._queue[0]):
+            order = self._queue.popleft()
+            self.machine.log.queued[order.request_id] = self.clock.time
+            self.cause = row, By.KERNEL
+            self._begin(order)
+        self.cause = cause
+
+    def _pass(self, order: SipOrder, passed_ps: int) -> Behaviour:
+        """Answer a launch after ``passed_ps``, or at once if it is abandoned; then begin the orders behind it."""
+        log, launch = self.machine.log, order.request_id
+        row = log.open(
+            log.part(self.node.id),
+            Kind.PASSED,
+            self.clock.time,
+            self.cause,
+            launch=launch,
+            parent=log.requests.get(launch, -1),
+        )
+        if launch not in self.machine.given_up:
+            yield Timeout(self.env, passed_ps) | self._passing[launch][1]
+        _, ended_early = self._passing.pop(launch)
+        log.close(row, self.clock.time)
+        self.cause = row, By.OPERAND
+        is_abandoned = ended_early.triggered or launch in self.machine.given_up
+        self._note_end(order, failed=is_abandoned)
+        self._begin_waiting(launch)
+        self.answer(order, error=AbandonedError("its launch was abandoned") if is_abandoned else None)
 
     def _fan_out(self, message: SipOrder) -> None:
         self.gather(message, len(message.targets))
@@ -65,3 +227,8 @@ class IoCpu(ControlCpu):
         route = self.machine.route(src, dst)
         header = self.machine.header_bytes
         return route.latency_ps(header) + before * transfer_ps(header, route.bottleneck_gbs)
+
+
+def _list_pes(order: SipOrder) -> set[tuple[int, int]]:
+    """Return the target PEs of an order, as (cube, pe)."""
+    return {(target.cube, pe) for target in order.targets for pe in target.pes}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from kernbench.common.units import transfer_ps
 from kernbench.components.access_plan import pages
@@ -13,6 +13,9 @@ from kernbench.engine.machine import Component, Machine
 from kernbench.messages.requests import TensorMapping
 from kernbench.policy.address.pe_mmu import PeMMU, SharedRanges, Tlb
 from kernbench.topology.graph import Node
+
+TLB_HITS, TLB_MISSES = "hits of TLBs", "misses of TLBs"
+"""Names of counts"""
 
 
 @register("builtin.pe_mmu", kind="pe_mmu")
@@ -68,6 +71,10 @@ class PeMmuPart(Component):
             log.part(self.node.id), Kind.TRANSLATION, now, cause, launch=launch, line=line, read=now, end=end
         )
         self.clock.call_at(end, then, (row, By.TRANSLATION))
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the hits and misses of the TLB; none without a TLB."""
+        return {} if self.tlb is None else {TLB_HITS: self.tlb.hits, TLB_MISSES: self.tlb.misses}
 
     def _walk_ps(self, wanted: Sequence[int]) -> int:
         tlb = self.tlb

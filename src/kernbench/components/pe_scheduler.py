@@ -37,7 +37,7 @@ from kernbench.topology.cube_spec import SramAttrs
 from kernbench.topology.graph import Node
 from kernbench.topology.hbm_spec import HbmCtrlAttrs
 from kernbench.topology.pe_spec import PeSchedulerAttrs
-from kernbench.triton_emu.block_sizes import RAGGED_ROWS, SHORT_ROWS, BlockedProduct, BlockRoom, OperandReads
+from kernbench.triton_emu.block_sizes import BlockedProduct, BlockRoom, OperandReads
 from kernbench.triton_emu.tile_plans import (
     STORED,
     AccumulatorUse,
@@ -337,8 +337,7 @@ class PeScheduler(Component):
         attrs = [machine.graph.node(node).attrs for node in nodes[operand]]
         if hbm.banks is None or not any(isinstance(memory, HbmCtrlAttrs) for memory in attrs):
             return reads
-        share = RAGGED_ROWS if pitch % hbm.banks.burst_bytes else SHORT_ROWS
-        return replace(reads, stripe=hbm.round_bytes, piece_share=share)
+        return reads.in_banks(pitch, hbm.banks.burst_bytes, hbm.round_bytes)
 
     def _access_ps(self, node: str) -> int:
         attrs, cube = self.machine.graph.node(node).attrs, self.machine.spec.cube

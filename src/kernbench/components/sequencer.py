@@ -156,12 +156,12 @@ class Sequencer:
             resume = run.resume
             request: Any = resume(answer) if run.failure is None else run.throw()
         except Exception as failure:
-            failure.add_note(KernelNote(run.coord, run.launch.kernel.name))
+            failure.add_note(KernelNote(run.coord, run.launch.kernel.name, run.launch.launched_at))
             self._return(failure)
             return
         except KeyboardInterrupt as interrupt:
             # By the user, or at the end of the run's time: this kernel ends, and the machine can continue.
-            interrupt.add_note(KernelNote(run.coord, run.launch.kernel.name))
+            interrupt.add_note(KernelNote(run.coord, run.launch.kernel.name, run.launch.launched_at))
             self._return(AbandonedError(f"the kernel was ended by a {type(interrupt).__name__}"))
             raise
         if request is None:
@@ -465,7 +465,9 @@ class Sequencer:
     def waits_for(self) -> str:
         """Return a text for a deadlock report: the kernel, its wait, and the commands that are not done."""
         cause = "its commands to end" if self._returned else awaited_by(self._request, self.run.place)
-        text = f"kernel {self.run.launch.kernel.name!r} waits for {cause}"
+        launch = self.run.launch
+        launched = f", launched at {launch.launched_at}," if launch.launched_at else ""
+        text = f"kernel {launch.kernel.name!r}{launched} waits for {cause}"
         pending = self.run.under_way(None if self._returned else self._request)
         return f"{text}; in flight: {pending}" if pending else text
 

@@ -14,8 +14,9 @@ So a thinking part acts after everything that moves bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
+from itertools import repeat
 from math import inf
 from operator import index
 from typing import Any, NoReturn, TypeAlias
@@ -160,35 +161,38 @@ class Clock(Environment):
         afterwards; without ``until``, it is at least the last reserved time.
         """
         self._halted = False
-        limited = until < NEVER or enough is not None
-        if not (self._fire_some(until, enough) if limited else self._fire_all()):
+        shots = repeat(None) if enough is None else repeat(None, enough)
+        if not (self._fire_all(shots) if until >= NEVER else self._fire_until(until, shots)):
             return
         self._place = NEVER
         last_ps = until if until < NEVER else self._lapse_ps
         self.time = max(self.time, last_ps)
 
-    def _fire_all(self) -> bool:
-        """Fire all events; return False if ``halt`` stopped the run."""
+    def _fire_all(self, shots: Iterable[None]) -> bool:
+        """Fire an event for each of ``shots``; return False after ``halt``, and if events are left."""
         events = self._events
-        while events:
+        for _ in shots:
+            if not events:
+                return True
             self.time, _, self._place, function, argument = heappop(events)
             self._fired += 1
             function(argument)
             if self._halted:
                 return False
-        return True
+        return not events
 
-    def _fire_some(self, until: int, enough: int | None) -> bool:
-        """Fire the events up to ``until`` ps; return False if ``halt`` or ``enough`` stopped the run earlier."""
-        last = NEVER if enough is None else self._fired + enough
-        until = min(until, NEVER - 1)
-        while self._next_event_ps() <= until:
-            self.step()
+    def _fire_until(self, until: int, shots: Iterable[None]) -> bool:
+        """Fire an event up to ``until`` ps for each of ``shots``; return False after ``halt``, and if some are left."""
+        events = self._events
+        for _ in shots:
+            if not events or events[0][0] > until:
+                return True
+            self.time, _, self._place, function, argument = heappop(events)
+            self._fired += 1
+            function(argument)
             if self._halted:
                 return False
-            if self._fired >= last:
-                return self._next_event_ps() > until
-        return True
+        return self._next_event_ps() > until
 
     def halt(self) -> None:
         """Make ``advance`` return after the current event."""

@@ -54,6 +54,7 @@ class Kind(IntEnum):
     CREDIT = 17  # a slot of a queue returns to a sender that waits for it
     TRANSLATION = 18  # the MMU walks the pages of a descriptor that its TLB lacks
     FENCE = 19  # the CPU of a PE issues a fence, until the kernel continues
+    PASSED = 20  # an IO_CPU lets the time of a launch pass, which is not simulated
 
     @property
     def label(self) -> str:
@@ -165,6 +166,8 @@ class Log:
     - ``kernels``: by launch, the kernel's name.
     - ``steps``: by launch, for kernels that are schedules, a function that names a step on a PE.
     - ``requests``: by request id, the request's row.
+    - ``on_device``: by launch on a SIP, the times in ps at which its IO_CPU acted on the order and on the last answer.
+    - ``queued``: by launch that waited in the queue of its IO_CPU, the time in ps at which it began.
     - ``writers``: functions that write deferred rows. Readers of all rows call ``catch_up`` first.
     """
 
@@ -173,7 +176,9 @@ class Log:
         "_part_of",
         "_tile_of",
         "kernels",
+        "on_device",
         "parts",
+        "queued",
         "requests",
         "rows",
         "steps",
@@ -190,6 +195,8 @@ class Log:
         self.kernels: dict[int, str] = {}
         self.steps: dict[int, Callable[[int, tuple[int, int, int]], str]] = {}
         self.requests: dict[int, Row] = {}
+        self.on_device: dict[int, tuple[int, int]] = {}
+        self.queued: dict[int, int] = {}
         self.writers: list[Callable[[], None]] = []
         self._part_of: dict[str, int] = {}
         self._names: dict[Hashable, int] = {}

@@ -275,7 +275,7 @@ class GraphEngine:
         check_host_calls()
         self._recover()
         numbered = self._assign_number(msg, len(self._handles))
-        handle = RequestHandle(numbered, self.machine.clock.time)
+        handle = RequestHandle(numbered, self.machine.clock.time, self.machine.clock.time)
         log = self.machine.log
         cause = (NONE, By.NOTHING) if self._waited < 0 else (self._waited, By.HOST)
         name, launch = log.intern(msg.name), numbered.request_id
@@ -299,10 +299,11 @@ class GraphEngine:
         """End a request. An answer to a request that has already failed is dropped."""
         if handle.done:
             return
-        handle.ended_ps = self.machine.clock.time
-        handle.outcome = outcome
+        ended_ps = self.machine.clock.time
+        handle.begun_ps = self.machine.log.queued.get(handle.request_id, handle.begun_ps)
         row = self.machine.log.requests[handle.request_id]
-        self.machine.log.close(row, handle.ended_ps, outcome.last)
+        self.machine.log.close(row, ended_ps, outcome.last)
+        handle.end(ended_ps, outcome)
         if self._watched.pop(handle.request_id, None) is not None:
             self._ended.append(handle)
             self._waited = row

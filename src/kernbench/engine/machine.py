@@ -25,6 +25,7 @@ from kernbench.di.part import InnerAttrs, Part, called_at
 from kernbench.di.registry import REGISTRY
 from kernbench.engine.address_map import AddressMap
 from kernbench.engine.hooks import Hooks
+from kernbench.engine.passed_launches import PassedLaunches
 from kernbench.engine.recorder import ContentMaker, Observation, OpStarted, Recorder
 from kernbench.engine.records import RecordViews
 from kernbench.messages.commands import Operand
@@ -308,6 +309,7 @@ class Machine:
         self.contents = ContentMaker(self.addresses.place_of, graph.spec.pe.gemm.tile_sizes)
         self.observation: Observation | None = None
         self.op_log = RecordViews(self.log, self.contents, graph)
+        self.passed = PassedLaunches()
         self.memories = Memories(graph.spec)
         self._planner = RoutePlanner(graph)
         self._choices = RouteChoices(graph, self._planner)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 
 from kernbench.common.errors import KernbenchError
@@ -58,12 +58,31 @@ class RequestTrace:
 
 @state(eq=False)
 class RequestHandle:
-    """A submitted request; ``done`` when it has completed, successful or failed."""
+    """A submitted request; ``done`` when it has completed, successful or failed.
+
+    ``begun_ps``: the begin of its time: the submission, or the end of its wait in the queue of an IO_CPU.
+    """
 
     msg: HostMsg
     submitted_ps: int
+    begun_ps: int = 0
     ended_ps: int = NEVER
     outcome: Outcome | None = None
+    _callbacks: list[Callable[[RequestHandle], None]] = field(init=False, default_factory=list, repr=False)
+
+    def notify(self, callback: Callable[[RequestHandle], None]) -> None:
+        """Call ``callback`` when the request has completed, now if it has."""
+        if self.done:
+            callback(self)
+        else:
+            self._callbacks.append(callback)
+
+    def end(self, ended_ps: int, outcome: Outcome) -> None:
+        """Complete the request."""
+        self.ended_ps, self.outcome = ended_ps, outcome
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(self)
 
     def __str__(self) -> str:
         return f"{type(self.msg).__name__} {self.msg.name!r} (request {self.request_id})"
@@ -83,7 +102,7 @@ class RequestHandle:
         return Completion(
             self.request_id,
             self.msg.correlation_id,
-            ps_to_ns(self.submitted_ps),
+            ps_to_ns(self.begun_ps),
             ps_to_ns(self.ended_ps),
             self._require_outcome().error,
         )
@@ -95,9 +114,9 @@ class RequestHandle:
         """
         kernels: tuple[PeReport, ...] = tuple(r for r in self._require_outcome().reports if r.end_ps)
         exec_ns = {r.pe: ps_to_ns(r.end_ps - r.start_ps) for r in kernels}
-        total = ps_to_ns(self.ended_ps - self.submitted_ps)
+        total = ps_to_ns(self.ended_ps - self.begun_ps)
         running = max((r.end_ps for r in kernels), default=0) - min((r.start_ps for r in kernels), default=0)
-        within = tuple(t for t in transfers if self.submitted_ps <= t.injected_ps <= self.ended_ps)
+        within = tuple(t for t in transfers if self.begun_ps <= t.injected_ps <= self.ended_ps)
         late = tuple(r.pe for r in kernels if r.late)
         return RequestTrace(total, exec_ns, total - ps_to_ns(running), late, within)
 

@@ -175,6 +175,10 @@ class ThinkingPart(Component):
         self.waits = 0
         return self.machine.send(self.node.id, dst, nbytes, message, channel)
 
+    def accept_within(self, question: Question, message: Question) -> None:
+        """Note an order that a delivered ``message`` contains, so that the part can answer it."""
+        self._unanswered[_key(question)] = self._unanswered[_key(message)]._replace(message=question)
+
     def answer(self, question: Question, *, pes: tuple[PeReport, ...] = (), error: Exception | None = None) -> None:
         """Answer a message that needs an answer.
 

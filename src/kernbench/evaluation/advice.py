@@ -149,7 +149,7 @@ def _time(program: PreparedRun, machine: Topology) -> Timing:
     result = _run_again(program, machine)
     launches = launches_of(result.engine.handles)
     return Timing(
-        ns_to_ps(result.sim_ns), {launch.request_id: launch.ended_ps - launch.submitted_ps for launch in launches}
+        ns_to_ps(result.sim_ns), {launch.request_id: launch.ended_ps - launch.begun_ps for launch in launches}
     )
 
 

@@ -211,13 +211,17 @@ def plan_document(
     assert machines is not None, "a sweep without complaints has its machines"
     assert collectives is not None, "a sweep without complaints has its collectives"
     spec = checked.value.model_copy(update={"fixed": dict(draft.fixed)})
+    reuses = spec.run == "reuse"
+    no_data = reuses and choices.data.data is None
     request = RunRequest(
         program=program,
         machine=MachineOptions(device=spec.device, ccl=collectives),
-        data=replace(choices.data, verify=spec.verify, share=jobs),
+        data=replace(choices.data, verify=spec.verify, share=jobs, data=False if no_data else choices.data.data),
+        reuse=replace(choices.reuse, reuse=choices.reuse.reuse or reuses),
         observation=ObservationOptions(observe=spec.explain),
     )
     data = request.data.policy(bench=bench.data)
+    request.reuse.rules(keeps_data=data.keep)
     return SweepPlan(path.stem, spec, bench, request, machines, collectives, data)
 
 

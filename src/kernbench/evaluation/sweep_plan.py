@@ -137,7 +137,7 @@ class SweepPlan:
         ``configuration`` is the resolved base machine by path, ``machine`` the digest of all base machines.
         ``machines`` are the machines of the axis ``machine``, if it exists.
         """
-        program = self.request.program
+        program, reuse = self.request.program, self.request.reuse
         script = {"args": list(program.args), "as_cuda": program.as_cuda}
         configurations = {name: machine.configuration for name, machine in self.machines.items()}
         return {
@@ -149,6 +149,7 @@ class SweepPlan:
             "verify": self.spec.verify,
             "data": "kept" if self.data.keep else "zeros" if self.data.zeros else "none",
             "explain": self.spec.explain,
+            **({"reuse": to_jsonable_python(reuse)} if reuse.reuse else {}),
             "machine": self.digest,
             CCL: _settings(self.ccl),
             "set": dict(self.spec.fixed),

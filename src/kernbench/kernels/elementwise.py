@@ -18,7 +18,7 @@ from typing import TypeAlias
 from kernbench.common.dtypes import F32, I64, Array, DType, DTypeLike, Shape
 from kernbench.common.operators import OPERATORS
 from kernbench.common.values import value
-from kernbench.kernels.functions import ElementFunction, call
+from kernbench.kernels.functions import ElementFunction, alike_number, call
 from kernbench.kernels.shares import blocks, own_lines, share
 from kernbench.kernels.tiling import MOST_NUMBERS, Box, MemoryRates, boxes, own_boxes, ramp_block
 from kernbench.kernels.view import View
@@ -69,6 +69,13 @@ class Operation:
         for operand in (*self.operands, *[option for _, option in self.options]):
             if isinstance(operand, Input | Intermediate):
                 yield operand
+
+    @property
+    def work_key(self) -> object:
+        """The content that decides the work of the operation: all but the values of most floats."""
+        operands = tuple([alike_number(self.function, operand) for operand in self.operands])
+        options = tuple([(name, alike_number(self.function, option)) for name, option in self.options])
+        return self.function, operands, self.compute, self.rounded, self.conditions, options
 
     def replace(self, replacement: Callable[[Term], Term]) -> Operation:
         """Return the operation with ``replacement(operand)`` in place of each operand."""

@@ -71,6 +71,16 @@ def _truth(tl: TLContext, x: ElementOperand) -> ElementOperand:
     return to_bool(tl, x) if isinstance(x, Handle) else int(bool(x))
 
 
+def alike_number(function: ElementFunction, number: object) -> object:
+    """Return a value that is equal for floats with which ``function`` computes by the same operations.
+
+    Functions compare floats with 0 and 1 only, except those in ``_BY_VALUE``.
+    """
+    if not isinstance(number, float) or not math.isfinite(number) or function in _BY_VALUE:
+        return number
+    return "a number", number > 0, number in (0, 1)
+
+
 # arithmetic
 
 
@@ -315,3 +325,7 @@ def mish(tl: TLContext, x: Handle) -> Handle:
 def scale_passed(tl: TLContext, x: Handle, is_passed: Handle, *, scale: float) -> Handle:
     """Multiply elements by ``scale`` where ``is_passed`` is not 0, and by 0 elsewhere."""
     return x * tl.where(is_passed, tl.full((1,) * len(is_passed.shape), scale, F32), 0.0)
+
+
+_BY_VALUE = frozenset((power, lerp, round_even))
+"""Functions whose operations depend on the value of a number"""

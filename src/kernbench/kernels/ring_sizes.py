@@ -19,7 +19,7 @@ SUM_SLOTS = 2
 """Slots of a queue of half sums: they are copied when they arrive, and one more arrives meanwhile."""
 _TRANSFER_HOPS = 2
 """Minimum time of the bytes of a full slot, in times of its message without bytes."""
-_ABOUT_AS_LONG = 1 + 1 / 32
+ABOUT_AS_LONG = 1 + 1 / 32
 """Ratio of times that a prediction does not tell apart."""
 _MOST_INTERLEAVED = 4
 """Maximum number of row blocks whose sums are incomplete at a time: they are finished together."""
@@ -174,7 +174,7 @@ def choose_rings(
     """
     choices = list_choices(machine, batch, m, k, n, item, b_by_rows)
     least = min((choice.ns for choice in choices), default=0.0)
-    near = (choice for choice in choices if choice.ns <= least * _ABOUT_AS_LONG)
+    near = (choice for choice in choices if choice.ns <= least * ABOUT_AS_LONG)
     return max(near, key=lambda choice: (choice.sizes.depth, -choice.ns), default=None)
 
 

@@ -240,7 +240,7 @@ _PANEL_BYTES = 128 << 10
 """Bytes of a panel of B: its transfer takes far longer than its command, and several panels fit in scratch."""
 _PANEL_ROWS = 64
 """Rows of a panel of B are a multiple of this: full tiles of the matrix unit along K."""
-_RESULT_BLOCKS = 6
+RESULT_BLOCKS = 6
 """Maximum number of f32 blocks of the result that are in scratch at once, while an epilogue runs."""
 _LAUNCH_BYTES = 2 << 20
 """Bytes that the cubes can exchange in the time of one more launch."""
@@ -319,7 +319,7 @@ def panel_columns(scratch_bytes: int, pes_of_cube: int, m: int, itemsize: int) -
     a row from the memory of each PE of the cube.
     """
     rows = max(_PANEL_ROWS, pes_of_cube)
-    return max(1, scratch_bytes // 2 // (4 * rows * itemsize + _RESULT_BLOCKS * m * 4))
+    return max(1, scratch_bytes // 2 // (4 * rows * itemsize + RESULT_BLOCKS * m * 4))
 
 
 def is_split_k_faster(cubes: int, m: int, k: int, n: int, itemsize: int) -> bool:
@@ -332,7 +332,7 @@ def is_split_k_faster(cubes: int, m: int, k: int, n: int, itemsize: int) -> bool
 
 def partial_sum_columns(scratch_bytes: int, parts: int, m: int) -> int:
     """Return the number of columns whose ``parts`` f32 sums fit in half of scratch, with the epilogue's blocks."""
-    return max(1, scratch_bytes // 2 // ((parts + _RESULT_BLOCKS) * m * 4))
+    return max(1, scratch_bytes // 2 // ((parts + RESULT_BLOCKS) * m * 4))
 
 
 # --- products of integer weights

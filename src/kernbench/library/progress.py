@@ -18,6 +18,7 @@ from kernbench.common.values import value
 
 if TYPE_CHECKING:
     from kernbench.engine.engine import GraphEngine
+    from kernbench.runtime_api.operators import MemberCalls, OperatorTallies
 
 LINE_EVERY_S = 5.0
 LOOK_EVERY_S = 0.5
@@ -38,8 +39,9 @@ class ProgressState(Protocol):
 class RunProgress:
     """The progress of a run.
 
-    ``requests``: submitted requests, of which ``requests_done`` are finished. ``launches``: names of the launches in
-    flight. ``memory_bytes``: peak memory of the process.
+    ``requests``: submitted requests, of which ``requests_done`` are finished; ``passed``: launches that passed.
+    ``launches``: names of the launches in flight. ``operators``: finished operators of a PyTorch program; ``members``:
+    calls of its list of modules. ``memory_bytes``: peak memory of the process. ``limit_s``: limit of real time.
     """
 
     bench: str
@@ -48,8 +50,12 @@ class RunProgress:
     events: int
     requests: int
     requests_done: int
+    passed: int
     launches: Mapping[str, int]
+    operators: int
+    members: MemberCalls | None
     memory_bytes: int
+    limit_s: float | None
 
     @property
     def events_per_s(self) -> float:
@@ -62,11 +68,18 @@ class RunProgress:
 
     def __str__(self) -> str:
         if not self.events:
-            return f"simulating {self.bench}"
+            return f"simulating {self.bench}" + (
+                "" if self.limit_s is None else f", for at most {self.limit_s:g} s of real time (--max-wall-s)"
+            )
         names = [f"{name} × {count}" if count > 1 else name for name, count in self.launches.items()]
         more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
         under_way = f", {', '.join(names[:MOST_NAMES])}{more}" if names else ""
-        done = f"{self.requests_done:,} of {self.requests:,} requests done{under_way}"
+        passed = f" ({self.passed:,} passed)" if self.passed else ""
+        done = f"{self.requests_done:,} of {self.requests:,} requests done{passed}{under_way}"
+        if self.members is not None:
+            done = f"{self.members}, {done}"
+        elif self.operators:
+            done = f"{self.operators:,} operators called, {done}"
         pace = f"{self.events_per_s:,.0f} events/s"
         return f"{self.bench}: {format_ns(self.sim_ns)} simulated, {done}, {pace}, {format_size(self.memory_bytes)}"
 
@@ -97,8 +110,12 @@ class ProgressWatch:
     An error of ``on_progress`` ends the watcher and is raised at the end of the run.
     """
 
-    def __init__(self, bench: str, on_progress: OnProgress, every_s: float = LOOK_EVERY_S) -> None:
+    def __init__(
+        self, bench: str, on_progress: OnProgress, limit_s: float | None = None, every_s: float = LOOK_EVERY_S
+    ) -> None:
         self.engine: GraphEngine | None = None
+        self.operators: OperatorTallies | None = None
+        self._limit_s = limit_s
         self._bench, self._tell, self._every_s = bench, on_progress, every_s
         self._began = time.monotonic()
         self._over = threading.Event()
@@ -117,7 +134,7 @@ class ProgressWatch:
                 self._error = error
 
     def _progress(self) -> RunProgress:
-        engine = self.engine
+        engine, operators = self.engine, self.operators
         handles = [] if engine is None else list(engine.handles)
         return RunProgress(
             bench=self._bench,
@@ -126,8 +143,12 @@ class ProgressWatch:
             events=0 if engine is None else engine.n_events,
             requests=len(handles),
             requests_done=sum(each.done for each in handles),
+            passed=0 if engine is None else len(engine.machine.passed.launches),
             launches=Counter([] if engine is None else [launch.title for launch in engine.launches_in_flight]),
+            operators=0 if operators is None else operators.calls,
+            members=None if operators is None else operators.members,
             memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _BYTES_OF_MAXRSS,
+            limit_s=self._limit_s,
         )
 
     def __enter__(self) -> Self:

@@ -23,7 +23,7 @@ from kernbench.runtime_api.bench_registry import Bench, load_bench
 from kernbench.runtime_api.bench_runner import as_bench
 from kernbench.runtime_api.overrides import BENCH_PREFIX, FRONTEND_PREFIXES, part_of
 from kernbench.runtime_api.prepared_run import PreparedRun, prepare_run
-from kernbench.runtime_api.run_request import RunRequest
+from kernbench.runtime_api.run_request import SAMPLES, RunRequest
 
 # Importing the package registers its benches.
 BENCHES = kernbench.benches.__name__
@@ -49,6 +49,9 @@ def run(
     ccl: str | os.PathLike[str] | None = None,
     observe: bool = True,
     advise: bool = False,
+    reuse: bool = False,
+    reuse_samples: int = SAMPLES,
+    reuse_check: int = 0,
     max_sim_ns: float | None = None,
     max_wall_s: float | None = None,
     on_progress: OnProgress | None = None,
@@ -63,7 +66,9 @@ def run(
     and check them. ``data``: record values, so that the program can read them; by default as the bench declares.
     ``settings``: settings of the PyTorch and Triton front ends, as for ``--set``: ``{"torch.cubes": 4}``. ``device``:
     ``all``, or one SIP as ``sip:0``. ``ccl``: the file that configures collectives. ``observe``: record the causes of
-    the time. ``advise``: simulate the gain of machine changes on copies of the machine. ``max_sim_ns``, ``max_wall_s``:
+    the time. ``advise``: simulate the gain of machine changes on copies of the machine. ``reuse``: with ``data=False``,
+    simulate ``reuse_samples`` launches of each kind, and let the time of others pass; ``reuse_check`` more launches are
+    simulated to measure the error. ``max_sim_ns``, ``max_wall_s``:
     limits in simulated ns and in seconds of real time; none by default, also for a script. ``on_progress`` is called
     with a RunProgress twice a second, from a separate thread; ``kb.ProgressDisplay()`` shows a bar.
 
@@ -87,6 +92,9 @@ def run(
         max_wall_s=max_wall_s,
         observe=observe,
         advise=advise,
+        reuse=reuse,
+        reuse_samples=reuse_samples,
+        reuse_check=reuse_check,
     )
     bench = None if program is None else find_program(program)
     if bench is not None and points is not None and "points" in bench.params.model_fields:
@@ -156,7 +164,7 @@ def _text_of(name: str, content: object, prefix: str = "") -> str:
 
 def simulate(request: PreparedRun, on_progress: OnProgress | None = None) -> Run:
     """Run a prepared program until it ends or the user interrupts it. Raises InputError for invalid inputs."""
-    watch = None if on_progress is None else ProgressWatch(request.bench.name, on_progress)
+    watch = None if on_progress is None else ProgressWatch(request.bench.name, on_progress, request.limits.wall_s)
     finished = simulation.simulate(request, watch)
     outcome = Outcome(finished)
     is_complete = finished.result is not None and finished.result.error is None and not finished.is_interrupted

@@ -29,8 +29,10 @@ from kernbench.result.sections import Absence, Outcome, Unread
 from kernbench.result.simulation import FinishedRun, RunFailure
 from kernbench.result.table import LINE, Table, text_html
 from kernbench.runtime_api.bench_runner import BenchSummary, PhaseSummary
+from kernbench.runtime_api.launch_queue import QueueReport
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
 from kernbench.runtime_api.operators import LoadTime, OperatorUse
+from kernbench.runtime_api.reuse import ReuseReport
 from kernbench.runtime_api.testing import Comparison
 from kernbench.runtime_api.testing import verdict as passed_or_not
 from kernbench.topology.builder import name_of
@@ -258,6 +260,16 @@ class Run:
     def energy(self) -> RunEnergy:
         """The energy of the run by part and link. Raises InputError, with the reason, for a run without it."""
         return self.outcome[of.ENERGY]
+
+    @property
+    def launch_queue(self) -> QueueReport | None:
+        """The use of the queues of launches; None if the host waited for each launch."""
+        return self.outcome.get(of.LAUNCH_QUEUE)
+
+    @property
+    def reuse(self) -> ReuseReport | None:
+        """The reuse of launches; None in a run that simulated all of them."""
+        return self.outcome.get(of.REUSE)
 
     @property
     def advised(self) -> Mapping[str, Any] | None:

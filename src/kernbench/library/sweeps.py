@@ -350,6 +350,7 @@ def sweep(
     folder: str | os.PathLike[str] | None = None,
     verify: bool = False,
     observe: bool = True,
+    reuse: bool = False,
     on_progress: OnSweepProgress | None = None,
 ) -> Sweep:
     """Run a program at every point of a grid.
@@ -362,7 +363,8 @@ def sweep(
     ``work``: axes whose values are different work. Only points of equal work are compared. ``workers``: number of
     processes, by default one per core; 1: this process. ``folder``: the folder of results and of a journal. A
     second call continues an interrupted sweep from there, also if ``kernbench sweep`` began it. ``observe``: record
-    the causes of the time of each point.
+    the causes of the time of each point. ``reuse``: run without data, and let the time of launches pass that are like
+    earlier ones.
 
     A bench name, a file, a script and ``module:function`` run on workers. A function object runs in this process,
     without a folder. An error that concerns only some points is in their results, see ``failed``. Raises ConfigError
@@ -381,6 +383,7 @@ def sweep(
     fixed = _fixed(overrides or {}, settings or {})
     entries = entries if program is None else {"bench": "" if path is None else os.fspath(path)}
     entries |= {"verify": verify, "explain": observe, "set": fixed, "columns": columns or {}, "work": work}
+    entries |= {"run": "reuse"} if reuse else {}
     document = _document_of(entries, grid)
     if MACHINE in grid and machine is not None:
         raise InputError(f"machine: the grid varies {MACHINE}; give the machine in one place")

@@ -67,11 +67,12 @@ class CubeTargets:
 
 @value(kw_only=True)
 class SipOrder:
-    """An order from the host to an io_cpu."""
+    """An order from the host to an io_cpu. ``following``: launches in order after it, in the same message."""
 
     request_id: int
     order: Order
     targets: tuple[CubeTargets, ...]
+    following: tuple[SipOrder, ...] = ()
 
 
 @value(kw_only=True)

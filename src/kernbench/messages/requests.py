@@ -6,7 +6,7 @@ The file also defines what requests carry: the mapping of a tensor's shards, and
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
@@ -32,12 +32,16 @@ class MappedShard:
 
 @value(kw_only=True)
 class TensorMapping:
-    """The tensor ``name`` at virtual addresses ``va_base .. va_base + nbytes``."""
+    """The tensor ``name`` at virtual addresses ``va_base .. va_base + nbytes``.
+
+    With ``unit_bytes``, the range holds several tensors, each at a multiple of ``unit_bytes``.
+    """
 
     name: str
     va_base: int
     nbytes: int
     shards: tuple[MappedShard, ...]
+    unit_bytes: int | None = None
 
     @property
     def va_end(self) -> int:
@@ -211,6 +215,16 @@ class LaunchStream:
     count: int
 
 
+class LaunchOnDevice(Protocol):
+    """An observer of a launch on its SIP, who may let the launch pass."""
+
+    def begin(self, launch: int, now_ps: int) -> int | None:
+        """Note that the IO_CPU begins a launch. Return the time in ps after which it has passed; None: simulate it."""
+
+    def end(self, launch: int, now_ps: int) -> None:
+        """Note that the IO_CPU has all answers."""
+
+
 @value(kw_only=True)
 class KernelLaunchMsg(HostMsg):
     """Run ``kernel(*args, tl=…, **kwargs)`` once on every PE of ``targets``.
@@ -221,6 +235,11 @@ class KernelLaunchMsg(HostMsg):
     - ``called_at``: the line of the host program that calls a kernel of a library.
     - ``stream``: None is the default stream. On a PE, a launch of the default stream waits for all earlier launches,
       and all later launches wait for it.
+    - ``in_order``: the launch is in the queue of its SIP's IO_CPU, and begins when the launch before it has ended.
+    - ``n_following``: launches submitted next that the host sends in the same order.
+    - ``after``: requests on the same SIP that must have ended before the launch begins.
+    - ``on_device``: an observer of the launch. If its ``begin`` returns a time, the IO_CPU runs no kernel, and answers
+      after this time.
     """
 
     kernel: KernelRef
@@ -231,6 +250,15 @@ class KernelLaunchMsg(HostMsg):
     algorithm: str | None = None
     called_at: str = ""
     stream: LaunchStream | None = None
+    in_order: bool = False
+    n_following: int = 0
+    after: frozenset[int] = frozenset()
+    on_device: LaunchOnDevice | None = None
+
+    @property
+    def launched_at(self) -> str:
+        """The line that launched a kernel which runs while the program continues; "" for others."""
+        return self.called_at if self.in_order else ""
 
     @property
     def counts(self) -> tuple[int, int, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -75,6 +75,7 @@ OWN_PART: Mapping[Kind, PathPart] = MappingProxyType(
         Kind.CREDIT: PathPart.CREDIT,
         Kind.TRANSLATION: PathPart.TRANSLATION,
         Kind.FENCE: PathPart.ISSUE,
+        Kind.PASSED: PathPart.UNTRACED,
     }
 )
 """By kind of row, the part of a path that such a row begins with, before its bytes move"""
@@ -117,7 +118,7 @@ class PathFinder:
 
         The steps add up to the time between the two exactly.
         """
-        row, times = self.snapshot.machine.log.requests[handle.request_id], (handle.submitted_ps, handle.ended_ps)
+        row, times = self.snapshot.machine.log.requests[handle.request_id], (handle.begun_ps, handle.ended_ps)
         path = None if self._run is None else self._run.within(row, *times, handle.request_id)
         if path is None:
             chain = self._begin_chain(*times)
@@ -209,6 +210,21 @@ def steps_of(snapshot: LogView, row: Row, begin_ps: int) -> tuple[PathStep, ...]
     return chain.finish(begin_ps, end_ps, launch_id).steps
 
 
+def steps_on_device(snapshot: LogView, launch: int) -> tuple[PathStep, ...]:
+    """Return the steps of a simulated launch while it was on its device, in order; equal steps are joined."""
+    log = snapshot.machine.log
+    (begin_ps, end_ps), row = log.on_device[launch], log.requests[launch]
+    chain = PathChain(begin_ps, log.rows[row + END], snapshot.rows_of_launches)
+    _Walk(snapshot, chain).walk(PathPlace(row))
+    joined: dict[PathStep, int] = {}
+    for step in chain.finish(begin_ps, log.rows[row + END]).steps:
+        ps = min(step.end_ps, end_ps) - step.start_ps
+        if ps > 0:
+            place = replace(step, start_ps=0, end_ps=0)
+            joined[place] = joined.get(place, 0) + ps
+    return tuple(replace(place, end_ps=ps) for place, ps in joined.items())
+
+
 class _Walk:
     """Walks ``chain`` backwards through a ``snapshot``."""
 
@@ -219,6 +235,7 @@ class _Walk:
         self._rows = snapshot.machine.log.rows
         self._chain = chain
         self._dma = InsideDma(snapshot, chain)
+        self._samples: dict[int, tuple[PathStep, ...]] = {}
 
     def walk(self, place: PathPlace) -> Row:
         """Walk to the begin of the chain, or to a row without a cause; return the earliest row of the walk."""
@@ -261,9 +278,25 @@ class _Walk:
                 return PathPlace(before)
             self._chain.back_to(self._rows[row + START], part, pe, line)
             return PathPlace(row, "start")
+        if kind == Kind.PASSED:
+            return self._to_begin(self._pass_sample(row))
         if kind in _MOVES:
             row = self._dma.walk(row, accessed=place.at == "accessed")
         return self._to_begin(row)
+
+    def _pass_sample(self, row: Row) -> Row:
+        """Divide the time of a launch that passed as the time of its sample; return ``row``."""
+        sample = self._machine.passed.sample_of(self._rows[row + LAUNCH])
+        if sample not in self._samples:
+            self._samples[sample] = steps_on_device(self._snapshot, sample)
+        steps, begin_ps = self._samples[sample], self._rows[row + START]
+        left_ps = sum(step.ps for step in steps)
+        for step in reversed(steps):
+            share = step.ps / left_ps
+            left_ps -= step.ps
+            when = self._chain.at_ps - round((self._chain.at_ps - begin_ps) * share)
+            self._chain.back_to(when, step.part, step.pe, step.line, step.via)
+        return row
 
     def _to_begin(self, row: Row) -> PathPlace:
         """Walk to the begin of a row over its first part (``OWN_PART``): for rows that move bytes, the DMA set-up."""

@@ -410,6 +410,13 @@ class EnergyCounts:
         for size in tile.math:
             yield name_elements(size.name, size.dtype), size.elements, self.prices.element(size.name, size.dtype)
 
+    def list_gaps(self) -> Iterator[str]:
+        """Yield texts about parts and launches whose energy does not count."""
+        yield from self.unstated
+        passed = len(self.machine.passed.launches)
+        if passed:
+            yield f"the dynamic energy of {passed:,} launches that passed without a simulation"
+
     def used_dies(self) -> set[DieId]:
         """Return the dies of parts that worked, and of links that carried something."""
         nodes, parts = self.machine.graph.nodes, self.columns.parts
@@ -503,6 +510,6 @@ def measure_energy(
         ),
         split=split,
         estimates=(*sorted(ledger.estimates), *((IDEAL_HBM,) if counts.prices.is_ideal and hbm_bytes else ())),
-        not_modelled=(*NOT_MODELLED, *((WITH_LOAD,) if leaves_out_load else ()), *counts.unstated),
+        not_modelled=(*NOT_MODELLED, *((WITH_LOAD,) if leaves_out_load else ()), *counts.list_gaps()),
         faults=(*area.faults, *counts.faults),
     )

@@ -86,9 +86,10 @@ class Retiming:
 
     def gains_ps(self) -> dict[str, int]:
         """Return the time in ps by which the launch ends earlier, for each resource if it alone is faster."""
-        request = self.snapshot.machine.log.requests[self.launch_id]
+        log = self.snapshot.machine.log
+        request = log.requests[self.launch_id]
         columns, end = self.snapshot.columns, self._rows[request + END]
-        self._begin_ps = self._rows[request + START]
+        self._begin_ps = log.queued.get(self.launch_id, self._rows[request + START])
         meanwhile = np.flatnonzero((columns.end > self._begin_ps) & (columns.end <= end))
         for first in (meanwhile * WIDTH).tolist():
             ready = [first]

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernbench.common.figures import derived_after, figure
+from kernbench.common.ids import HOST
 from kernbench.common.units import ns_to_ps, ps_to_ns, transfer_ps
 from kernbench.common.values import value
 from kernbench.components.memory import Memory
@@ -257,6 +258,19 @@ class _Gatherer:
         self._gemm = self._of_engine("GEMM")
         self._products = self._amounts(self._gemm, lambda work: work.macs if isinstance(work, TileAmounts) else 0)
 
+    def _weigh(self, rows: Column, amounts: Times) -> Times:
+        """Return the amounts of ``rows``, in a run with those of the launches that passed in their place."""
+        if self._launch_id is not None or not self._machine.passed.kinds:
+            return amounts
+        weighed: Times = np.rint(amounts * self._snapshot.weights_of(rows)).astype(np.int64)
+        return weighed
+
+    def _intervals(self, rows: Column, starts: Column, ends: Column) -> Iterator[Interval]:
+        """Yield the intervals of ``rows``, in a run with those of the launches that passed in their place."""
+        if self._launch_id is None:
+            return self._snapshot.repeated(rows, starts, ends)
+        return zip(starts.tolist(), ends.tolist(), strict=True)
+
     def loads(self) -> Iterator[Load]:
         """Yield the loads of engines, set-up, issue, CPUs, memories and links, mostly only the busiest instance."""
         pe = self._machine.spec.pe
@@ -294,7 +308,7 @@ class _Gatherer:
             rows = rows[columns.launch[rows] == self._launch_id]
         start = columns.start[rows]
         rows = rows[self._path.encloses(start, start + each_ps)]
-        yield from self._most_often(columns.part[rows], columns.start[rows], resource, unit, each_ps)
+        yield from self._most_often(rows, columns.part[rows], columns.start[rows], (resource, unit), each_ps)
 
     def _control(self) -> Iterator[Load]:
         """Yield the load of each serial CPU of the control path, which spends its overhead on each message."""
@@ -304,23 +318,32 @@ class _Gatherer:
         enclosed = self._path.encloses(columns.start[rows], columns.end[rows])
         if self._launch_id is not None:
             enclosed &= columns.launch[rows] == self._launch_id
-        cpus, ends = snapshot.transfers.dst[sent][enclosed], columns.end[rows][enclosed]
+        rows, cpus = rows[enclosed], snapshot.transfers.dst[sent][enclosed]
+        ends = columns.end[rows]
         for part in dict.fromkeys(cpus.tolist()):
             cpu = self._machine.component(columns.parts[part])
             if cpu.handles_serially:
                 on_cpu, each_ps = cpus == part, cpu.overhead_ps
-                yield from self._most_often(cpus[on_cpu], ends[on_cpu] - each_ps, of.CONTROL, "messages", each_ps)
+                begins = ends[on_cpu] - each_ps
+                yield from self._most_often(rows[on_cpu], cpus[on_cpu], begins, (of.CONTROL, "messages"), each_ps)
 
-    def _most_often(self, parts: Times, starts: Times, resource: str, unit: str, each_ps: int) -> Iterator[Load]:
-        """Yield the load of the component that most often begins an operation of duration ``each_ps``."""
+    def _most_often(
+        self, rows: Column, parts: Times, starts: Times, subject: tuple[str, str], each_ps: int
+    ) -> Iterator[Load]:
+        """Yield the load of the component that most often begins an operation of duration ``each_ps``.
+
+        ``subject``: the resource, and the unit of its work.
+        """
         if not len(parts) or not each_ps:
             return
-        numbers, counts = np.unique(parts, return_counts=True)
+        resource, unit = subject
+        numbers, places = np.unique(parts, return_inverse=True)
+        counts = np.bincount(places, self._weigh(rows, np.ones(len(rows), np.int64))).astype(np.int64)
         most = int(np.argmax(counts))
-        begins = starts[parts == numbers[most]]
+        chosen = parts == numbers[most]
 
         def busy() -> Iterable[Interval]:
-            return zip(begins.tolist(), (begins + each_ps).tolist(), strict=True)
+            return self._intervals(rows[chosen], starts[chosen], starts[chosen] + each_ps)
 
         where = self._snapshot.columns.parts[int(numbers[most])]
         yield Load(bound_of(resource, where, int(counts[most]), unit, 1000 / each_ps), busy, self._pe_of(where))
@@ -354,17 +377,18 @@ class _Gatherer:
         columns, rows = self._works.columns, self._works.rows[works]
         parts = columns.part[rows]
         total = np.zeros(len(columns.parts), np.int64)
-        np.add.at(total, parts, amounts)
+        np.add.at(total, parts, self._weigh(rows, amounts))
         best = int(parts[np.argmax(total[parts])])
         best_rows = rows[parts == best]
+        count = int(self._weigh(best_rows, np.ones(len(best_rows), np.int64)).sum())
 
         def busy() -> Iterable[Interval]:
-            return zip(columns.start[best_rows].tolist(), columns.end[best_rows].tolist(), strict=True)
+            return self._intervals(best_rows, columns.start[best_rows], columns.end[best_rows])
 
         where, tiles = columns.parts[best], best_rows[columns.tile[best_rows] >= 0]
         times = np.sort(columns.end[tiles] - columns.start[tiles])
         tile_ps = int(times[len(tiles) // 2]) if len(tiles) else 0
-        bound = bound_of(resource, where, int(total[best]), unit, rate, len(best_rows) * startup_ps, tile_ps)
+        bound = bound_of(resource, where, int(total[best]), unit, rate, count * startup_ps, tile_ps)
         yield Load(bound, busy, self._pe_of(where))
 
     def _pe_of(self, part: str) -> PeCoord | None:
@@ -400,7 +424,7 @@ class _Gatherer:
             row = transfers.of[asks]
             asks = asks[(row >= 0) & (snapshot.columns.launch[row] == self._launch_id)]
         reading = transfers.what[asks] == Carries.REQUEST
-        nbytes = transfers.nbytes[np.where(reading, snapshot.answers[asks], asks)]
+        nbytes = self._weigh(transfers.of[asks], transfers.nbytes[np.where(reading, snapshot.answers[asks], asks)])
         served = np.isin(snapshot.turns.of, asks)
         for part in dict.fromkeys(transfers.dst[asks].tolist()):
             node = snapshot.columns.parts[part]
@@ -436,7 +460,8 @@ class _Gatherer:
         """Yield the intervals in which a memory worked on the grants of the mask ``served``."""
         turns = self._snapshot.turns
         chosen = served & (turns.memory == memory)
-        return zip(turns.start[chosen].tolist(), turns.end[chosen].tolist(), strict=True)
+        rows = self._snapshot.transfers.of[turns.of[chosen]]
+        return self._intervals(rows, turns.start[chosen], turns.end[chosen])
 
     def _links(self) -> Iterator[Load]:
         """Yield the loads of the busiest links, and of the busiest FIFOs behind links.
@@ -446,7 +471,7 @@ class _Gatherer:
         snapshot, transfers = self._snapshot, self._snapshot.transfers
         sent = np.flatnonzero(self._path.encloses(transfers.start, transfers.end))
         by_route = np.zeros(len(snapshot.routes), np.int64)
-        np.add.at(by_route, transfers.route[sent], transfers.nbytes[sent])
+        np.add.at(by_route, transfers.route[sent], self._weigh(self._rows_on_device(sent), transfers.nbytes[sent]))
         on_routes, links, last = snapshot.links_of_routes
         carried = by_route[on_routes]
         amounts, passed = np.zeros((2, len(self._machine.graph.edges)), np.int64)
@@ -466,6 +491,13 @@ class _Gatherer:
             busy = partial(self._in_sequence, link, gbs, sent)
             yield Load(bound, busy, self._pe_of(link.src) or self._pe_of(link.dst))
 
+    def _rows_on_device(self, sent: Column) -> Column:
+        """Return the rows of transfers; NONE for those from and to the host, which launches that pass have too."""
+        transfers = self._snapshot.transfers
+        is_host = [HOST in (route.links[0].src, route.links[-1].dst) for route in self._snapshot.routes]
+        rows: Column = np.where(np.array(is_host, bool)[transfers.route[sent]], NONE, transfers.of[sent])
+        return rows
+
     def _in_sequence(self, link: Link, gbs: float, sent: Column) -> Iterator[Interval]:
         """Yield the busy intervals of a link, as if transfers used it one after the other at the rate ``gbs``.
 
@@ -477,16 +509,12 @@ class _Gatherer:
             for at, route in enumerate(self._snapshot.routes)
             if link in route.links
         }
-        for when, nbytes in sorted(
-            (start + begins[route], nbytes)
-            for start, nbytes, route in zip(
-                transfers.start[sent].tolist(),
-                transfers.nbytes[sent].tolist(),
-                transfers.route[sent].tolist(),
-                strict=True,
-            )
-            if route in begins
-        ):
+        on_link = sent[np.isin(transfers.route[sent], [*begins])]
+        offsets = np.array([begins.get(at, 0) for at in range(len(self._snapshot.routes))], np.int64)
+        starts = transfers.start[on_link] + offsets[transfers.route[on_link]]
+        # The end of an interval stands for the bytes, which keep their distance from the begin.
+        intervals = self._intervals(self._rows_on_device(on_link), starts, starts + transfers.nbytes[on_link])
+        for when, nbytes in sorted((start, end - start) for start, end in intervals):
             start = max(when, free_at)
             free_at = start + transfer_ps(nbytes, gbs)
             yield start, free_at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernbench.common.figures import figure
 from kernbench.common.units import PS_PER_NS
@@ -51,18 +52,22 @@ class SliceTime:
 def slice_times(snapshot: LogView, path: CriticalPath) -> tuple[SliceTime, ...]:
     """Return the slices that were busy in the time of a path, the busiest first; none for slices without banks.
 
-    Only grants inside the path count, see ``CriticalPath.encloses``.
+    Only grants inside the path count, see ``CriticalPath.encloses``. In a run, grants to the samples of launches that
+    passed count more often.
     """
     hbm = snapshot.machine.spec.cube.hbm
     banks, turns = hbm.banks, snapshot.turns
     if banks is None:
         return ()
+    whole_run = path.launch_id < 0 and snapshot.machine.passed.kinds
+    weights = snapshot.weights_of(snapshot.transfers.of[turns.of]) if whole_run else np.ones(len(turns.of))
     worked = path.encloses(turns.start, turns.end) & ((turns.bursts > 0) | (turns.taken > 0))
     times = [
         _slice_time(
             snapshot.columns.parts[memory],
             turns,
             np.flatnonzero(worked & (turns.memory == memory)),
+            weights,
             hbm,
             path.ps,
         )
@@ -71,8 +76,15 @@ def slice_times(snapshot: LogView, path: CriticalPath) -> tuple[SliceTime, ...]:
     return tuple(sorted(times, key=lambda time: -time.busy_ps))
 
 
-def _slice_time(where: str, turns: TurnColumns, numbers: Column, hbm: HbmSpec, interval_ps: int) -> SliceTime:
-    """Return the busy time of a slice by cause, from its grants within an interval.
+def _slice_time(
+    where: str,
+    turns: TurnColumns,
+    numbers: Column,
+    weights: NDArray[np.float64],
+    hbm: HbmSpec,
+    interval_ps: int,
+) -> SliceTime:
+    """Return the busy time of a slice by cause, from its grants within an interval; ``weights``: of all grants.
 
     While a grant waited for its row, other grants may have used the bus. The time lost to row misses is therefore at
     most ``opened``.
@@ -84,12 +96,14 @@ def _slice_time(where: str, turns: TurnColumns, numbers: Column, hbm: HbmSpec, i
     assert banks is not None, "only slices with banks have grants of banks"
     share = banks.refresh_share if hbm.refresh_mode == "spread" else 0.0
     bursts, hits, occupancy, opened, turnaround = (
-        int(column[numbers].sum()) for column in (turns.bursts, turns.hits, turns.taken, turns.opened, turns.turned)
+        round(float((column[numbers] * weights[numbers]).sum()))
+        for column in (turns.bursts, turns.hits, turns.taken, turns.opened, turns.turned)
     )
     data = bursts * banks.ccd_s_ns * PS_PER_NS
     work = data / (1 - share)
     lost = max(0.0, occupancy - work - turnaround)
     outages = _outages_ps(banks, turns.start[numbers], turns.end[numbers]) if hbm.refresh_mode == "all-bank" else 0
+    outages = round(outages * float(weights[numbers].mean()))
     rows, refresh = min(opened, lost), work - data + turnaround * share + buses * outages
     total = work + turnaround + lost + buses * outages
 

@@ -10,9 +10,9 @@ from kernbench.common.figures import figure
 from kernbench.common.ids import HOST, SWITCH
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import value
-from kernbench.components.pe_mmu import PeMmuPart
-from kernbench.core.log import Columns
+from kernbench.components.pe_mmu import TLB_HITS, TLB_MISSES, PeMmuPart
 from kernbench.engine.machine import Machine
+from kernbench.engine.passed_launches import LINK_BUSY_PS, LINK_BYTES
 from kernbench.engine.queues import QueuePart
 from kernbench.engine.recorder import TileAmounts
 from kernbench.messages.requests import PeCoord
@@ -167,20 +167,29 @@ def engine_usage(works: Works, start_ns: float, end_ns: float) -> tuple[EngineUs
     begin, end = ns_to_ps(start_ns), ns_to_ps(end_ns)
     columns, rows = works.columns, works.rows
     inside = (begin <= columns.start[rows]) & (columns.end[rows] >= 0) & (columns.end[rows] <= end)
-    of_engines = ((name, rows[inside & works.done_by(name)]) for name in PE_ENGINES)
-    return tuple(
-        _usage(name, columns, engine_rows, end - begin) for name, engine_rows in of_engines if len(engine_rows)
-    )
+    of_engines = ((name, np.flatnonzero(inside & works.done_by(name))) for name in PE_ENGINES)
+    return tuple(_usage(name, works, numbers, end - begin) for name, numbers in of_engines if len(numbers))
 
 
-def _usage(engine: str, columns: Columns, rows: Times, duration: int) -> EngineUsage:
+def _usage(engine: str, works: Works, numbers: Times, duration: int) -> EngineUsage:
+    columns, rows = works.columns, works.rows[numbers]
     starts, ends = columns.start[rows], columns.end[rows]
     units = unions_ps(columns.part[rows], starts, ends)
     busy = sum(units.values())
+    records = len(rows)
+    more = works.weights[numbers] - 1
+    sampled = np.flatnonzero(more > 0)
+    if len(sampled):  # launches passed: the works of their samples count more often
+        launches = columns.launch[rows[sampled]]
+        groups = columns.part[rows[sampled]] * (launches.max() + 1) + launches
+        weight_of = dict(zip(groups.tolist(), more[sampled].tolist(), strict=True))
+        spent = unions_ps(groups, starts[sampled], ends[sampled])
+        busy += round(sum(weight_of[group] * ps for group, ps in spent.items()))
+        records += round(float(more.sum()))
     return EngineUsage(
         engine=engine,
         pes=len(units),
-        records=len(rows),
+        records=records,
         busy_ns=ps_to_ns(busy),
         window_ns=ps_to_ns(int(ends.max() - starts.min())),
         occupancy=busy / (duration * len(units)) if duration else 0.0,
@@ -216,20 +225,25 @@ def engine_shares(works: Works, parts: Collection[str], begin: int, end: int) ->
 
 
 def link_traffic(machine: Machine) -> tuple[LinkTraffic, ...]:
-    """Return each link that carried bytes, in the order of the machine's links; utilisation is since time 0."""
+    """Return each link that carried bytes, in the order of the machine's links; utilisation is since time 0.
+
+    The links also carried the bytes of launches that passed.
+    """
     now = machine.clock.time
     used = sorted((link for link in machine.network.links.values() if link.nbytes), key=lambda link: link.index)
+    nbytes, busy_ps = (machine.passed.counts(name, len(machine.graph.edges)) for name in (LINK_BYTES, LINK_BUSY_PS))
+    busy_ns = [link.busy_ns + ps_to_ns(int(busy_ps[link.index])) for link in used]
     return tuple(
         LinkTraffic(
             link.src,
             link.dst,
-            link.nbytes,
-            link.busy_ns,
-            ns_to_ps(link.busy_ns) / now if now else 0.0,
+            link.nbytes + int(nbytes[link.index]),
+            link_busy_ns,
+            ns_to_ps(link_busy_ns) / now if now else 0.0,
             link.bw_gbs,
             link.peak_fifo_bytes,
         )
-        for link in used
+        for link, link_busy_ns in zip(used, busy_ns, strict=True)
     )
 
 
@@ -246,7 +260,8 @@ def translation(machine: Machine) -> Translation | None:
     if not machine.spec.pe.mmu.tlb_entries:
         return None
     tlbs = [part.tlb for part in machine.components if isinstance(part, PeMmuPart) and part.tlb is not None]
-    return Translation(sum(tlb.hits for tlb in tlbs), sum(tlb.misses for tlb in tlbs))
+    hits, misses = (int(machine.passed.counts(name, 1)[0]) for name in (TLB_HITS, TLB_MISSES))
+    return Translation(hits + sum(tlb.hits for tlb in tlbs), misses + sum(tlb.misses for tlb in tlbs))
 
 
 def traffic(machine: Machine, links: Sequence[LinkTraffic]) -> Traffic:

@@ -8,12 +8,13 @@ from dataclasses import field
 from kernbench.common.collector import patient_collector
 from kernbench.common.ids import HOST as HOST_PART
 from kernbench.common.ids import pe_name, pe_part
-from kernbench.common.units import PS_PER_NS, ns_to_ps
+from kernbench.common.units import PS_PER_NS, ns_to_ps, ps_to_ns
 from kernbench.common.values import state
 from kernbench.core.clock import NEVER
 from kernbench.core.log import CAUSE, END, LAUNCH, LINE, PART, READ, WHAT, Row
 from kernbench.core.observed import Carries
 from kernbench.engine.hooks import QueueWaited
+from kernbench.engine.passed_launches import PassedLaunches
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.control import PeOrder, PeReport, Report
 from kernbench.messages.requests import PeCoord
@@ -140,9 +141,10 @@ class _Maker:
     def _request(self, handle: RequestHandle) -> TrackSpan | None:
         kind = type(handle.msg).__name__.removesuffix("Msg")
         track = self._track(TrackGroup("host"), "requests", 0, (HOST,), "host")
-        name = f"{kind} {handle.msg.title}".strip()
-        facts = (("request", handle.request_id),)
-        return self._span(track, TrackSpan(name, handle.submitted_ps, handle.ended_ps, facts))
+        name = f"{kind} {title_of(handle, self.log.machine.passed)}".strip()
+        queued_ps = handle.begun_ps - handle.submitted_ps
+        facts = (("request", handle.request_id), *((("queued_ns", ps_to_ns(queued_ps)),) if queued_ps else ()))
+        return self._span(track, TrackSpan(name, handle.begun_ps, handle.ended_ps, facts))
 
     def _kernel(self, handle: RequestHandle, report: PeReport) -> TrackSpan | None:
         node = pe_part(*report.pe, "pe_cpu")
@@ -309,6 +311,11 @@ def process_of(place: tuple[int | None, ...]) -> str:
     """Return the process name of a SIP, of a cube or of a PE: ``SIP 0, cube 1, PE 2``."""
     named = zip(("SIP", "cube", "PE"), place, strict=True)
     return ", ".join(f"{label} {number}" for label, number in named if number is not None)
+
+
+def title_of(handle: RequestHandle, passed: PassedLaunches) -> str:
+    """Return the title of a request, marked if it is a launch that passed without a simulation."""
+    return f"{handle.msg.title} (passed)" if handle.request_id in passed.launches else handle.msg.title
 
 
 def _about(message: QueueMessage, direction: str, peer: PeCoord) -> tuple[Fact, ...]:

@@ -84,7 +84,7 @@ class LogView:
         self.state = state
         self.machine = machine
         self.columns: Columns = machine.log.columns()
-        self.works = Works(machine.log, self.columns)
+        self.works = Works(machine.log, self.columns, machine.passed)
         self.divider = PathDivider(machine.graph)
         self.names_turns = machine.spec.cube.hbm.banks is not None
         self.tables = machine.observation.tables
@@ -260,6 +260,23 @@ class LogView:
         supplied = turns.end[served] + overheads[transfers.route[numbers[replies]]]
         alone[replies] = np.maximum(alone[replies], supplied)
         return alone
+
+    def weights_of(self, rows: Column) -> NDArray[np.float64]:
+        """Return how often each of ``rows`` (NONE: no row) counts, since launches passed in place of its launch."""
+        return self.machine.passed.weights(self._launches_of(rows))
+
+    def _launches_of(self, rows: Column) -> Column:
+        launches: Column = np.where(rows >= 0, self.columns.launch[rows], NONE)
+        return launches
+
+    def repeated(self, rows: Column, starts: Column, ends: Column) -> Iterator[tuple[int, int]]:
+        """Yield the intervals of ``rows``, also at the times at which launches passed in place of their launches."""
+        yield from zip(starts.tolist(), ends.tolist(), strict=True)
+        launches = self._launches_of(rows)
+        for sample, shifts in self.machine.passed.shifts(self.machine.log.on_device):
+            sampled = np.flatnonzero(launches == sample)
+            for shift in shifts.tolist() if len(sampled) else ():
+                yield from zip((starts[sampled] + shift).tolist(), (ends[sampled] + shift).tolist(), strict=True)
 
     def link(self, index: int) -> Link:
         """Return the link with an index."""

@@ -12,6 +12,7 @@ from kernbench.common.values import value
 from kernbench.core import op_log
 from kernbench.core.clock import NEVER
 from kernbench.core.log import WIDTH, Columns, Kind, Log, Row
+from kernbench.engine.passed_launches import PassedLaunches
 from kernbench.engine.recorder import name_of
 from kernbench.messages.commands import BY_BLOCKS
 from kernbench.messages.requests import PeCoord
@@ -61,10 +62,10 @@ class Works:
     """The works of a log as columns.
 
     ``rows`` are numbers of rows, ``engine`` indices into ``ENGINES``. ``about`` are the numbers of the objects that
-    describe the amount of work.
+    describe the amount of work. ``weights``: how often each work counts, since launches ``passed``.
     """
 
-    def __init__(self, log: Log, columns: Columns) -> None:
+    def __init__(self, log: Log, columns: Columns, passed: PassedLaunches) -> None:
         self.log = log
         self.columns = columns
         self.rows: Times = np.flatnonzero(columns.kind < len(_ENGINE_OF_KIND))
@@ -75,6 +76,7 @@ class Works:
         self.about: Times = columns.what[self.rows]
         self._find_tiles()
         self.launch: Times = columns.launch[self.rows]
+        self.weights = passed.weights(self.launch)
         self._by_launch = np.argsort(self.launch, kind="stable")
 
     def _find_tiles(self) -> None:

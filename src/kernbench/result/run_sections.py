@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from kernbench.common.errors import ExplanationError, text_of
 from kernbench.common.figures import derived_after, figure
 from kernbench.common.program_line import ErrorPlace
-from kernbench.common.units import is_reported
+from kernbench.common.units import is_reported, ns_to_ps
 from kernbench.common.values import value
 from kernbench.engine.keeping import DataReport
 from kernbench.engine.records import PrintedLine
@@ -19,6 +19,7 @@ from kernbench.observe.findings import Finding
 from kernbench.observe.guard import guarded
 from kernbench.observe.statistics import EngineUsage, MachineUse, MemoryTraffic, QueueTraffic, Traffic, Translation
 from kernbench.observe.verdict import RunVerdict
+from kernbench.result.coarse_packets import describe_packets
 from kernbench.result.columns import Row
 from kernbench.result.explanation import (
     ExplainedTime,
@@ -46,8 +47,10 @@ from kernbench.result.run_columns import (
 from kernbench.result.sections import Absence, Outcome, Section, built_in_sections, register
 from kernbench.result.simulation import WRONG, FinishedRun, RunFailure, failure_of
 from kernbench.runtime_api.bench_runner import BenchStatus, KernelSummary, PhaseSummary, summarise
+from kernbench.runtime_api.launch_queue import QueueReport
 from kernbench.runtime_api.launch_report import LaunchSplit
 from kernbench.runtime_api.operators import LoadTime, OperatorUse
+from kernbench.runtime_api.reuse import ReuseReport
 from kernbench.runtime_api.testing import Comparison
 from kernbench.runtime_api.testing import verdict as passed_or_not
 
@@ -259,6 +262,9 @@ def _find_memories(run: FinishedRun) -> RunMemories:
 def _find_operators(run: FinishedRun) -> RunOperators:
     result = run.result
     remarks = [] if run.unsanitized is None else [run.unsanitized.text]
+    machine = run.engine.topology
+    if machine.file_packet_bytes is not None:
+        remarks.append(describe_packets(machine.spec.transport.packet_bytes, machine.file_packet_bytes))
     if result is not None:
         remarks += result.remarks
     if run.is_explanation_interrupted:
@@ -306,6 +312,16 @@ def _find_verdict(run: FinishedRun) -> RunVerdict | StatedVerdict:
     shares = ", ".join(f"{name} {share:.0%}" for name, share in used if is_reported(share))
     reason = "not observed" if run.log is None else "not explained"
     return StatedVerdict(f"{reason}; busiest: {shares or 'nothing'}")
+
+
+def _find_reuse(run: FinishedRun) -> ReuseReport | Absence:
+    report = None if run.context is None else run.context.reuse.report(ns_to_ps(run.sim_ns))
+    return Absence("launches were not reused") if report is None else report
+
+
+def _find_launch_queue(run: FinishedRun) -> QueueReport | Absence:
+    report = None if run.context is None else run.context.queue.report(ns_to_ps(run.zero_ns))
+    return Absence("the host waited for each launch") if report is None else report
 
 
 def _find_findings(run: FinishedRun) -> tuple[Finding, ...] | Absence:
@@ -478,6 +494,10 @@ OPERATORS: Section[RunOperators] = _register(
     Section(name="operators", form=RunOperators, needed=True, compute=_find_operators, inline=True)
 )
 OUTPUT: Section[RunOutput] = _register(Section(name="output", form=RunOutput, compute=_find_output, inline=True))
+REUSE: Section[ReuseReport] = _register(Section(name="reuse", form=ReuseReport, compute=_find_reuse))
+LAUNCH_QUEUE: Section[QueueReport] = _register(
+    Section(name="launch_queue", form=QueueReport, compute=_find_launch_queue)
+)
 FINDINGS: Section[tuple[Finding, ...]] = _register(
     Section(name="findings", form=tuple[Finding, ...], compute=_find_findings, columns={}, row=lambda _: {})
 )

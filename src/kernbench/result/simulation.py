@@ -37,6 +37,7 @@ from kernbench.observe.energy import EnergyCounts, RunEnergy, measure_energy
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.launch_report import RunReport, report_run
+from kernbench.runtime_api.operators import OperatorTallies
 from kernbench.runtime_api.prepared_run import PreparedRun
 from kernbench.runtime_api.requests import RequestRecord
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
@@ -92,9 +93,13 @@ def failure_of(error: Exception) -> RunFailure:
 
 
 class RunWatch(Protocol):
-    """A context manager around a run, such as a display of its progress. ``engine`` is set when the engine exists."""
+    """A context manager around a run, such as a display of its progress.
+
+    ``engine`` and ``operators``, the tallies of a front end, are set when they exist.
+    """
 
     engine: GraphEngine | None
+    operators: OperatorTallies | None
 
 
 @dataclass(eq=False)
@@ -225,6 +230,7 @@ class _Simulation:
                     verify=request.verify,
                     ccl=request.ccl,
                     frontends=request.frontends,
+                    reuse=request.reuse,
                 )
         except KeyboardInterrupt:
             if self.engine is None:
@@ -263,6 +269,8 @@ class _Simulation:
         @wraps(bench.function)
         def run(torch: RuntimeContext[Any]) -> object:
             self.context = torch
+            if self.watcher is not None:
+                self.watcher.operators = torch.operators
             try:
                 return bench(torch)
             finally:

@@ -38,6 +38,7 @@ from kernbench.runtime_api.frontends import FrontendSettings
 from kernbench.runtime_api.memory import CleanupReport
 from kernbench.runtime_api.operators import LoadTime, OperatorUse
 from kernbench.runtime_api.requests import RequestRecord
+from kernbench.runtime_api.run_request import ReuseRules
 from kernbench.runtime_api.testing import Comparison
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology, resolve_topology
@@ -239,13 +240,14 @@ def run_bench(
     ccl: CclLike = None,
     frontends: FrontendSettings | None = None,
     data: DataPolicy | None = None,
+    reuse: ReuseRules | None = None,
 ) -> BenchResult:
     """Run a bench, or any function of one argument, on a machine that ``engine_factory`` builds from ``topology``.
 
     ``params``: the bench's parameters, or overrides like ``bench.m=512``. ``verify``: evaluate the bench's comparisons;
     by default True if the engine computes data. ``data``: the data that the engine stores; by default all data, unless
     the bench declares otherwise. ``ccl``: the configuration of collectives, or its file. ``frontends``: the settings of
-    front ends.
+    front ends. ``reuse``: let the time of launches pass that are like earlier ones.
 
     The result stores an error of the program, and its ``raise_for_status()`` raises the error. Raises InputError for an
     unusable topology, device or parameter.
@@ -265,6 +267,7 @@ def run_bench(
         verify=verify,
         ccl=ccl,
         frontends=frontends,
+        reuse=reuse,
     )
     return _BenchRun(bench, context, selector, chosen).result()
 

@@ -279,10 +279,10 @@ class Collectives:
         for layout in operation.tensors:
             # Other PEs may still use the tensor, and a PE waits for its own work only.
             self._memory.settle(layout, writes=operation.writes)
-        self._memory.map_on([(operation.tensors, message.targets)])
+        posted = self._memory.map_on([(operation.tensors, message.targets)])
         handle = self._requests.submit(message, lambda: str(meeting))
         self._memory.uses.note(handle, (layout.key for layout in operation.tensors), writes=operation.writes)
-        return Work((handle,), self._requests)
+        return Work((*posted, handle), self._requests)
 
     def _make_message(self, member: Member, operation: StartedCollective) -> KernelLaunchMsg:
         algorithm = operation.algorithm

@@ -25,14 +25,17 @@ from kernbench.runtime_api.collectives import Collectives
 from kernbench.runtime_api.distributed import Distributed
 from kernbench.runtime_api.factories import Generators, TensorFactories
 from kernbench.runtime_api.frontends import FrontendSettings
-from kernbench.runtime_api.launch import KernelFunction, Launch, prepare_launch_on, prepare_launches
+from kernbench.runtime_api.launch import Alike, KernelFunction, Launch, prepare_launch_on, prepare_launches
+from kernbench.runtime_api.launch_queue import CapturedLaunch, LaunchQueue, OnStart, depth_of
 from kernbench.runtime_api.memory import CleanupReport, ExtraMemories, TensorMemory
 from kernbench.runtime_api.multiprocessing import Multiprocessing
 from kernbench.runtime_api.operators import OperatorTallies
 from kernbench.runtime_api.process_group import ProcessGroups, QueueInstaller
 from kernbench.runtime_api.rank_scheduler import RankScheduler
 from kernbench.runtime_api.ranks import RankLocal, Workers
-from kernbench.runtime_api.requests import RequestRecord, Requests, Work
+from kernbench.runtime_api.requests import RequestRecord, Requests, Work, is_queued
+from kernbench.runtime_api.reuse import ReusedLaunches
+from kernbench.runtime_api.run_request import ReuseRules
 from kernbench.runtime_api.tensor import KnownValues, Tensor
 from kernbench.runtime_api.testing import Verifier
 from kernbench.runtime_api.types import Accelerator, Ahbm, Devices, DeviceSelector, resolve_device
@@ -84,6 +87,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         verify: bool | None = None,
         ccl: CclLike = None,
         frontends: FrontendSettings | None = None,
+        reuse: ReuseRules | None = None,
     ) -> None:
         if verify and not engine.enable_data:
             raise InputError("to verify, the engine has to compute data; build it with enable_data=True")
@@ -95,6 +99,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self._entered: list[Token[RuntimeContext[Any] | None]] = []
         scheduler = self._scheduler = RankScheduler(engine, workers)
         self._requests = Requests(engine, scheduler, workers, correlation_id)
+        self.reuse = ReusedLaunches(engine, self._requests, reuse, lambda: self.operators.is_left_out)
         self._memory = TensorMemory(engine, self._requests)
         self._extra_memories = ExtraMemories(engine, self._requests)
         self._devices = Devices(resolve_device(target_device, self._spec), workers)
@@ -110,6 +115,8 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self.testing = Verifier(verify=engine.enable_data if verify is None else verify, fmt=fmt)
         self.cleanup_report = CleanupReport()
         self.frontends = frontends or FrontendSettings()
+        depth = depth_of(self.frontends.torch.queue, self._spec.sip.components.io_cpu.attrs.queue)
+        self.queue = LaunchQueue(engine, self._requests, depth)
         self.known_values = KnownValues()  # of a front end, in a run without data
         # Counts of a front end's operators that the host computed; they take the time of copies.
         self.unmodelled: Counter[str] = Counter()
@@ -181,24 +188,78 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         """
         self._workers.check()
         self.operators.count_from_begin()
-        return self._start(prepare_launches(name, kernel, args, kwargs), async_op=async_op)
+        launches = prepare_launches(name, kernel, args, kwargs)
+        for sip in {sip for launch in launches for sip, _, _ in launch.message.targets}:
+            self.queue.wait(sip)
+        return self._start(launches, async_op=async_op)
 
     def launch_on(
-        self, name: str, pes: Sequence[PeCoord], kernel: KernelRef, /, *args: object, async_op: bool = False
+        self,
+        name: str,
+        pes: Sequence[PeCoord],
+        kernel: KernelRef,
+        /,
+        *args: object,
+        async_op: bool = False,
+        in_order: bool = False,
+        alike: Alike | None = None,
+        called_at: str = "",
+        on_start: OnStart | None = None,
     ) -> Work:
         """Run a front end's program once on each of ``pes``, (sip, cube, pe), all of one SIP; otherwise as ``launch``.
 
+        With ``in_order`` the launch enters the queue of its SIP, and the call returns when it has, unless
+        ``torch.queue`` is 0. ``on_start`` is called when it has started, and again at each replay if it is captured.
         Tensors may be on any PEs of that SIP. The function is called with ``args`` and ``tl``; ``tl.site`` identifies
-        its PE. Line numbers, in errors too, refer to ``kernel.file``.
+        its PE. Line numbers, in errors too, refer to ``kernel.file``. ``alike``: the program, by which a run that
+        reuses launches finds launches that are alike. ``called_at``: the line of the program, for errors.
         """
-        return self._start((prepare_launch_on(name, pes, kernel, args, self._spec),), async_op=async_op)
+        launch = prepare_launch_on(name, pes, kernel, args, self._spec, alike, called_at)
+        if self.queue.is_capturing:
+            self._memory.map_on([(launch.tensors, launch.message.targets)])
+            self.queue.capture(CapturedLaunch(launch, *self.operators.capture_launch(), on_start))
+            return Work((), self._requests)
+        if not in_order or not self.queue.is_on:
+            work = self._start((launch,), async_op=async_op)
+        else:
+            work = self._enqueue((launch,))
+        for handle in work.handles[-1:]:
+            self.operators.count_launch(handle)
+        if on_start is not None:
+            on_start(work)
+        return work
+
+    def replay(self, captured: Sequence[CapturedLaunch]) -> Work:
+        """Start the launches of a graph, all of one SIP, by one order. Each begins when the one before it has ended."""
+        work = self._enqueue([one.launch for one in captured])
+        for handle, one in zip(work.handles[-len(captured) :], captured, strict=True):
+            self.operators.count_launch(handle, one.operator, begins_call=one.begins_call)
+            if one.on_start is not None:
+                one.on_start(Work((handle,), self._requests))
+        if not self.queue.is_on:
+            work.wait()
+        return work
+
+    def _enqueue(self, launches: Sequence[Launch]) -> Work:
+        """Order launches in the queue of their SIP. They begin after the requests in flight that use their tensors."""
+        sip, n = launches[0].message.targets[0][0], len(launches)
+        self.queue.make_room(sip)
+        ordered = []
+        for at, launch in enumerate(launches):
+            users = [handle for layout in launch.tensors for handle in self._memory.uses.under_way(layout.key)]
+            after = frozenset(user.request_id for user in users if not user.done and not is_queued(user))
+            message = replace(launch.message, in_order=True, n_following=n - 1 - at, after=after)
+            ordered.append(replace(launch, message=message))
+        work = self._start(ordered, async_op=True)
+        self.queue.add(sip, work.handles[-n:])
+        return work
 
     def _start(self, launches: Sequence[Launch], *, async_op: bool) -> Work:
-        self._memory.map_on((launch.tensors, launch.message.targets) for launch in launches)
-        handles = self._requests.submit_together(launch.message for launch in launches)
+        posted = self._memory.map_on((launch.tensors, launch.message.targets) for launch in launches)
+        handles = self.reuse.submit(launches)
         for handle, launch in zip(handles, launches, strict=True):
             self._memory.uses.note(handle, (layout.key for layout in launch.tensors))
-        work = Work(handles, self._requests)
+        work = Work([*posted, *handles], self._requests)
         if not async_op:
             work.wait()
         return work
@@ -245,7 +306,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
 
     def map_on(self, tensor: Tensor, pes: Sequence[PeCoord]) -> None:
         """Map a tensor on PEs of its SIP that do not own it, so that their kernels can use the tensor's address."""
-        self._memory.map_on([((tensor.layout,), tuple(pes))])
+        self._requests.wait(self._memory.map_on([((tensor.layout,), tuple(pes))]))
 
     def map_memory(self, part: str) -> int:
         """Return the address of a memory of ``cube.extra`` or ``pe.extra``, for ``tl.load`` and ``tl.store``.

@@ -11,9 +11,10 @@ from kernbench.common.dtypes import F32, Array, DType, Shape
 from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.common.errors import InputError
 from kernbench.common.values import state
+from kernbench.messages.requests import PeCoord
 from kernbench.policy.placement.dp import SINGLE_PE, DPPolicy
 from kernbench.runtime_api.arrays import SizeArg, machine_dtype, numeric, shape_of, whole_number
-from kernbench.runtime_api.memory import TensorMemory
+from kernbench.runtime_api.memory import StorageSlab, TensorMemory
 from kernbench.runtime_api.ranks import Workers
 from kernbench.runtime_api.tensor import HostTensor, Tensor
 from kernbench.runtime_api.transfers import LaterArray, check_fits
@@ -116,6 +117,14 @@ class TensorFactories:
         This launch must run on all PEs that own the tensor.
         """
         return self._create(shape_of(size), _resolve_dtype(dtype), dp, name, None, is_mapped=is_mapped)
+
+    def slab(self, n: int, dtype: DType, dp: DPPolicy, sip: int, pes: tuple[PeCoord, ...]) -> StorageSlab:
+        """Allocate several tensors of ``n`` elements at once, for `take`; the next launch maps all on ``pes``."""
+        return self._memory.create_slab(n, dtype, dp, sip, pes)
+
+    def take(self, slab: StorageSlab, name: str) -> Tensor:
+        """Return the next tensor of a slab, uninitialised. The slab must have more."""
+        return Tensor(self._memory.take(slab, name), self._memory)
 
     def workspace(self, *size: SizeArg, dtype: object = None, dp: DPPolicy | None = None) -> Tensor:
         """Return memory on the current SIP for intermediate values of kernels: the same for the same arguments.

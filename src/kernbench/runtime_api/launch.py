@@ -25,11 +25,24 @@ KernelFunction: TypeAlias = Callable[..., object]
 
 
 @value
+class Alike:
+    """The program of a launch, as far as it decides the launch's work.
+
+    ``program``: a function, or another object with all its values. ``operands``: objects that stand for the tensors of
+    the launch, in the order of its arguments; where ``program`` contains one, its position stands for it.
+    """
+
+    program: object
+    operands: tuple[object, ...] = ()
+
+
+@value
 class Launch:
-    """A launch message and its tensor arguments."""
+    """A launch message and its tensor arguments. ``alike``: its program; None: the function of its kernel."""
 
     message: KernelLaunchMsg
     tensors: tuple[TensorLayout, ...]
+    alike: Alike | None = None
 
 
 def prepare_launches(
@@ -63,13 +76,21 @@ def prepare_launches(
 
 
 def prepare_launch_on(
-    name: str, pes: Sequence[PeCoord], kernel: KernelRef, args: Sequence[object], spec: TopologySpec
+    name: str,
+    pes: Sequence[PeCoord],
+    kernel: KernelRef,
+    args: Sequence[object],
+    spec: TopologySpec,
+    alike: Alike | None = None,
+    called_at: str = "",
 ) -> Launch:
     """Prepare the launch of a front end's program, which lists its PEs itself and runs once on each.
 
-    The function is called with ``args`` and ``tl``; ``tl.site`` identifies its PE. Raises InputError if the list of PEs
-    is empty, or has a PE twice or one that ``spec`` does not have. Also raises InputError for tensors that were freed
-    or are on other SIPs.
+    The function is called with ``args`` and ``tl``; ``tl.site`` identifies its PE. ``alike``: its program, for launches
+    that are alike. ``called_at``: the line that launches it, for errors.
+
+    Raises InputError if the list of PEs is empty, or has a PE twice or one that ``spec`` does not have. Also raises
+    InputError for tensors that were freed or are on other SIPs.
     """
     exists = [0 <= s < spec.num_sips and 0 <= c < spec.cubes_per_sip and 0 <= p < spec.pes_per_cube for s, c, p in pes]
     if not pes or len(set(pes)) < len(pes) or not all(exists):
@@ -83,7 +104,8 @@ def prepare_launch_on(
         on = ", ".join(f"sip{sip}" for sip in sorted(sips))
         more = f", and {', '.join(away)}" if away else ""
         raise InputError(f"launch {name!r}: its PEs must be of one SIP, that of the tensors; found PEs of {on}{more}")
-    return _make_launch(name, kernel, args, {}, tensors, tuple(sorted(pes)))
+    launch = _make_launch(name, kernel, args, {}, tensors, tuple(sorted(pes)))
+    return replace(launch, message=replace(launch.message, called_at=called_at), alike=alike)
 
 
 def _is_list(value: object) -> TypeGuard[Sequence[Tensor]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import chain
 
 from kernbench.common.errors import AbandonedError
@@ -50,10 +51,11 @@ class LaunchSplit:
     title: str = figure(fallback="name")
     algorithm: str | None = figure("the schedule or kernel of a collective", default=None)
     launches: int = figure("launches of this name; the figures are of the longest", default=1)
+    passed: int = figure("launches of this name that passed without a simulation", optional=True, default=0)
     pe_count: int = figure("PEs that ran it", default=0)
     late_pes: int = figure("PEs that got the order after the common start", default=0)
-    total_ns: float = figure("from submission to completion")
-    before_ns: float = figure("control path from the host to the PEs", default=0.0)
+    total_ns: float = figure("from submission, or from the end of a wait in the queue, to completion")
+    before_ns: float = figure("control path to the PEs, from the host or from the queue", default=0.0)
     kernel_ns: float = figure("from the first start of a kernel to the last end", default=0.0)
     after_ns: float = figure("control path from the PEs to the host", default=0.0)
     slowest: PeCoord = figure("the PE that ran longest", key="slowest_pe", show=pe_name, default=(0, 0, 0))
@@ -98,12 +100,15 @@ def report_run(
     """
     since_ps = ns_to_ps(since_ns)
     launched = [handle for handle in launches_of(engine.handles) if handle.submitted_ps >= since_ps]
+    passed = [engine.handles[launch] for launch in engine.machine.passed.launches]
+    passed = [handle for handle in passed if handle.submitted_ps >= since_ps and _has_ended(handle)]
     links = link_traffic(engine.machine) if links is None else links
-    works = works or Works(engine.machine.log, engine.machine.log.columns())
+    machine = engine.machine
+    works = works or Works(machine.log, machine.log.columns(), machine.passed)
     columns = works.columns
     return RunReport(
-        launches=tuple(_split(works, longest, count) for longest, count in longest_of_each_name(launched)),
-        engines=_measure_engines(works, launched),
+        launches=tuple(_split_launches(engine, works, launched, passed)),
+        engines=_measure_engines(works, launched, max((handle.ended_ps for handle in passed), default=0)),
         traffic=traffic(engine.machine, links),
         used=machine_use(engine.machine, works, links),
         events=engine.n_events,
@@ -121,11 +126,20 @@ def launches_of(handles: Iterable[RequestHandle]) -> list[RequestHandle]:
     return [handle for handle in handles if _list_kernels(handle)]
 
 
-def longest_of_each_name(launched: Sequence[RequestHandle]) -> Iterable[tuple[RequestHandle, int]]:
-    """Yield the longest launch of each title, with the number of launches of that title."""
-    for title in dict.fromkeys(handle.msg.title for handle in launched):
-        same = [handle for handle in launched if handle.msg.title == title]
-        yield max(same, key=lambda handle: handle.ended_ps - handle.submitted_ps), len(same)
+def _split_launches(
+    engine: GraphEngine, works: Works, launched: Sequence[RequestHandle], passed: Sequence[RequestHandle]
+) -> Iterable[LaunchSplit]:
+    """Yield the longest launch of each title; the sample of its kind if all launches of the title passed."""
+    by_title: dict[str, list[RequestHandle]] = {}
+    for handle in sorted((*launched, *passed), key=lambda handle: handle.request_id):
+        by_title.setdefault(handle.msg.title, []).append(handle)
+    skipped = engine.machine.passed
+    for title, handles in by_title.items():
+        simulated = [handle for handle in handles if handle.request_id not in skipped.launches]
+        samples = [engine.handles[skipped.sample_of(handle.request_id)] for handle in handles]
+        longest = max(simulated or samples, key=lambda handle: handle.ended_ps - handle.begun_ps)
+        split = _split(works, longest, len(handles))
+        yield replace(split, name=handles[0].msg.name, title=title, passed=len(handles) - len(simulated))
 
 
 def _name(msg: HostMsg) -> str:
@@ -157,8 +171,8 @@ def _split(works: Works, handle: RequestHandle, launches: int) -> LaunchSplit:
         algorithm=handle.msg.algorithm if isinstance(handle.msg, KernelLaunchMsg) else None,
         launches=launches,
         pe_count=len(kernels),
-        total_ns=ps_to_ns(handle.ended_ps - handle.submitted_ps),
-        before_ns=ps_to_ns(begin - handle.submitted_ps),
+        total_ns=ps_to_ns(handle.ended_ps - handle.begun_ps),
+        before_ns=ps_to_ns(begin - handle.begun_ps),
         kernel_ns=ps_to_ns(end - begin),
         after_ns=ps_to_ns(handle.ended_ps - end),
         late_pes=sum(kernel.late for kernel in kernels),
@@ -169,10 +183,11 @@ def _split(works: Works, handle: RequestHandle, launches: int) -> LaunchSplit:
     )
 
 
-def _measure_engines(works: Works, launched: Sequence[RequestHandle]) -> tuple[EngineUsage, ...]:
-    """Return the use of engines from the first start of a kernel to the last end."""
+def _measure_engines(works: Works, launched: Sequence[RequestHandle], least_end_ps: int) -> tuple[EngineUsage, ...]:
+    """Return the use of engines from the first start of a kernel to the last end, at least ``least_end_ps``."""
     kernels = [kernel for handle in launched for kernel in _list_kernels(handle)]
     if not kernels:
         return ()
     begin, end = min(kernel.start_ps for kernel in kernels), max(kernel.end_ps for kernel in kernels)
+    end = max(end, least_end_ps)
     return engine_usage(works, ps_to_ns(begin), ps_to_ns(end))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -9,14 +10,15 @@ from typing import Any
 import numpy as np
 
 from kernbench.common.dtypes import Array, DType, Shape
-from kernbench.common.errors import InputError
+from kernbench.common.errors import AllocationError, InputError
 from kernbench.common.ids import pe_part
 from kernbench.common.units import format_size
-from kernbench.common.values import value
+from kernbench.common.values import state, value
 from kernbench.engine.engine import GraphEngine
+from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import HostMsg, MappedShard, MmuMapMsg, MmuUnmapMsg, PeCoord, TensorMapping
 from kernbench.policy.address.free_list import FreeList
-from kernbench.policy.placement.deploy import deploy_tensor, release_deployment
+from kernbench.policy.placement.deploy import Slab, deploy_slab, deploy_tensor, release_deployment, unit_bytes
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.geometry import Window
 from kernbench.policy.placement.views import ShardView, shard_views
@@ -81,10 +83,66 @@ class CleanupReport:
         return f"freed at exit: {freed}; leaked: {leaked}{left}"
 
 
+SLAB_BYTES = 2 << 20
+"""Bytes of virtual memory that a slab of tensors has at least."""
+
+
+@state(eq=False)
+class StorageSlab:
+    """Tensors of one size and placement that are allocated and mapped together; a program takes them one by one.
+
+    ``pes``: the PEs that map them. ``n_taken``: the number of tensors taken so far. ``n_live``: those of them that are
+    not freed. A slab without live tensors is freed, and no longer open.
+    """
+
+    slab: Slab
+    dtype: DType
+    dp: DPPolicy
+    sip: int
+    views: tuple[ShardView, ...]
+    pes: tuple[PeCoord, ...]
+    n_taken: int = 0
+    n_live: int = 0
+    is_open: bool = True
+
+    @property
+    def has_more(self) -> bool:
+        """True if a further tensor can be taken."""
+        return self.is_open and self.n_taken < self.slab.count
+
+    def next_layout(self, name: str) -> TensorLayout:
+        """Return the next tensor, as ``name``."""
+        deployment = self.slab.tensor(self.n_taken, name)
+        self.n_taken += 1
+        self.n_live += 1
+        assert deployment.va_base is not None, "a slab has virtual addresses"
+        return TensorLayout(
+            shape=(deployment.nbytes // self.dtype.itemsize,),
+            dtype=self.dtype,
+            dp=self.dp,
+            sip=self.sip,
+            va=deployment.va_base,
+            deployment=deployment,
+            views=self.views,
+        )
+
+
 class TensorMemory:
     """The live tensors of a context: their placement on the machine, and the transfers of their data."""
 
-    __slots__ = ("_before", "_engine", "_joined", "_live", "_mapped", "_requests", "_watch", "_workspaces", "uses")
+    __slots__ = (
+        "_before",
+        "_engine",
+        "_joined",
+        "_live",
+        "_mapped",
+        "_requests",
+        "_slabs",
+        "_unmapped_slabs",
+        "_watch",
+        "_workspaces",
+        "uses",
+    )
 
     def __init__(self, engine: GraphEngine, requests: Requests) -> None:
         self._engine, self._requests = engine, requests
@@ -93,6 +151,8 @@ class TensorMemory:
         self._joined = JoinedRanges(engine)
         self._live: dict[TensorKey, TensorLayout] = {}
         self._mapped: dict[TensorKey, set[PeCoord]] = {}
+        self._slabs: dict[TensorKey, StorageSlab] = {}  # by live tensor
+        self._unmapped_slabs: list[StorageSlab] = []
         self._workspaces: dict[tuple[int, Shape, DType, DPPolicy], TensorLayout] = {}
         self._before = _measure_use(engine)
 
@@ -128,6 +188,43 @@ class TensorMemory:
         self._requests.transfer([*mapping, *(() if fill is None else fill_messages(layout, fill))])
         return layout
 
+    def create_slab(self, n: int, dtype: DType, dp: DPPolicy, sip: int, pes: tuple[PeCoord, ...]) -> StorageSlab:
+        """Allocate tensors of ``n`` elements, together at least `SLAB_BYTES`, or one if memory lacks room for more.
+
+        The launch that follows maps them on ``pes``, by a message before its own. Raises AllocationError if memory is
+        full.
+        """
+        self._requests.check()
+        views, va_allocator = self._make_views((n,), dtype, dp, sip), self._engine.va_allocator(sip)
+        nbytes, name, placement = n * dtype.itemsize, f"storage of {n:,} {dtype}", [view.spec for view in views]
+        count = -(-SLAB_BYTES // unit_bytes(nbytes, va_allocator))
+        try:
+            slab = deploy_slab(name, count, nbytes, placement, self._engine.allocators, va_allocator)
+        except AllocationError:
+            slab = deploy_slab(name, 1, nbytes, placement, self._engine.allocators, va_allocator)
+        created = StorageSlab(slab, dtype, dp, sip, views, pes)
+        self._unmapped_slabs.append(created)
+        return created
+
+    def take(self, slab: StorageSlab, name: str) -> TensorLayout:
+        """Return the next tensor of a slab, uninitialised, as ``name``."""
+        layout = slab.next_layout(name)
+        self._begin(layout)
+        self._live[layout.key] = layout
+        self._mapped[layout.key] = set()
+        self._slabs[layout.key] = slab
+        return layout
+
+    def _post_maps(self) -> list[RequestHandle]:
+        slabs, self._unmapped_slabs = self._unmapped_slabs, []
+        return [
+            self._requests.submit(
+                MmuMapMsg(name=created.slab.name, sip=created.sip, mapping=created.slab.mapping, target_pe=created.pes)
+            )
+            for created in slabs
+            if created.is_open
+        ]
+
     def workspace(self, shape: Shape, dtype: DType, dp: DPPolicy, sip: int) -> TensorLayout:
         """Return memory for intermediate values of kernels, the same for all calls with the same arguments.
 
@@ -161,9 +258,14 @@ class TensorMemory:
     def _begin(self, layout: TensorLayout) -> None:
         self._engine.renew((shard.pa, shard.nbytes) for shard in layout.shards)
 
-    def map_on(self, wanted: Iterable[tuple[Iterable[TensorLayout], tuple[PeCoord, ...]]]) -> None:
-        """Map tensors in the MMUs of PEs that do not map them yet."""
+    def map_on(self, wanted: Iterable[tuple[Iterable[TensorLayout], tuple[PeCoord, ...]]]) -> list[RequestHandle]:
+        """Map tensors in the MMUs of PEs that do not map them yet, and wait until this is done.
+
+        Return the messages in flight that map new slabs: a launch that starts later reaches the PEs behind them.
+        """
+        posted = self._post_maps()
         self._requests.transfer(chain.from_iterable(self._make_mappings(layouts, pes) for layouts, pes in wanted))
+        return posted
 
     def join(self, layouts: Sequence[TensorLayout]) -> int:
         """Map tensors of one layout to consecutive virtual addresses on their owners, and return the first address.
@@ -178,28 +280,37 @@ class TensorMemory:
     def _make_mappings(self, layouts: Iterable[TensorLayout], pes: tuple[PeCoord, ...]) -> list[HostMsg]:
         messages: list[HostMsg] = []
         for layout in layouts:
-            mapped = self._mapped[layout.key]
-            new = tuple(pe for pe in pes if pe not in mapped)
+            mapped, slab = self._mapped[layout.key], self._slabs.get(layout.key)
+            new = tuple(pe for pe in pes if pe not in mapped and (slab is None or pe not in slab.pes))
             if new:
                 mapped.update(new)
                 mapping = layout.deployment.mapping()
                 messages.append(MmuMapMsg(name=layout.name, sip=layout.sip, mapping=mapping, target_pe=new))
         return messages
 
-    def _make_unmappings(self, layouts: Iterable[TensorLayout]) -> Iterator[HostMsg]:
+    def _make_unmappings(self, layouts: Sequence[TensorLayout]) -> Iterator[HostMsg]:
         for layout in layouts:
             mapped = tuple(sorted(self._mapped[layout.key]))
             if mapped:  # else no launch has mapped the tensor
                 yield MmuUnmapMsg(name=layout.name, sip=layout.sip, va_base=layout.va, target_pe=mapped)
+        for created in self._emptied_slabs(layouts):
+            if created not in self._unmapped_slabs:
+                slab = created.slab
+                yield MmuUnmapMsg(name=slab.name, sip=created.sip, va_base=slab.va_base, target_pe=created.pes)
+
+    def _emptied_slabs(self, layouts: Sequence[TensorLayout]) -> list[StorageSlab]:
+        """Return the slabs whose live tensors are all among ``layouts``."""
+        counts = Counter([self._slabs[layout.key] for layout in layouts if layout.key in self._slabs])
+        return [slab for slab, count in counts.items() if count == slab.n_live]
 
     def clone(self, layout: TensorLayout, name: str) -> TensorLayout:
         """Create a tensor of the same layout: every owner PE copies its shards."""
         self.settle(layout)
         copied = self.create_like(layout, name, layout.dtype)
-        self.map_on([([layout], layout.owners)])
+        posted = self.map_on([([layout], layout.owners)])
         copying = self._requests.submit(copy_launch(layout, copied))
         self.uses.note(copying, (layout.key, copied.key))
-        self._requests.wait([copying])
+        self._requests.wait([*posted, copying])
         return copied
 
     def reshape(self, layout: TensorLayout, shape: tuple[int, ...]) -> TensorLayout | None:
@@ -363,12 +474,21 @@ class TensorMemory:
 
     def _forget(self, layouts: Sequence[TensorLayout]) -> None:
         self._joined.forget(layouts)
+        emptied = self._emptied_slabs(layouts)
         for layout in layouts:
             del self._live[layout.key], self._mapped[layout.key]
+            slab = self._slabs.pop(layout.key, None)
+            if slab is not None:
+                slab.n_live -= 1
+                continue
             self._workspaces = {
                 key: workspace for key, workspace in self._workspaces.items() if workspace is not layout
             }
             release_deployment(layout.deployment, self._engine.allocators, self._engine.va_allocator(layout.sip))
+        for slab in emptied:
+            slab.is_open = False
+            slab.slab.release(self._engine.allocators, self._engine.va_allocator(slab.sip))
+        if layouts:
             self._engine.retire()
 
     def _find_leaks(self) -> Iterable[LeakedMemory]:

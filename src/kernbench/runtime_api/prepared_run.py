@@ -19,7 +19,7 @@ from kernbench.runtime_api.bench_registry import Bench, load_bench, load_script
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.frontends import FrontendSettings, frontend_settings
 from kernbench.runtime_api.overrides import BENCH_PREFIX, split_overrides
-from kernbench.runtime_api.run_request import ProgramOptions, RunRequest
+from kernbench.runtime_api.run_request import ProgramOptions, ReuseRules, RunRequest
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.topology.builder import Topology, resolve_topology
 
@@ -43,6 +43,7 @@ class PreparedRun:
     ccl: CclLike = None
     frontends: FrontendSettings = field(default_factory=FrontendSettings)
     limits: Limits = field(default_factory=Limits)
+    reuse: ReuseRules | None = None
     observe: bool = True
     links: bool = True
     queues: bool = True
@@ -61,6 +62,7 @@ class PreparedRun:
             verify=self.verify,
             ccl=self.ccl,
             frontends=self.frontends,
+            reuse=self.reuse,
         )
 
 
@@ -93,13 +95,15 @@ def prepare_run(request: RunRequest, *, bench: Bench | None = None, machine: Top
     if isinstance(ccl, str | os.PathLike):
         check_ccl(os.fspath(ccl))
     limits = request.limits
+    data = request.data.policy(sanitize=observation.sanitize, bench=bench.data)
     return PreparedRun(
         bench=bench,
         machine=machine,
         params=changes.bench,
         device=request.machine.device,
         verify=request.data.verify,
-        data=request.data.policy(sanitize=observation.sanitize, bench=bench.data),
+        data=data,
+        reuse=request.reuse.rules(keeps_data=data.keep),
         ccl=ccl,
         frontends=frontends,
         limits=Limits(_limit("max_sim_ns", limits.max_sim_ns), _limit("max_wall_s", limits.max_wall_s)),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Literal, TypeAlias, get_args
 
 from kernbench.ccl.queues import lines_of, make_unreceived_error
-from kernbench.common.errors import AbandonedError, IpcqError, SimulationDeadlock
+from kernbench.common.errors import AbandonedError, InputError, IpcqError, SimulationDeadlock
 from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.queues import UnreceivedMessage
@@ -158,19 +158,26 @@ class _Submitted:
 
 
 class Requests:
-    """The requests of one context and their results. ``lost``: messages that no PE received."""
+    """The requests of one context and their results.
+
+    ``lost``: messages that no PE received. ``on_submit`` is called with each request. ``is_capturing``: launches are
+    captured, and transfers refused.
+    """
 
     __slots__ = (
         "_completions",
         "_correlation_id",
         "_engine",
+        "_failed_in_order",
         "_fmt",
         "_records",
         "_scheduler",
         "_unseen",
         "_why_dropped",
         "_workers",
+        "is_capturing",
         "lost",
+        "on_submit",
     )
 
     def __init__(
@@ -184,6 +191,9 @@ class Requests:
         self._completions: list[Completion] = []
         self._why_dropped = ""
         self.lost = LostMessages()
+        self.on_submit: Callable[[RequestHandle, Purpose], None] | None = None
+        self.is_capturing = False
+        self._failed_in_order: list[RequestHandle] = []
 
     def check(self) -> None:
         """Raise KernelError or SecondThreadError if the caller may not call the machine."""
@@ -221,13 +231,25 @@ class Requests:
         """
         self.check()
         self._scheduler.check()
+        if isinstance(msg, MemoryWriteMsg | MemoryReadMsg):
+            self.refuse_in_capture("copies between the host and the machine")
         if not msg.correlation_id:
             msg = replace(msg, correlation_id=self._correlation_id)
         handle = self._engine.submit(msg)
         purpose = purpose_of(msg, self._fmt)
         worker = self._workers.current
         self._unseen[handle.request_id] = _Submitted(handle, msg.name, purpose, worker, about, together)
+        if self.on_submit is not None:
+            self.on_submit(handle, purpose)
         return handle
+
+    def refuse_in_capture(self, action: str) -> None:
+        """Raise InputError while launches are captured; ``action``: what the program does, as text."""
+        if self.is_capturing:
+            raise InputError(
+                f"a graph of launches is being captured, and the program {action}, which a replay cannot repeat; do so "
+                f"before the capture, with copy_ into a tensor that the graph reads"
+            )
 
     def unseen(self, handle: RequestHandle) -> bool:
         """Return True when no wait has returned the request's completion, so its error, if any, has not been raised."""
@@ -256,7 +278,19 @@ class Requests:
             raise
         finally:
             self._see(handle for handle in handles if handle.done)
+        failed = next((handle for handle in self._failed_in_order if self.unseen(handle)), None)
+        self._failed_in_order.clear()
+        if failed is not None:
+            self.wait([failed])
         return [handle.completion() for handle in handles]
+
+    def raise_at_next_wait(self, handle: RequestHandle) -> None:
+        """Let the next wait for any request raise the error of this one, if it fails."""
+        handle.notify(self._note_failure)
+
+    def _note_failure(self, handle: RequestHandle) -> None:
+        if handle.outcome is not None and handle.outcome.error is not None:
+            self._failed_in_order.append(handle)
 
     def transfer(self, messages: Iterable[HostMsg]) -> None:
         """Submit all messages at once, so that they overlap, then wait for all."""
@@ -389,6 +423,10 @@ class Requests:
     def _record(self, submitted: _Submitted) -> None:
         completion, trace = self._engine.get_completion(submitted.handle)
         self._completions.append(completion)
+        pe_exec_ns, msg = trace.pe_exec_ns, submitted.handle.msg
+        if msg.request_id in self._engine.machine.passed.launches:  # the kernels of its sample stand for its own
+            sample = self._records.get(self._engine.machine.passed.sample_of(msg.request_id))
+            pe_exec_ns = pe_exec_ns if sample is None else sample.pe_exec_ns
         self._records[completion.request_id] = RequestRecord(
             request_id=completion.request_id,
             phase=submitted.purpose.phase,
@@ -399,7 +437,7 @@ class Requests:
             t_start_ns=completion.t_start,
             t_end_ns=completion.t_end,
             total_ns=trace.total_ns,
-            pe_exec_ns=trace.pe_exec_ns,
+            pe_exec_ns=pe_exec_ns,
             algorithm=submitted.purpose.algorithm,
         )
 
@@ -416,6 +454,16 @@ class Work:
     def __init__(self, handles: Sequence[RequestHandle], requests: Requests) -> None:
         self._handles, self._requests = tuple(handles), requests
 
+    @property
+    def handles(self) -> tuple[RequestHandle, ...]:
+        """The requests, in the order of their submission."""
+        return self._handles
+
+    def on_end(self, notify: Callable[[], None]) -> None:
+        """Call ``notify`` when the last request has ended, now if it has; never for a launch that was captured."""
+        for handle in self._handles[-1:]:
+            handle.notify(lambda _: notify())
+
     def wait(self, timeout: object = None) -> bool:
         """Block until all requests are done, and return True. Raises the error of a failed request.
 
@@ -428,6 +476,11 @@ class Work:
     def is_completed(self) -> bool:
         """Return True when all requests are done at the current simulated time."""
         return all(handle.done for handle in self._handles)
+
+
+def is_queued(handle: RequestHandle) -> bool:
+    """Return True for a launch that entered the queue of its SIP."""
+    return isinstance(handle.msg, KernelLaunchMsg) and handle.msg.in_order
 
 
 @value
@@ -465,6 +518,12 @@ class Uses:
             self._requests.wait(using)
         if not self.under_way(key):
             self._using.pop(key, None)
+
+    def settle_queued(self, key: TensorKey) -> None:
+        """Wait for the launches in the queue of a SIP that use a tensor."""
+        queued = [handle for handle in self.under_way(key) if is_queued(handle)]
+        if queued:
+            self._requests.wait(queued)
 
     def under_way(self, key: TensorKey) -> list[RequestHandle]:
         """Return the requests in flight that use a tensor."""

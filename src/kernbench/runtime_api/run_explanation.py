@@ -186,7 +186,7 @@ class LaunchExplanation(TimeExplanation):
     @property
     def ps(self) -> int:
         """The duration in ps, until the end or the stop of the launch."""
-        return self._end_ps - self._handle.submitted_ps
+        return self._end_ps - self._handle.begun_ps
 
     @cached_property
     def path(self) -> CriticalPath:
@@ -249,7 +249,8 @@ class RunExplanation(TimeExplanation):
         }
         programs = {request_id: ProgramText(msg) for request_id, msg in launched.items()}
         ended = launches_of(handles)
-        stopped = launched.keys() - {handle.request_id for handle in ended}
+        self._passed = snapshot.machine.passed
+        stopped = launched.keys() - {handle.request_id for handle in ended} - self._passed.launches
         left = [
             handle for handle in handles if handle.request_id in stopped and handle.submitted_ps < self._path.end_ps
         ]
@@ -269,14 +270,21 @@ class RunExplanation(TimeExplanation):
     def verdict(self) -> RunVerdict:
         """The verdict on the run: its kernels (by the bottleneck of each name's longest launch), copies and waits."""
         verdicts = {launch.name: launch.verdict for launch in self.longest_of_each_name()}
+        for launch in self._passed.launches:  # a name of which all launches passed has the verdict of its samples
+            verdict = verdicts.get(self._names[self._passed.sample_of(launch)])
+            if verdict is not None:
+                verdicts.setdefault(self._names[launch], verdict)
         return judge_run(self.path, self._seen.divider, self._names, verdicts, self._copies)
 
     @property
     def main_launch(self) -> LaunchExplanation | None:
         """The longest launch of the name with the largest share of the critical path; None if no kernel is on it."""
         name = max(self._spent, key=lambda name: self._spent[name], default=None)
+        samples = {self._passed.sample_of(launch) for launch in self._passed.launches if self._names[launch] == name}
         return max(
-            (launch for launch in self.launches if launch.name == name), key=lambda launch: launch.ps, default=None
+            (launch for launch in self.launches if launch.name == name or launch.request_id in samples),
+            key=lambda launch: (launch.name == name, launch.ps),
+            default=None,
         )
 
     @property
@@ -288,6 +296,7 @@ class RunExplanation(TimeExplanation):
     def _spent(self) -> dict[str, int]:
         """The time of the path in launches, by name, without the waits of a launch."""
         names = {launch.request_id: launch.name for launch in self.launches}
+        names |= {launch: self._names[launch] for launch in self._passed.launches}
         spent: dict[str, int] = {}
         for step in self.path.steps:
             name = names.get(step.request_id)

@@ -30,6 +30,28 @@ SCRIPT_WALL_S = 600.0
 """Default limit of commands for a script, in seconds: a program with GPU-sized tensors could take days"""
 
 
+SAMPLES = 2
+"""Samples of a kind of launches by default"""
+
+
+@value(kw_only=True)
+class ReuseRules:
+    """The rules of a run that reuses launches.
+
+    ``samples``: simulated launches of a kind before others pass. ``check``: the number of further launches to simulate
+    that would pass. Raises InputError for less than 1 sample, or a negative ``check``.
+    """
+
+    samples: int = SAMPLES
+    check: int = 0
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise InputError(f"--reuse-samples: found {self.samples}, must be at least 1")
+        if self.check < 0:
+            raise InputError(f"--reuse-check: found {self.check}, must be at least 0")
+
+
 @value(kw_only=True)
 class RunOption:
     """A choice and its forms on the command line and in the library.
@@ -230,6 +252,44 @@ class LimitOptions:
 
 
 @value(kw_only=True)
+class ReuseOptions:
+    """The reuse of launches: the time of a launch passes if launches like it have been simulated."""
+
+    reuse: bool = option(
+        "Simulate the first launches of each kind, and let the time of others pass (with --no-data).",
+        False,
+        keyword="reuse",
+    )
+    reuse_samples: int = option(
+        f"Simulate N launches of each kind.  [default: {SAMPLES}]", SAMPLES, metavar="N", keyword="reuse_samples"
+    )
+    reuse_check: int = option(
+        "Simulate N more launches that would pass, chosen at random, and print the error on them.",
+        0,
+        metavar="N",
+        keyword="reuse_check",
+    )
+
+    def rules(self, *, keeps_data: bool) -> ReuseRules | None:
+        """Return the rules of a run, None without reuse.
+
+        Raises InputError in a run that keeps data, and for choices that need ``reuse`` or are out of range.
+        """
+        if not self.reuse:
+            wrong = [name for name in ("reuse_samples", "reuse_check") if getattr(self, name) != _default_of(name)]
+            if wrong:
+                raise InputError(f"--{wrong[0].replace('_', '-')} needs --reuse: give both, or none")
+            return None
+        if keeps_data:
+            raise InputError("--reuse is for runs without data: give --reuse --no-data")
+        return ReuseRules(samples=self.reuse_samples, check=self.reuse_check)
+
+
+def _default_of(name: str) -> object:
+    return next(entry.default for entry in fields(ReuseOptions) if entry.name == name)
+
+
+@value(kw_only=True)
 class OutputOptions:
     """The files to write besides the report. An evaluation writes the last three."""
 
@@ -277,6 +337,7 @@ class RunRequest:
     program: ProgramOptions = group(ProgramOptions, "Program", commands=PAGES)
     machine: MachineOptions = group(MachineOptions, "Machine")
     data: DataOptions = group(DataOptions, "Data", scope="simulation")
+    reuse: ReuseOptions = group(ReuseOptions, "Reuse", scope="simulation")
     limits: LimitOptions = group(LimitOptions, "Limits", commands=PAGES, scope="simulation")
     outputs: OutputOptions = group(OutputOptions, "Outputs", commands=RUN, scope="simulation")
     observation: ObservationOptions = group(ObservationOptions, "Explanation", commands=RUN, scope="simulation")

@@ -184,10 +184,12 @@ class Tensor(Shaped):
         return HostTensor(self.numpy())
 
     def peek(self) -> Array:
-        """Return all elements as ``numpy`` does, without simulated time and without a wait.
+        """Return all elements as ``numpy`` does, without simulated time.
 
-        For reports and checks, which must not influence the run.
+        For reports and checks, which must not influence the run. Waits only for launches in the queue of the SIP that
+        use the tensor.
         """
+        self.settle_queued()
         return self._memory.look(self._layout)
 
     def copies(self, first: Array) -> Iterator[TensorCopy]:
@@ -203,6 +205,10 @@ class Tensor(Shaped):
         Errors are unwritten elements, and replicas that differ by more than ``tolerance``.
         """
         self._memory.check(self._layout, tolerance)
+
+    def settle_queued(self) -> None:
+        """Wait for launches in the queue of the SIP that have the tensor as an argument."""
+        self._memory.uses.settle_queued(self._layout.key)
 
     def settle(self) -> None:
         """Wait for launches in flight that have the tensor as an argument."""

@@ -11,10 +11,11 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial, reduce
 from importlib import resources
 from math import ceil
+from operator import getitem
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,7 +26,7 @@ import yaml
 from kernbench.common.config import Complaint, Document, apply_overrides, check, load_document, path_of, report
 from kernbench.common.errors import ConfigError, Problem, UnknownNameError
 from kernbench.common.field_types import model_at
-from kernbench.common.units import format_size
+from kernbench.common.units import format_size, parse_size
 from kernbench.common.yaml_document import path_text
 from kernbench.di.registry import REGISTRY, Registry
 from kernbench.topology.clocks import apply_clocks, check_clocks
@@ -34,7 +35,7 @@ from kernbench.topology.graph import Graph
 from kernbench.topology.hbm_places import BurstPlaces
 from kernbench.topology.hbm_spec import HBM3, HbmSpec
 from kernbench.topology.rules import check_rules
-from kernbench.topology.spec import TopologySpec
+from kernbench.topology.spec import IoCpuAttrs, TopologySpec
 
 
 def validate_topology(document: Document, registry: Registry) -> TopologySpec:
@@ -77,6 +78,10 @@ LOCAL_FILE = "topology.yaml"
 _DEFAULTS = resources.files("kernbench") / "defaults"
 _SUFFIX = ".yaml"
 _BARE_NAME = re.compile(r"[\w-]+")
+LATER_KEYS: Mapping[tuple[str, ...], object] = MappingProxyType(
+    {("sip", "components", "io_cpu", "attrs", "queue"): IoCpuAttrs.model_fields["queue"].default}
+)
+"""Keys that machines of version 0.2.0 did not have, by path, with their defaults"""
 
 
 @cache
@@ -118,11 +123,16 @@ def name_of(source: str) -> str:
 
 @dataclass(frozen=True)
 class Topology:
-    """A compiled machine and its source; ``unclocked`` is the configuration of the file if clocks change it."""
+    """A compiled machine and its source.
+
+    ``unclocked``: the configuration of the file if clocks change it. ``file_packet_bytes``: the file's
+    ``transport.packet_bytes`` if ``--set`` changes it.
+    """
 
     topology_obj: Graph
     source: str
     unclocked: TopologySpec | None = None
+    file_packet_bytes: int | None = None
 
     @property
     def spec(self) -> TopologySpec:
@@ -147,8 +157,15 @@ class Topology:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the resolved configuration without energies: equal for files that describe the same machine."""
+        """SHA-256 of the resolved configuration without energies: equal for files that describe the same machine.
+
+        ``LATER_KEYS`` are left out at their defaults, so that results of earlier versions stay comparable.
+        """
         content = self.spec.model_dump(mode="json", exclude={"energy"})
+        for (*path, key), default in LATER_KEYS.items():
+            section = reduce(getitem, path, content)
+            if section.get(key) == default:
+                del section[key]
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -196,7 +213,7 @@ def compile_topology(document: Document, registry: Registry | None = None) -> To
     spec = validate_topology(document, registry or REGISTRY)
     for complaint in advise(spec):
         warnings.warn(str(document.problem(complaint)), stacklevel=3)
-    return _compile(spec, document.source)
+    return replace(_compile(spec, document.source), file_packet_bytes=_replaced_packet_bytes(document, spec))
 
 
 def compile_variant(machine: Topology, spec: TopologySpec) -> Topology:
@@ -215,6 +232,16 @@ def compile_variant(machine: Topology, spec: TopologySpec) -> Topology:
 
 def _compile(spec: TopologySpec, source: str) -> Topology:
     return Topology(elaborate(apply_clocks(spec, spec.clocks)), source, spec if spec.clocks.changed else None)
+
+
+def _replaced_packet_bytes(document: Document, spec: TopologySpec) -> int | None:
+    """Return the packets of the file if ``--set`` changes them, else None."""
+    size = document.get_unchanged(("transport", "packet_bytes"))
+    try:
+        file_bytes = parse_size(size)
+    except (TypeError, ValueError):
+        return None
+    return None if file_bytes == spec.transport.packet_bytes else file_bytes
 
 
 # Warnings of the loader: about machines that are allowed, and slower than expected.

@@ -375,7 +375,7 @@ def _holds_packets(path: str, size: int | None, transport: TransportSpec) -> Ite
     """Check that a FIFO holds four packets; with fewer, a link waits for credits that no hardware would lack."""
     if size is not None and size < transport.least_fifo:
         packets = f"{PACKETS_PER_FIFO} packets of transport.packet_bytes, which is {transport.packet_bytes}"
-        advice = f"must be at least {transport.least_fifo}: {packets}; {path}=null is always enough"
+        advice = f"must be at least {transport.least_fifo}: {packets}; --set {path}=null is always enough"
         yield _at(path, f"found {size}, {advice}")
 
 

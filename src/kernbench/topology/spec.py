@@ -171,12 +171,19 @@ class SipLinks(ConfigModel):
     """Links between neighbouring cubes."""
 
 
+class IoCpuAttrs(PartAttrs):
+    """The ``attrs`` of the CPU of an IO chiplet."""
+
+    queue: int = Field(default=64, ge=1, le=65536)
+    """Launches that the host orders ahead of the one under way."""
+
+
 class SipComponents(Components):
     """The components of the IO chiplet; ``ucie`` is the chiplet's port of a link to a cube."""
 
     pcie_ep: ComponentSpec[PartAttrs]
     """The PCIe endpoint of the link to the switch."""
-    io_cpu: ComponentSpec[PartAttrs]
+    io_cpu: ComponentSpec[IoCpuAttrs]
     """The CPU that distributes launches to the cubes."""
     io_noc: ComponentSpec[PartAttrs]
     """The router of the chiplet."""

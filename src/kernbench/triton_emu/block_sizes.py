@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import inf
+from dataclasses import replace
+from math import inf, prod
 
 from kernbench.common.values import value
 from kernbench.messages.commands import ArrayPlace, BlockChoice, Epilogue, MemoryRef
@@ -13,6 +14,8 @@ SUM_BYTES = 4
 """Bytes that the matrix unit needs for the sum of one element of a block."""
 ROW_BYTES = 512
 """The shortest row, in bytes, that a memory delivers at its sustained rate."""
+BURST_BYTES = 256
+"""The least bytes that a piece of a row costs: a shorter piece takes as long."""
 FEW = 0.25
 """The largest share of the read time that may go to rows shorter than ``ROW_BYTES``."""
 SHARE = 1 / 16
@@ -39,9 +42,20 @@ class OperandReads:
     stripe: int = 1
     piece_share: float = 1.0
 
-    def share_of_rate(self, adjacent: int, extent: int, itemsize: int) -> float:
-        """Return the share of the rate for pieces of ``adjacent`` elements of a row of ``extent`` elements."""
-        return 1.0 if adjacent >= extent or not adjacent * itemsize % self.stripe else self.piece_share
+    def in_banks(self, pitch: int, burst_bytes: int, round_bytes: int) -> OperandReads:
+        """Return these reads from memory with banks. ``pitch``: bytes from a row, or a column, to the next one."""
+        share = RAGGED_ROWS if pitch % burst_bytes else SHORT_ROWS
+        return replace(self, stripe=round_bytes, piece_share=share)
+
+    def share_of_rate(self, adjacent: int, extent: int, itemsize: int, least_bytes: int = 1) -> float:
+        """Return the share of the rate for pieces of ``adjacent`` elements of a row of ``extent`` elements.
+
+        A shorter piece takes as long as one of ``least_bytes``.
+        """
+        nbytes = adjacent * itemsize
+        if adjacent >= extent:
+            return 1.0
+        return min(1.0, nbytes / least_bytes) * (self.piece_share if nbytes % self.stripe else 1.0)
 
 
 @value
@@ -201,17 +215,35 @@ class BlockedProduct:
         bm, bn = min(blocks, key=rank)
         return bm, self._panel_size(bm, bn, room), bn
 
+    def predict(self, room: BlockRoom) -> tuple[float, float, float, float]:
+        """Return the predicted times in ns of a product in blocks of the ``least`` read time.
+
+        They are of the matrix unit, of memory, of the first panels and of the last result.
+        """
+        compute_ns = prod(self.whole_tiles(self.shape)) / self.macs_per_ns
+        if (sizes := self.choose(room, "least")) is None:
+            return compute_ns, 0.0, 0.0, 0.0
+        (m, _, n), (bm, bk, bn) = self.shape, sizes
+        begin_ns = (bm / self.a.gbs + bn / self.b.gbs) * bk * self.itemsize
+        memory_ns = self._read_ns(bm, bn, room, BURST_BYTES) + m * n * self.write_ns
+        return compute_ns, memory_ns, begin_ns, bm * bn * self.write_ns
+
     def _memory_ns(self, bm: int, bn: int, room: BlockRoom) -> float:
         """Return the time to read all panels, plus the time to write the result if it goes to the same memory."""
+        m, _, n = self.shape
+        out = min(self.a, self.b, key=lambda operand: operand.piece_share).share_of_rate(bn, n, self.itemsize)
+        return self._read_ns(bm, bn, room) + m * n * self.write_ns / out
+
+    def _read_ns(self, bm: int, bn: int, room: BlockRoom, least_bytes: int = 1) -> float:
+        """Return the time to read all panels. Pieces of rows take as long as pieces of ``least_bytes``, or longer."""
         (m, k, n), bk = self.shape, self._panel_size(bm, bn, room)
         columns, rows = -(-n // bn), -(-m // bm)  # numbers of blocks: each block column reads A, each block row reads B
         if bk >= k:
             columns, rows = (1, rows) if self.keeps_a else (columns, 1)
         a_row, b_row = (bk, k) if self.a.by_rows else (bm, m), (bn, n) if self.b.by_rows else (bk, k)
-        a_gbs = self.a.gbs * self.a.share_of_rate(*a_row, self.itemsize)
-        b_gbs = self.b.gbs * self.b.share_of_rate(*b_row, self.itemsize)
-        out = min(self.a, self.b, key=lambda operand: operand.piece_share).share_of_rate(bn, n, self.itemsize)
-        return (m * columns / a_gbs + n * rows / b_gbs) * k * self.itemsize + m * n * self.write_ns / out
+        a_gbs = self.a.gbs * self.a.share_of_rate(*a_row, self.itemsize, least_bytes)
+        b_gbs = self.b.gbs * self.b.share_of_rate(*b_row, self.itemsize, least_bytes)
+        return (m * columns / a_gbs + n * rows / b_gbs) * k * self.itemsize
 
     def _panel_size(self, bm: int, bn: int, room: BlockRoom) -> int:
         """Return the length of the shortest panels with efficient reads, or of the longest panels that fit.

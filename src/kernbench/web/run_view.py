@@ -20,7 +20,7 @@ from kernbench.observe.path_resources import divide_ties, sum_resources
 from kernbench.observe.roofline_chart import roofline_charts
 from kernbench.observe.slices import SliceTime
 from kernbench.observe.statistics import queue_traffic
-from kernbench.observe.trace import PE_ROWS
+from kernbench.observe.trace import PE_ROWS, title_of
 from kernbench.policy.address.phyaddr import AddressFormat
 from kernbench.runtime_api.requests import purpose_of
 from kernbench.runtime_api.run_explanation import LaunchExplanation, LineWait, RunExplanation, WaitPlace
@@ -216,10 +216,11 @@ class _RunView:
             yield TimeWindow(launch.name, path.start_ps, path.end_ps, min(bins, path.ps)), places[launch.request_id]
 
     def _request(self, handle: RequestHandle) -> PageJson:
-        """Describe a request: [phase, name, SIP or -1, bytes, submitted ps, ended ps or -1, error]."""
+        """Describe a request: [phase, name, SIP or -1, bytes, begun ps, ended ps or -1, error]."""
         purpose = purpose_of(handle.msg, AddressFormat(self.run.engine.spec.address.format))
         sip = -1 if purpose.sip is None else purpose.sip
-        about: list[PageJson] = [purpose.phase, handle.msg.title, sip, purpose.nbytes, handle.submitted_ps]
+        title = title_of(handle, self.run.engine.machine.passed)
+        about: list[PageJson] = [purpose.phase, title, sip, purpose.nbytes, handle.begun_ps]
         if handle.outcome is None:
             return [*about, -1, ""]
         error = handle.outcome.error

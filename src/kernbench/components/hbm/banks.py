@@ -29,7 +29,7 @@ from kernbench.messages.fabric import Access
 from kernbench.topology.hbm_refresh import NO_REFRESH, refresh_clock
 from kernbench.topology.hbm_spec import AddressMapping, HbmTiming, Refresh
 
-STEPS_BETWEEN_COPIES = 16
+STEPS_BETWEEN_COPIES = 64
 MOST_STEPS, MOST_SWEEPS = 1 << 14, 1 << 10
 """Cache sizes: the number of steps, for channels and for slices each, and the number of sweeps. A full cache is cleared
 """

@@ -10,8 +10,17 @@ from torch import Tensor
 from torch.types import Device
 
 from kernbench.common.errors import InputError
+from kernbench.common.units import ps_to_ns
+from kernbench.engine.requests import RequestHandle
 from kernbench.frontends.gpu import DeviceProperties, device_properties
 from kernbench.frontends.torch.generators import DEFAULT
+from kernbench.frontends.torch.graphs import (  # noqa: F401 - names of this module
+    CUDAGraph,
+    graph,
+    graph_pool_handle,
+    is_current_stream_capturing,
+    make_graphed_callables,
+)
 from kernbench.frontends.torch.storage import current, pool_of
 from kernbench.frontends.torch.tensor import device_of_sip
 
@@ -185,12 +194,12 @@ class Stream:
         synchronize()
 
     def query(self) -> bool:
-        """Return True: work is complete when its launch returns."""
-        return True
+        """Return whether the work is complete. If it is not, time advances to the next completion."""
+        return _poll(current().queue.last(self.device_index))
 
     def is_capturing(self) -> bool:
-        """Return False: the machine has no graphs."""
-        return False
+        """Return True while launches are captured."""
+        return is_current_stream_capturing()
 
     def wait_stream(self, stream: Stream) -> None:
         """Do nothing: launches run in the order of their calls."""
@@ -206,36 +215,61 @@ class Stream:
 
 
 class Event:
-    """A recorded time of the simulation."""
+    """A time of the simulation: when the work before the event is complete."""
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
         self._at_ns: float | None = None
+        self._after: RequestHandle | None = None
 
     @property
     def is_recorded(self) -> bool:
-        """Return whether a time is recorded in the event."""
+        """Return whether the event has been recorded."""
         return self._at_ns is not None
 
-    def record(self, stream: object = None) -> None:
-        """Record the time at which all work started so far is complete."""
-        synchronize()
-        self._at_ns = current().engine.now
+    def record(self, stream: Stream | None = None) -> None:
+        """Record the time at which all launches so far are complete."""
+        context = current()
+        self._at_ns = context.engine.now
+        self._after = context.queue.last(current_device() if stream is None else stream.device_index)
 
     def elapsed_time(self, end_event: Event) -> float:
-        """Return the simulated ms from this event to ``end_event``. Raises InputError if one is not recorded."""
-        if self._at_ns is None or end_event._at_ns is None:
+        """Return the simulated ms from this event to ``end_event``.
+
+        Raises InputError if one is not recorded, or if its work is not complete.
+        """
+        return (end_event._time_ns() - self._time_ns()) * 1e-6
+
+    def _time_ns(self) -> float:
+        if self._at_ns is None:
             raise InputError("elapsed_time: both events have to be recorded first")
-        return (end_event._at_ns - self._at_ns) * 1e-6
+        if self._after is None:
+            return self._at_ns
+        if not self._after.done:
+            raise InputError(
+                "elapsed_time: the work before an event is not complete; call event.synchronize() or "
+                "torch.cuda.synchronize() first"
+            )
+        return max(self._at_ns, ps_to_ns(self._after.ended_ps))
 
     def wait(self, stream: object = None) -> None:
-        """Do nothing: launches run in one order."""
+        """Do nothing: launches of a SIP run in one order."""
 
     def query(self) -> bool:
-        """Return True: the work before the event is complete."""
-        return True
+        """Return whether the work before the event is complete. If it is not, time advances to the next completion."""
+        return _poll(self._after)
 
     def synchronize(self) -> None:
-        """Do nothing: the work before the event is complete."""
+        """Wait until the work before the event is complete."""
+        if self._after is not None:
+            current().queue.wait_for(self._after)
+
+
+def _poll(launch: RequestHandle | None) -> bool:
+    """Return whether a launch is complete. If it is not, let time advance to the next completion."""
+    is_complete = launch is None or launch.done
+    if not is_complete:
+        current().requests.give_way()
+    return is_complete
 
 
 def synchronize(device: object = None) -> None:  # noqa: ARG001 - it waits for all SIPs
@@ -267,11 +301,6 @@ def stream(stream: Stream | None) -> Iterator[None]:
 
 
 StreamContext = stream
-
-
-def is_current_stream_capturing() -> bool:
-    """Return False: the machine has no graphs."""
-    return False
 
 
 # Random numbers come from the host's generator.

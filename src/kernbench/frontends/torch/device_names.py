@@ -28,6 +28,7 @@ from kernbench.common.errors import InputError, there_are
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch import device as ahbm
 from kernbench.frontends.torch.generators import DEFAULT, Generator
+from kernbench.frontends.torch.graphs import graph_pool_handle
 from kernbench.frontends.torch.storage import CallArguments, CallOptions, TorchOperator, current
 from kernbench.frontends.torch.tensor import AhbmTensor, SaysCuda, device_of, is_called_cuda, replace
 from kernbench.runtime_api.context import current_context
@@ -371,6 +372,7 @@ def _names_as_cuda() -> Sequence[tuple[ModuleType | type, Mapping[str, object]]]
     return (
         (torch.cuda, {**_replacements(), **guards}),
         (torch.cuda.nvtx, _NVTX),
+        (torch.cuda.graphs, {"graph_pool_handle": graph_pool_handle}),
         (torch.version, {"cuda": _TOOLKIT}),
         (torch._C, {"_cuda_getCurrentRawStream": _raw_stream}),  # noqa: SLF001
         (torch.backends.cudnn, {"is_acceptable": lambda _: False}),

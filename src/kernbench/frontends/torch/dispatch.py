@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch._decomp import core_aten_decompositions, decomposition_table
+from torch._decomp import decomposition_table
 from torch._library.custom_ops import OPDEFS
 
 from kernbench.frontends.torch import (
@@ -506,15 +506,12 @@ EXPRESSIONS: Mapping[str, Rule] = MappingProxyType(
 )
 """Rules of elementwise operators: the function of elements, and the type in which it computes."""
 
-_DECOMPOSITIONS: Mapping[torch._ops.OperatorBase, Callable[..., Any]] = MappingProxyType(
-    {**decomposition_table, **core_aten_decompositions()}
-)
 _REFUSED_COLLECTIVE = OperatorWay("refused", collectives.refuse)
 
 
 @cache
 def _decomposed(operator: TorchOperator) -> OperatorWay:
-    return COMPOSITE if is_composite(operator) else decomposition(_DECOMPOSITIONS[operator])
+    return COMPOSITE if is_composite(operator) else decomposition(decomposition_table[operator])
 
 
 DECOMPOSED = OperatorWay(
@@ -558,7 +555,7 @@ def way_of(operator: TorchOperator) -> OperatorWay:
     row = _row_of(operator) or _way_of_form(operator)
     if row is not None:
         return row
-    return DECOMPOSED if is_composite(operator) or operator in _DECOMPOSITIONS else HOST
+    return DECOMPOSED if is_composite(operator) or operator in decomposition_table else HOST
 
 
 def _row_of(operator: TorchOperator) -> OperatorWay | None:
@@ -600,7 +597,7 @@ def _way_in_place(operator: TorchOperator, name: str) -> OperatorWay | None:
     if is_composite(operator):
         return COMPOSITE
     functional = _functional(operator, name)
-    parts = _DECOMPOSITIONS.get(operator)
+    parts = decomposition_table.get(operator)
     if parts is not None and (functional is None or way_of(functional).kind != "kernel"):
         return decomposition(parts)
     return None if functional is None or way_of(functional).kind == "host" else in_place_of(functional)

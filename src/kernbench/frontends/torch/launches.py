@@ -17,6 +17,8 @@ from kernbench.frontends.torch.tensor import on_machine, sip_of, storage_of
 from kernbench.kernels.tiling import collapse
 from kernbench.kernels.view import View
 from kernbench.messages.requests import KernelRef, PeCoord
+from kernbench.runtime_api.launch import Alike
+from kernbench.runtime_api.requests import Work
 from kernbench.triton_emu.tl_context import TLContext
 
 
@@ -25,8 +27,10 @@ def measure(name: str, *, loads: bool = False) -> AbstractContextManager[None]:
 
     The first operator that neither loads nor creates a module ends the initialisation phase.
     """
-    tallies = current().operators
+    context = current()
+    tallies = context.operators
     if tallies.is_loading and not loads and not tallies.is_inside and not is_made_by_module():
+        context.queue.wait()
         tallies.end_loading(" ".join(filter(None, (current_module(), name, str(program_place() or "")))))
     return tallies.measure(name)
 
@@ -84,9 +88,13 @@ class _LaunchedProgram:
         self._offsets = offsets
         self._call = None if place is None else call_from(place)
 
+    def release(self) -> None:
+        """Drop the program: the launch has ended."""
+        self.program = None
+
     def __call__(self, *addresses: int, tl: TLContext) -> None:
         """Run the program with the addresses of first elements, attributed to the line of the user's program."""
-        assert self.program is not None, "a launch is over when its call returns"
+        assert self.program is not None, "a launch that runs has not ended"
         firsts = [address + offset for address, offset in zip(addresses, self._offsets, strict=True)]
         if self._call is None:
             self.program(*firsts, tl=tl)
@@ -103,13 +111,29 @@ def launch_on(
 
     place = program_place()
     work = _LaunchedProgram(program, offsets, place)
-    if not context.has_data:
-        for out in outs:
-            context.known_values.forget(storage_of(out).tensor)
-    context.operators.count_launch()
     where = " ".join(filter(None, (current_module(), name, "" if place is None else str(place))))
     kernel = KernelRef(name=name, function=work, file=None if place is None else place.file)
+    alike = Alike((program, offsets), (*outs, *inputs)) if context.reuse.is_on else None
+    tensors, is_captured = [tensor for tensor, _ in places], context.queue.is_capturing
+    written = [] if context.has_data else [storage_of(out).tensor for out in outs]
+
+    def note_start(started: Work) -> None:
+        for tensor in written:
+            context.known_values.forget(tensor)
+        if not is_captured:
+            started.on_end(work.release)
+
     try:
-        context.launch_on(where, pes, kernel, *[tensor for tensor, _ in places])
-    finally:
-        work.program = None
+        context.launch_on(
+            where,
+            pes,
+            kernel,
+            *tensors,
+            in_order=True,
+            alike=alike,
+            called_at="" if place is None else str(place),
+            on_start=note_start,
+        )
+    except BaseException:
+        work.release()
+        raise

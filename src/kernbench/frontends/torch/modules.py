@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import field
 from functools import lru_cache
@@ -13,10 +14,11 @@ from weakref import WeakKeyDictionary
 
 import torch
 import typing_extensions
-from torch.nn import Module
+from torch.nn import Module, ModuleList
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from kernbench.common.values import state, value
+from kernbench.runtime_api.context import current_context
 
 _LIBRARIES = (
     *[os.path.dirname(path) + os.sep for path in (torch.__file__, os.path.dirname(__file__))],
@@ -26,27 +28,66 @@ MOST_NOTED = 1 << 16
 """Maximum number of backward nodes whose module is stored."""
 
 
+@value
+class _ModuleNames:
+    """The names of the parts of a module, and the list of each part that is a member of a ModuleList, by identity."""
+
+    names: dict[int, str]
+    lists: dict[int, tuple[str, int]]
+
+    @classmethod
+    def of(cls, module: Module) -> _ModuleNames:
+        parts = list(module.named_modules())
+        lists = {
+            id(member): (name or type(part).__name__, len(part))
+            for name, part in parts
+            if isinstance(part, ModuleList)
+            for member in part
+        }
+        return cls({id(part): name for name, part in parts}, lists)
+
+
 @state
 class ModulePlaces:
-    """The modules whose forward is running, and those whose forward created the nodes of backward."""
+    """The modules whose forward is running, and those whose forward created the nodes of backward.
+
+    The outermost running member of a ModuleList is at ``_member_depth`` of the stack, since ``_member_s``.
+    """
 
     _stack: list[str] = field(default_factory=list)
-    _names: WeakKeyDictionary[Module, dict[int, str]] = field(default_factory=WeakKeyDictionary)
+    _names: WeakKeyDictionary[Module, _ModuleNames] = field(default_factory=WeakKeyDictionary)
     _roots: list[Module] = field(default_factory=list)
     _by_node: dict[int, str] = field(default_factory=dict)
+    _member_depth: int | None = None
+    _member_s: float = 0.0
 
     def enter(self, module: Module) -> None:
         """Record that the forward of ``module`` begins. Names are relative to the outermost running module."""
         if not self._roots:
-            self._names.setdefault(module, {id(part): name for name, part in module.named_modules()})
+            self._member_depth = None
+            if module not in self._names:
+                self._names[module] = _ModuleNames.of(module)
         self._roots.append(module)
-        self._stack.append(self._names.get(self._roots[0], {}).get(id(module), type(module).__name__))
+        names = self._names[self._roots[0]]
+        self._stack.append(names.names.get(id(module), type(module).__name__))
+        if self._member_depth is None and id(module) in names.lists:
+            self._member_depth, self._member_s = len(self._stack), time.monotonic()
 
     def leave(self) -> None:
         """Record that the innermost forward has ended."""
         if self._roots:
+            if self._member_depth == len(self._stack):
+                self._end_member()
             self._roots.pop()
             self._stack.pop()
+
+    def _end_member(self) -> None:
+        """Count the call of the outermost member of a list."""
+        context = current_context()
+        if context is not None:
+            name, members = self._names[self._roots[0]].lists[id(self._roots[-1])]
+            context.operators.end_member(name, members, time.monotonic() - self._member_s)
+        self._member_depth = None
 
     def here(self) -> str:
         """Return the name of the running module; in backward, that of the module that created the node; "" if none."""

@@ -18,6 +18,7 @@ from kernbench.frontends.torch.rings import ring_machine, ring_product, rings_of
 from kernbench.frontends.torch.storage import Lowering, current
 from kernbench.frontends.torch.tensor import AhbmTensor, deliver, known_elements, new, result_for, sip_of
 from kernbench.kernels.gemm_grid import BlockProduct, GroupedProduct, SharedProduct
+from kernbench.kernels.gemm_streams import StreamedProduct, StreamMachine
 from kernbench.kernels.gemv import Gemv, GemvEpilogue, PartialSums
 from kernbench.kernels.product_grids import PeRates, prefetched_bytes
 from kernbench.kernels.product_ways import choose_way
@@ -101,16 +102,15 @@ def _multiply_blocks(
     name: str, a: Tensor, b: Tensor, out: Tensor, operands: Sequence[Tensor], epilogue: GemvEpilogue
 ) -> None:
     """Launch a product of many rows in the fastest way. ``operands`` are those of the epilogue."""
-    (batch, m, k), n, item = a.shape, b.shape[2], dtype_of(a)
-    context, sip = current(), sip_of(out)
-    product_views = view_of(a), view_of(b)
-    machine, rates = ring_machine(context, item), PeRates.of(context.topology, item)
-    b_by_rows = product_views[1].strides[1] > product_views[1].strides[2]
-    shape, has_rings = (batch, m, k, n), item.is_float or epilogue.is_plain
-    way = choose_way(rates, machine, shape, item, b_by_rows=b_by_rows, has_rings=has_rings)
-    product = BlockProduct(way.grid, *product_views, epilogue)
-    inputs = (a, b, *operands)
+    context, sip, item = current(), sip_of(out), dtype_of(a)
+    machine, factors, inputs = ring_machine(context, item), (view_of(a), view_of(b)), (a, b, *operands)
     pes_of_cube = len(machine.form.corners)
+    rates, cube = PeRates.of(context.topology, item), StreamMachine.of(context.topology, item, pes_of_cube)
+    way = choose_way(rates, machine, cube, factors, epilogue)
+    if way.stream is not None:
+        multiply_stream(name, out, inputs, StreamedProduct(way.stream, *factors, epilogue))
+        return
+    product = BlockProduct(way.grid, *factors, epilogue)
     used_cubes = way.used_cubes(pes_of_cube) if way.rings is None else machine.cubes
     used_pes = pes_of_cube if used_cubes > 1 else way.grid.pes
     pes = [(sip, cube, pe) for cube in range(used_cubes) for pe in range(used_pes)]
@@ -122,6 +122,23 @@ def _multiply_blocks(
         launch_on(name, pes, shared.run, (out, buffer), inputs)
     else:
         launch_on(name, pes, product.run, (out,), inputs)
+
+
+def multiply_stream(name: str, out: Tensor, inputs: Sequence[Tensor], product: StreamedProduct) -> None:
+    """Launch a product that is divided along one axis; along K, launch the addition of its sums too.
+
+    ``inputs``: the factors, then the operands of the epilogue.
+    """
+    sip, stream = sip_of(out), product.stream
+    pes = [(sip, 0, pe) for pe in range(stream.pes)]
+    if stream.axis != "k":
+        launch_on(name, pes, product.run, (out,), inputs)
+        return
+    (_, m, n), epilogue = out.shape, product.epilogue
+    sums = new((stream.pes, m, n), torch.float32, sip)
+    launch_on(name, pes, replace(product, epilogue=GemvEpilogue(view_of(sums))).run, (sums,), inputs[:2])
+    most = partial_sum_columns(current().topology.pe.tcm.scratch_bytes, stream.pes, m)
+    launch_on(name, pes, PartialSums(stream.pes, m, n, epilogue, most).run, (out,), (sums, *inputs[2:]))
 
 
 def _without_zero_strides(x: Tensor) -> Tensor:

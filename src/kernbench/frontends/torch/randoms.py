@@ -22,7 +22,7 @@ from kernbench.frontends.torch.making import copy, made_like
 from kernbench.frontends.torch.pointwise import apply
 from kernbench.frontends.torch.reductions import map_rows
 from kernbench.frontends.torch.storage import TorchOperator, current, machine_bits
-from kernbench.frontends.torch.tensor import AhbmTensor, new, peek, resize, sip_of
+from kernbench.frontends.torch.tensor import AhbmTensor, new, peek, resize, sip_of, wait_for
 from kernbench.kernels.elementwise import write_numbers
 from kernbench.kernels.functions import scale_passed
 from kernbench.kernels.sort import accumulate_probabilities
@@ -48,6 +48,7 @@ def draw(
 
 def _write_numbers(operator: str, x: Tensor, draw_numbers: Callable[[], Tensor]) -> Tensor:
     """Write to ``x`` the elements that ``draw_numbers()`` returns, in the order of the indices of ``x``."""
+    current().requests.refuse_in_capture("draws random numbers, which the host does")
     numbers = None
     by_stride = sorted(range(x.dim()), key=x.stride, reverse=True)
     in_memory_order = x.permute(by_stride)
@@ -114,7 +115,10 @@ def _check(operator: TorchOperator, *args: Any) -> None:
     def on_host(x: Any) -> Any:
         if not isinstance(x, AhbmTensor):
             return x
-        return peek(x) if current().has_data else torch.ones(x.shape, dtype=x.dtype, device="cpu")
+        if current().has_data:
+            return peek(x)
+        wait_for(x)
+        return torch.ones(x.shape, dtype=x.dtype, device="cpu")
 
     operator(*map(on_host, args), generator=HostGenerator())
 

@@ -21,6 +21,7 @@ from kernbench.frontends.placed import pes_of_tensors, policy_for
 from kernbench.frontends.torch.modules import ProgramPlace, current_module, program_place
 from kernbench.frontends.torch.rings import install_rings
 from kernbench.runtime_api.context import AnyContext, current_context
+from kernbench.runtime_api.memory import StorageSlab
 from kernbench.runtime_api.tensor import KnownValues, Tensor
 from kernbench.triton_emu.kernel_runner import check_host_calls
 
@@ -117,13 +118,21 @@ class DeviceOutOfMemoryError(AllocationError, torch.OutOfMemoryError):
     """An allocation exceeds the free HBM of a SIP. The message names the largest tensors."""
 
 
+Shelves: TypeAlias = dict[StorageKind, list[Tensor]]
+"""Dropped storages by kind"""
+
+
 @value
 class Holder:
-    """The kind of a storage in use, and the module and the line that allocated the storage."""
+    """The kind of a storage in use, and the module and the line that allocated the storage.
+
+    ``shelves``: where the storage is put when the program drops it.
+    """
 
     kind: StorageKind
     module: str
     place: ProgramPlace | None
+    shelves: Shelves
 
     def __str__(self) -> str:
         n, item, _ = self.kind
@@ -156,7 +165,11 @@ class Pool:
     context: AnyContext
     known_values: KnownValues
     live: dict[Tensor, Holder] = field(default_factory=dict)
-    dropped: dict[StorageKind, list[Tensor]] = field(default_factory=dict)
+    dropped: Shelves = field(default_factory=dict)
+    captured: Shelves | None = None
+    """The dropped storages that the capture of a graph may use; None outside of a capture."""
+    slabs: dict[StorageKind, StorageSlab] = field(default_factory=dict)
+    """The slab from which the next storage of a kind is taken."""
     collected: list[Tensor] = field(default_factory=list)
     count: int = 0
     """Storages allocated so far; it numbers their names."""
@@ -166,13 +179,14 @@ class Pool:
     def take(self, n: int, item: DType, sip: int) -> Tensor:
         """Return a storage of ``n`` elements. Raises DeviceOutOfMemoryError if the tensors in use leave no room."""
         kind = (n, item, sip)
-        shelf = self.dropped.get(kind)
+        shelves = self.dropped if self.captured is None else self.captured
+        shelf = shelves.get(kind)
         if shelf:
             tensor = shelf.pop()
             tensor.renew()
         else:
             tensor = self._make(kind)
-        self.live[tensor] = Holder(kind, current_module(), program_place())
+        self.live[tensor] = Holder(kind, current_module(), program_place(), shelves)
         total = self.allocated[sip] = self.allocated.get(sip, 0) + _blocks(n * item.itemsize)
         self.peak[sip] = max(self.peak.get(sip, 0), total)
         return tensor
@@ -180,12 +194,19 @@ class Pool:
     def give(self, tensor: Tensor) -> None:
         """Put ``tensor``, which is no longer in use, back into the pool."""
         self.known_values.forget(tensor)
-        n, item, sip = self.live.pop(tensor).kind
+        holder = self.live.pop(tensor)
+        n, item, sip = holder.kind
         self.allocated[sip] -= _blocks(n * item.itemsize)
         if _COLLECTOR.is_running:
             self.collected.append(tensor)
         else:
-            self.dropped.setdefault((n, item, sip), []).append(tensor)
+            holder.shelves.setdefault(holder.kind, []).append(tensor)
+
+    def return_shelves(self, shelves: Shelves) -> None:
+        """Make the dropped storages of a graph available to all, when no graph uses them any more."""
+        for kind, tensors in shelves.items():
+            self.dropped.setdefault(kind, []).extend(tensors)
+        shelves.clear()
 
     def _make(self, kind: StorageKind) -> Tensor:
         try:
@@ -199,19 +220,15 @@ class Pool:
             raise self._full(kind) from error
 
     def _allocate(self, kind: StorageKind) -> Tensor:
-        (n, item, sip), context = kind, self.context
-        policy = policy_for(context, n * item.itemsize)
-        before = context.devices.current
-        install_rings(context, sip)
-        context.ahbm.set_device(sip)
-        try:
-            tensor = context.empty(n, dtype=item, dp=policy, name=f"storage{self.count + 1}")
+        slab = self.slabs.get(kind)
+        if slab is None or not slab.has_more:
+            (n, item, sip), context = kind, self.context
+            install_rings(context, sip)
             # A kernel may load this tensor's address from memory, so all PEs that run kernels get access to it.
-            context.map_on(tensor, pes_of_tensors(context, sip))
-        finally:
-            context.ahbm.set_device(before)
+            pes = pes_of_tensors(context, sip)
+            slab = self.slabs[kind] = context.slab(n, item, policy_for(context, n * item.itemsize), sip, pes)
         self.count += 1
-        return tensor
+        return self.context.take(slab, f"storage{self.count}")
 
     def _free_dropped(self) -> None:
         """Free the memory of all dropped and collected tensors."""

@@ -203,6 +203,7 @@ class AhbmTensor(Placed, Tensor):
 
 def _describe(x: AhbmTensor, *, tensor_contents: object = None) -> str:  # noqa: ARG001 - as PyTorch calls it
     if not current().has_data:
+        wait_for(x)
         return f"tensor(..., size={tuple(x.shape)}, dtype={x.dtype}, device='{x.device}')"
     return f"{repr(peek(x))[:-1]}, device='{x.device}')"
 
@@ -349,6 +350,11 @@ def bits_as(flat: Tensor, dtype: torch.dtype) -> Tensor:
 def peek(x: Tensor) -> Tensor:
     """Return a tensor's elements on the host, in no simulated time, for observers. The run must have data."""
     return torch.as_strided(bits_as(storage_of(x).peek(), x.dtype), x.shape, x.stride(), x.storage_offset())
+
+
+def wait_for(x: Tensor) -> None:
+    """Wait for the launches that use a tensor, as `peek` does."""
+    storage_of(x).tensor.settle_queued()
 
 
 def known_elements(x: Tensor) -> Tensor | None:

@@ -24,6 +24,7 @@ from triton.runtime.jit import mangle_type
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernbench.common.errors import InputError, NoMachineError, RunStopped
+from kernbench.common.program_line import calling_line
 from kernbench.common.values import state, value
 from kernbench.engine.engine import GraphEngine
 from kernbench.frontends.gpu import DEVICE
@@ -31,8 +32,11 @@ from kernbench.frontends.placed import Placed, pes_of_tensors
 from kernbench.frontends.triton.memory import PointerHandle
 from kernbench.frontends.triton.running import LaunchGrid, Running, begin, coordinates, programs_of
 from kernbench.frontends.triton.values import POINTED_TO, TensorHandle, Type
+from kernbench.frontends.triton.writes import written_parameters
 from kernbench.messages.requests import KernelRef, PeCoord
 from kernbench.runtime_api.context import AnyContext, current_context
+from kernbench.runtime_api.launch import Alike
+from kernbench.runtime_api.requests import Work
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.topology.spec import TopologySpec
 from kernbench.triton_emu.kernel_runner import check_host_calls
@@ -151,7 +155,37 @@ def launch(kernel: Launchable, grid: object, args: tuple[object, ...], kwargs: M
     on_write = None if context.has_data else context.known_values.forget_range
     program = _program(function, arguments, tensors, extents, shares, window, pace, on_write)
     context.operators.count_from_begin()
-    context.launch_on(name, pes, KernelRef(name=name, function=program, file=function.__code__.co_filename), *tensors)
+    values = {key: bound[key] for key in arguments.values}
+    alike = _describe(kernel, (values, extents, window), arguments.pointers, context) if context.reuse.is_on else None
+    kernel_ref = KernelRef(name=name, function=program, file=function.__code__.co_filename)
+    written = written_parameters(kernel.fn)
+
+    def note_start(_: Work) -> None:
+        for key, pointer in arguments.pointers.items():
+            if on_write is not None and pointer.tensor is not None and key in written:
+                context.known_values.forget(pointer.tensor)
+
+    line = str(calling_line() or "")
+    context.launch_on(name, pes, kernel_ref, *tensors, in_order=True, alike=alike, called_at=line, on_start=note_start)
+
+
+def _describe(
+    kernel: Launchable, settings: object, pointers: Mapping[str, Pointer], context: AnyContext
+) -> Alike | None:
+    """Return what decides the work of a launch; None for a launch that is like no other.
+
+    A kernel may depend on values that a run without data knows, or on absolute addresses.
+    """
+    tensors = [pointer.tensor for pointer in pointers.values()]
+    if any(tensor is None or context.known_values.of(tensor) is not None for tensor in tensors):
+        return None
+    described = []
+    for key, pointer in pointers.items():
+        block = pointer.descriptor
+        extents = None if block is None else (block.shape, block.strides, block.block_shape, block.padding)
+        described.append((key, pointer.tensor, pointer.offset, pointer.ty, extents))
+    program = (kernel.fn, settings, described, context.frontends.triton.order)
+    return Alike(program, tuple(dict.fromkeys(tensors)))
 
 
 def _find_pes(

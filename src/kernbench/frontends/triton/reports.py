@@ -51,8 +51,10 @@ def do_bench(
     Replaces Triton's ``do_bench``.
     """
     context = context_of("do_bench")
+    context.queue.wait()
     start, launches, unmodelled = context.engine.now, _launches(context), context.unmodelled.copy()
     fn()
+    context.queue.wait()
     ms = (context.engine.now - start) * 1e-6
     computed = frozenset(context.unmodelled - unmodelled) if _launches(context) == launches else frozenset()
     _measurements(context).copies.append(computed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from dataclasses import field
 
 from kernbench.common.errors import AddressFaultError, InputError
 from kernbench.common.ids import pe_part
@@ -30,22 +31,34 @@ class MappedRange:
         return self.base.offset_by(va - self.start)
 
 
+@state
+class MappedRanges:
+    """The ranges of one mapping in the order of addresses, with their starts, which bisection compares as integers."""
+
+    mapping: TensorMapping
+    ranges: list[MappedRange]
+    starts: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.starts = [mapped.start for mapped in self.ranges]
+
+
 class SharedRanges:
     """The cached ranges of tensors without replicas; their ranges are the same for all PEs."""
 
     __slots__ = ("_by_va",)
 
     def __init__(self) -> None:
-        self._by_va: dict[int, tuple[TensorMapping, list[MappedRange]]] = {}
+        self._by_va: dict[int, MappedRanges] = {}
 
-    def of(self, mapping: TensorMapping) -> list[MappedRange] | None:
+    def of(self, mapping: TensorMapping) -> MappedRanges | None:
         """Return the cached ranges of ``mapping``, or None."""
         cached = self._by_va.get(mapping.va_base)
-        return cached[1] if cached is not None and cached[0] is mapping else None
+        return cached if cached is not None and cached.mapping is mapping else None
 
-    def store(self, mapping: TensorMapping, ranges: list[MappedRange]) -> None:
-        """Cache the ranges of ``mapping``."""
-        self._by_va[mapping.va_base] = mapping, ranges
+    def store(self, ranges: MappedRanges) -> None:
+        """Cache the ranges of a mapping."""
+        self._by_va[ranges.mapping.va_base] = ranges
 
 
 class PeMMU:
@@ -66,15 +79,14 @@ class PeMMU:
         self.sip, self.cube, self.pe = sip, cube, pe
         self._fmt = fmt
         self._shared_ranges = shared_ranges or SharedRanges()
-        self._tensors: list[TensorMapping] = []
-        # Sorted by address. The starts are a separate list, so bisection compares integers.
-        self._starts: list[int] = []
-        self._ranges: list[MappedRange] = []
+        # Sorted by address. The first addresses are a separate list, so bisection compares integers.
+        self._bases: list[int] = []
+        self._tensors: list[MappedRanges] = []
 
     @property
     def mappings(self) -> tuple[TensorMapping, ...]:
         """The mapped tensors, in the order of addresses."""
-        return tuple(self._tensors)
+        return tuple([tensor.mapping for tensor in self._tensors])
 
     def map(self, mapping: TensorMapping) -> None:
         """Map each part of a tensor to its nearest replica.
@@ -83,24 +95,20 @@ class PeMMU:
         replica, the MMU uses the one on the lowest PE in the lowest cube that has one. Raises InputError for a VA range
         that is mapped already, for shards that overlap without being replicas, and for shards outside the tensor.
         """
-        at = bisect_left(self._tensors, mapping.va_base, key=_va_base)
-        for other in self._tensors[max(at - 1, 0) : at + 1]:
+        at = bisect_left(self._bases, mapping.va_base)
+        for neighbour in self._tensors[max(at - 1, 0) : at + 1]:
+            other = neighbour.mapping
             if mapping.va_base < other.va_end and other.va_base < mapping.va_end:
                 raise InputError(f"{self._where()}: {_place(mapping)} overlaps {_place(other)}, which is mapped")
-        ranges = self._nearest_ranges(mapping)
-        first = bisect_left(self._starts, mapping.va_base)
-        self._tensors.insert(at, mapping)
-        self._starts[first:first] = [r.start for r in ranges]
-        self._ranges[first:first] = ranges
+        self._tensors.insert(at, self._nearest_ranges(mapping))
+        self._bases.insert(at, mapping.va_base)
 
     def unmap(self, va_base: int) -> None:
         """Unmap the tensor at ``va_base``. Raises AddressFaultError if no tensor begins there."""
-        at = bisect_left(self._tensors, va_base, key=_va_base)
-        if at == len(self._tensors) or self._tensors[at].va_base != va_base:
+        at = bisect_left(self._bases, va_base)
+        if at == len(self._bases) or self._bases[at] != va_base:
             raise AddressFaultError(f"{self._where()}: no tensor is mapped at VA {va_base:#x}")
-        tensor = self._tensors.pop(at)
-        gone = slice(bisect_left(self._starts, va_base), bisect_left(self._starts, tensor.va_end))
-        del self._starts[gone], self._ranges[gone]
+        del self._bases[at], self._tensors[at]
 
     def translate(self, va: int) -> PhysAddr:
         """Return the physical address of the byte at ``va``. Raises as ``segments`` does."""
@@ -120,10 +128,11 @@ class PeMMU:
 
     def physical(self, va: int, nbytes: int) -> tuple[tuple[int, int], ...]:
         """Return ``segments`` with encoded addresses."""
-        at = bisect_right(self._starts, va) - 1
+        at = bisect_right(self._bases, va) - 1
         if at >= 0 < nbytes:
-            mapped = self._ranges[at]
-            if va + nbytes <= mapped.end:
+            tensor = self._tensors[at]
+            mapped = tensor.ranges[bisect_right(tensor.starts, va) - 1]
+            if mapped.start <= va and va + nbytes <= mapped.end:
                 return ((mapped.pa + va - mapped.start, nbytes),)
         return tuple([(pa.encode(), length) for pa, length in self.segments(va, nbytes)])
 
@@ -136,30 +145,41 @@ class PeMMU:
         return parts
 
     def _range_at(self, va: int, nbytes: int) -> MappedRange:
-        at = bisect_right(self._starts, va) - 1
+        at = bisect_right(self._bases, va) - 1
         if at < 0 or nbytes <= 0:
             raise self._fault(va, nbytes)
-        mapped = self._ranges[at]
+        tensor = self._tensors[at]
+        within = bisect_right(tensor.starts, va) - 1
+        if within < 0:
+            raise self._fault(va, nbytes)
+        mapped = tensor.ranges[within]
         if va >= mapped.end or va + nbytes > mapped.tensor_end:
             raise self._fault(va, nbytes)
         return mapped
 
-    def _nearest_ranges(self, mapping: TensorMapping) -> list[MappedRange]:
+    def _nearest_ranges(self, mapping: TensorMapping) -> MappedRanges:
         cached = self._shared_ranges.of(mapping)
         if cached is not None:
             return cached
         copies: dict[int, list[MappedShard]] = {}
         for shard in mapping.shards:
             copies.setdefault(shard.offset_bytes, []).append(shard)
-        base, end, covered = mapping.va_base, mapping.va_end, 0
-        ranges = []
+        base, covered = mapping.va_base, 0
+        parts = []
         for offset, same_part in sorted(copies.items()):
             shard = same_part[0] if len(same_part) == 1 else self._nearest(mapping, same_part)
             self._check_extent(mapping, shard, covered)
             covered = offset + shard.nbytes
-            ranges.append(MappedRange(base + offset, base + covered, shard.pa, end))
+            parts.append((offset, covered, shard.pa))
+        if mapping.unit_bytes is None:
+            ranges = MappedRanges(mapping, [MappedRange(base + a, base + b, pa, mapping.va_end) for a, b, pa in parts])
+        else:  # parts are in order, so the last part of a unit sets the end of its tensor
+            ends = {offset // mapping.unit_bytes: base + end for offset, end, _ in parts}
+            ranges = MappedRanges(
+                mapping, [MappedRange(base + a, base + b, pa, ends[a // mapping.unit_bytes]) for a, b, pa in parts]
+            )
         if len(copies) == len(mapping.shards):
-            self._shared_ranges.store(mapping, ranges)
+            self._shared_ranges.store(ranges)
         return ranges
 
     def _nearest(self, mapping: TensorMapping, copies: list[MappedShard]) -> MappedShard:
@@ -184,15 +204,11 @@ class PeMMU:
             return AddressFaultError(f"{access}: an access has at least 1")
         if not self._tensors:
             return AddressFaultError(f"{access} is not mapped; no tensor is mapped")
-        nearest = min(self._tensors, key=lambda tensor: max(tensor.va_base - va, va + 1 - tensor.va_end))
+        nearest = min(self.mappings, key=lambda tensor: max(tensor.va_base - va, va + 1 - tensor.va_end))
         return AddressFaultError(f"{access} is not mapped: it {_miss(va, nbytes, nearest)} {_place(nearest)}")
 
     def _where(self) -> str:
         return pe_part(self.sip, self.cube, self.pe, "pe_mmu")
-
-
-def _va_base(tensor: TensorMapping) -> int:
-    return tensor.va_base
 
 
 def _place(tensor: TensorMapping) -> str:

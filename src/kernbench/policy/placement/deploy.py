@@ -10,7 +10,7 @@ from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.messages.requests import MappedShard, TensorMapping
-from kernbench.policy.address.allocator import PEMemAllocator
+from kernbench.policy.address.allocator import ALIGNMENT_BYTES, PEMemAllocator
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.policy.address.va_allocator import VirtualAllocator
 from kernbench.policy.placement.dp import PlacementError, ShardSpec
@@ -78,6 +78,96 @@ def release_deployment(
         _free(allocator, deployment.mem_kind, addr, shard.nbytes)
 
 
+@value(kw_only=True)
+class Slab:
+    """Memory for ``count`` tensors of ``nbytes`` bytes, allocated together; all have the same placement.
+
+    The tensors begin ``unit_bytes`` apart in virtual memory, in pages of their own. ``blocks`` are the shards of the
+    first tensor. The shards of the next tensor follow in the same memories.
+    """
+
+    name: str
+    count: int
+    nbytes: int
+    va_base: int
+    unit_bytes: int
+    blocks: tuple[MappedShard, ...]
+
+    @property
+    def mapping(self) -> TensorMapping:
+        """The mapping of all tensors."""
+        shards = tuple([shard for number in range(self.count) for shard in self._shards(number, number)])
+        return TensorMapping(
+            name=self.name,
+            va_base=self.va_base,
+            nbytes=self.count * self.unit_bytes,
+            shards=shards,
+            unit_bytes=self.unit_bytes,
+        )
+
+    def tensor(self, number: int, name: str) -> Deployment:
+        """Return tensor ``number``, which is called ``name``."""
+        va = self.va_base + number * self.unit_bytes
+        shards = tuple(self._shards(number, 0))
+        return Deployment(name=name, nbytes=self.nbytes, mem_kind="hbm", va_base=va, shards=shards)
+
+    def _shards(self, number: int, units: int) -> list[MappedShard]:
+        """Return the shards of tensor ``number``, at offsets from ``units`` units before it."""
+        return [
+            MappedShard(
+                sip=block.sip,
+                cube=block.cube,
+                pe=block.pe,
+                offset_bytes=block.offset_bytes + units * self.unit_bytes,
+                nbytes=block.nbytes,
+                pa=block.pa + number * _aligned(block.nbytes),
+            )
+            for block in self.blocks
+        ]
+
+    def release(self, allocators: Allocators, va_allocator: VirtualAllocator) -> None:
+        """Free all memory of the slab."""
+        va_allocator.free(self.va_base, self.count * self.unit_bytes)
+        for block in self.blocks:
+            allocator = allocators[block.sip, block.cube, block.pe]
+            addr = PhysAddr.decode(block.pa, allocator.cfg.address_format)
+            allocator.free_hbm(addr, self.count * _aligned(block.nbytes))
+
+
+def unit_bytes(nbytes: int, va_allocator: VirtualAllocator) -> int:
+    """Return the bytes of virtual memory that a tensor of ``nbytes`` takes in a slab: complete pages."""
+    return -(-nbytes // va_allocator.page_size) * va_allocator.page_size
+
+
+def deploy_slab(
+    name: str,
+    count: int,
+    nbytes: int,
+    placement: Sequence[ShardSpec],
+    allocators: Allocators,
+    va_allocator: VirtualAllocator,
+) -> Slab:
+    """Allocate HBM for ``count`` tensors of ``nbytes``, each with ``placement``, and a virtual range for all of them.
+
+    Raises the errors of `deploy_tensor`. An error frees all allocations.
+    """
+    _check(name, nbytes, placement, allocators, "hbm")
+    ordered = sorted(placement, key=lambda spec: (spec.sip, spec.cube, spec.pe, spec.offset_bytes))
+    with ExitStack() as undo:
+        unit = unit_bytes(nbytes, va_allocator)
+        va_base = va_allocator.alloc(count * unit)
+        undo.callback(va_allocator.free, va_base, count * unit)
+        blocks = tuple(
+            [_allocate(spec, allocators, "hbm", undo, nbytes=count * _aligned(spec.nbytes)) for spec in ordered]
+        )
+        undo.pop_all()
+    return Slab(name=name, count=count, nbytes=nbytes, va_base=va_base, unit_bytes=unit, blocks=blocks)
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
 def _check(name: str, nbytes: int, placement: Sequence[ShardSpec], allocators: Allocators, mem_kind: str) -> None:
     if mem_kind not in MEM_KINDS:
         raise InputError(f"tensor {name!r}: mem_kind={mem_kind!r}; there are: {', '.join(MEM_KINDS)}")
@@ -89,10 +179,13 @@ def _check(name: str, nbytes: int, placement: Sequence[ShardSpec], allocators: A
         raise PlacementError(f"tensor {name!r} has {nbytes} bytes, its placement holds {sum(parts.values())}")
 
 
-def _allocate(spec: ShardSpec, allocators: Allocators, mem_kind: str, undo: ExitStack) -> MappedShard:
-    allocator = allocators[spec.sip, spec.cube, spec.pe]
-    addr = allocator.alloc_tcm(spec.nbytes) if mem_kind == "tcm" else allocator.alloc_hbm(spec.nbytes)
-    undo.callback(_free, allocator, mem_kind, addr, spec.nbytes)
+def _allocate(
+    spec: ShardSpec, allocators: Allocators, mem_kind: str, undo: ExitStack, *, nbytes: int | None = None
+) -> MappedShard:
+    """Allocate a shard, or ``nbytes`` that begin with it."""
+    allocator, size = allocators[spec.sip, spec.cube, spec.pe], spec.nbytes if nbytes is None else nbytes
+    addr = allocator.alloc_tcm(size) if mem_kind == "tcm" else allocator.alloc_hbm(size)
+    undo.callback(_free, allocator, mem_kind, addr, size)
     return MappedShard(
         sip=spec.sip,
         cube=spec.cube,

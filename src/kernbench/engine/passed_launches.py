@@ -1,0 +1,98 @@
+"""Launches whose time passed without a simulation, and the counts that they add to those of the machine.
+
+Simulated launches of the same kind are the samples of a passed launch. A sample counts as often as launches passed in
+its place. Figures that reports derive from the log use these weights by launch. Counts that only components hold, such
+as the bytes of links, are sampled: as arrays by name, before and after each sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernbench.common.values import state
+
+Counts: TypeAlias = Mapping[str, NDArray[np.int64]]
+"""Additive counts by name; the items of an array belong to the components of one type, by index"""
+LINK_BYTES, LINK_BUSY_PS = "bytes of links", "busy ps of links"
+ORDERS, ANSWERS = "orders of the host", "answers to the host"
+
+
+@state
+class LaunchKind:
+    """Launches that are alike: the durations and counts of samples, and the launches that passed.
+
+    ``samples``: the launch and its time on the device in ps, for each sample. ``counts``: the sum of the counts of
+    ``n_counted`` samples. ``passed``: the launches that passed, by number.
+    """
+
+    samples: list[tuple[int, int]] = field(default_factory=list)
+    counts: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    n_counted: int = 0
+    passed: list[int] = field(default_factory=list)
+
+    def add_sample(self, launch: int, duration_ps: int, counts: Counts | None) -> None:
+        """Add a simulated launch. Without ``counts``, those of the other samples stand for it."""
+        self.samples.append((launch, duration_ps))
+        if counts is not None:
+            self.n_counted += 1
+            for name, content in counts.items():
+                self.counts[name] = self.counts[name] + content if name in self.counts else content
+
+    @property
+    def typical(self) -> int:
+        """The sample whose duration is closest to the mean."""
+        mean_ps = sum(duration_ps for _, duration_ps in self.samples) / len(self.samples)
+        return min(self.samples, key=lambda sample: abs(sample[1] - mean_ps))[0]
+
+
+@state
+class PassedLaunches:
+    """The kinds of the launches of a run, as far as launches of them passed, and the kind of each passed launch."""
+
+    kinds: list[LaunchKind] = field(default_factory=list)
+    _kind_of: dict[int, LaunchKind] = field(default_factory=dict)
+
+    def add(self, launch: int, kind: LaunchKind) -> None:
+        """Add a launch that passes with the mean of the samples of its kind."""
+        if not kind.passed:
+            self.kinds.append(kind)
+        kind.passed.append(launch)
+        self._kind_of[launch] = kind
+
+    @property
+    def launches(self) -> Set[int]:
+        """The launches that passed."""
+        return self._kind_of.keys()
+
+    def sample_of(self, launch: int) -> int:
+        """Return the typical sample of a passed launch; ``launch`` itself if it was simulated."""
+        kind = self._kind_of.get(launch)
+        return launch if kind is None else kind.typical
+
+    def weights(self, launches: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return how often each of ``launches`` counts: 1, and for a sample its share of the passed launches more."""
+        table = np.ones(max(launches.max(initial=0), *self._kind_of, 0) + 2)  # the last entry is for -1, no launch
+        for kind in self.kinds:
+            for launch, _ in kind.samples:
+                table[launch] += len(kind.passed) / len(kind.samples)
+        weights: NDArray[np.float64] = table[launches]
+        return weights
+
+    def shifts(self, on_device: Mapping[int, tuple[int, int]]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """Yield the typical sample of each kind, and the times in ps from its begin to those of passed launches."""
+        for kind in self.kinds:
+            begins = [on_device[launch][0] for launch in kind.passed if launch in on_device]
+            yield kind.typical, np.array(begins, np.int64) - on_device[kind.typical][0]
+
+    def counts(self, name: str, size: int) -> NDArray[np.int64]:
+        """Return the counts of all passed launches, by index; ``size``: the length of the array."""
+        total = np.zeros(size)
+        for kind in self.kinds:
+            if name in kind.counts:
+                total += kind.counts[name] * (len(kind.passed) / kind.n_counted)
+        return np.rint(total).astype(np.int64)

@@ -1,0 +1,405 @@
+"""Reuse of launches: the time of a launch passes if launches like it have been simulated.
+
+The first launches of a kind are its samples. Later launches of the kind pass with the duration that the samples
+foresee. The decision falls when the IO_CPU begins the launch. A launch is a sample only if no other request was in
+flight on its SIP. Messages that map new memory may be in flight: launches behind so many of them are a kind of their
+own. Kinds that cost little to simulate have more samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import replace
+from random import Random
+
+from kernbench.common.figures import figure
+from kernbench.common.values import state, value
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.hooks import Printed, QueueEvent
+from kernbench.engine.launch_counts import count_launch, count_sip
+from kernbench.engine.passed_launches import Counts, LaunchKind
+from kernbench.engine.requests import RequestHandle
+from kernbench.messages.requests import KernelLaunchMsg, PeCoord
+from kernbench.runtime_api.launch import Launch
+from kernbench.runtime_api.launch_kinds import kind_of
+from kernbench.runtime_api.launch_times import DEVIATIONS, LaunchTimes, SampledTimes
+from kernbench.runtime_api.requests import Purpose, Requests
+from kernbench.runtime_api.run_request import ReuseRules
+from kernbench.topology.hbm_refresh import slice_pace
+
+VARIED = 0.02
+"""Difference between the first samples of a kind, as a share of their mean, beyond which it is sampled twice more"""
+MORE_SAMPLES = 2
+MORE_COST = 0.1
+"""Largest cost of all samples beyond the first ones, as a share of the cost of all samples, in rows of the log"""
+MOST_ERROR, COST_OF_ERROR = 0.01, 0.4
+"""While the estimated error exceeds the first share of the time, further samples may cost the second share"""
+COST_OF_VARIED = 0.03
+"""Largest cost of the further samples of a kind whose first samples differ, as such a share"""
+CHECKED_EARLY = 4
+"""Parts of the launches to check; one of them is chosen whenever the number of launches grows by a factor of e"""
+_SEED = 0
+
+
+@value
+class CheckedLaunch:
+    """A launch that would have passed, but was simulated: the foreseen duration, and the simulated one, in ps."""
+
+    foreseen_ps: int
+    duration_ps: int
+
+
+@value(kw_only=True)
+class ReuseReport:
+    """The reuse of launches in a run.
+
+    ``varied``: the kinds whose samples differed by more than 2 %; ``largest``: that with the largest difference.
+    ``error``: the error of the run's time, as a share, estimated from the differences of samples. ``check_error``: the
+    mean error of checked launches, by the share of the run's time that passed.
+    """
+
+    launches: int = figure("launches of the program")
+    kinds: int = figure("kinds of launches")
+    simulated: int = figure("simulated launches")
+    passed: int = figure("launches that passed without a simulation")
+    varied: int = figure("kinds whose first samples differ by more than 2 %")
+    largest: str = figure("the kind whose samples differ most", optional=True, column=False, default="")
+    largest_spread: float = figure("the difference between its samples, as a share", optional=True, default=0.0)
+    error: float = figure("the estimated error of the time, as a share")
+    checked: int = figure("launches simulated to check the error", optional=True, default=0)
+    check_error: float = figure("the error of the run's time by these launches, as a share", optional=True, default=0.0)
+    check_range: float = figure("two standard deviations of that error", optional=True, default=0.0)
+
+    def __str__(self) -> str:
+        largest = f" (largest: {self.largest!r} {self.largest_spread:.1%})" if self.largest else ""
+        text = (
+            f"reuse: {self.launches:,} launches of {self.kinds:,} kinds, {self.simulated:,} simulated; kinds whose "
+            f"samples differ by more than {VARIED:.0%}: {self.varied}{largest}; run ± {self.error:.1%}"
+        )
+        return text + (
+            f"; by {self.checked:,} checked launches {self.check_error:+.1%} ± {self.check_range:.1%}"
+            if self.checked
+            else ""
+        )
+
+
+@state(eq=False)
+class _Kind:
+    """A kind in this run.
+
+    ``name``: the name of its first launch. ``uses``, ``times``: its samples. ``n_maps``: the messages in flight that
+    map memory when such a launch begins. ``alike``: the kinds that differ by ``n_maps`` alone. ``refused``: its
+    kernel prints, or uses queues to other PEs. ``rows``: rows of the log of a sample; ``more_rows``: those of
+    all samples beyond the first ones. ``is_varied``: the first samples differ.
+    """
+
+    name: str
+    uses: LaunchKind
+    times: SampledTimes
+    n_maps: int
+    alike: Collection[_Kind]
+    refused: bool = False
+    rows: int = 0
+    more_rows: int = 0
+    is_varied: bool = False
+
+
+@state(eq=False)
+class _InFlight:
+    """A request in flight.
+
+    ``key``: what decides the kind of a launch; None for other requests, and for launches that cannot pass. ``targets``:
+    the PEs of a launch. ``sip``: its SIP, None: any. ``waits``: a launch that the IO_CPU has not begun, or that has
+    ended there.
+    """
+
+    handle: RequestHandle
+    targets: frozenset[PeCoord]
+    sip: int | None
+    is_map: bool
+    waits: bool
+    key: Hashable = None
+
+    def meets(self, sip: int | None) -> bool:
+        """Return True if a request on ``sip`` may use the same SIP."""
+        return self.sip is None or sip is None or self.sip == sip
+
+
+@state(eq=False)
+class _Simulated:
+    """A launch of a kind that the IO_CPU has begun and simulates.
+
+    ``is_sample``: no other request was in flight on its SIP, except the maps of its kind before it. ``before``: the
+    counts of the SIP at its begin. ``first_row``: the rows of the log at its begin. ``foreseen_ps``: the duration that
+    it is to check. ``n_messages``: the messages that it has sent to its own PEs and not received.
+    """
+
+    kind: _Kind
+    sip: int
+    targets: frozenset[PeCoord]
+    is_sample: bool
+    before: Counts | None
+    first_row: int
+    foreseen_ps: int | None = None
+    n_messages: int = 0
+
+
+class ReusedLaunches:
+    """The launches of a context by kind, and the decision which of them pass. Without ``rules``, none does.
+
+    ``is_loading``: returns True in an initialisation that the run's time excludes; the error is that of later launches.
+    """
+
+    def __init__(
+        self, engine: GraphEngine, requests: Requests, rules: ReuseRules | None, is_loading: Callable[[], bool]
+    ) -> None:
+        self.rules = rules
+        self.kinds: list[_Kind] = []
+        self._kinds_of: dict[Hashable, dict[int, _Kind]] = {}  # by launch, and by the maps before it
+        self.checks: list[CheckedLaunch] = []
+        self.n_launches = 0
+        self._engine, self._requests, self._is_loading = engine, requests, is_loading
+        self._in_flight: dict[int, _InFlight] = {}
+        self._simulated: dict[int, _Simulated] = {}
+        self._random = Random(_SEED)
+        self._passable_ps = 0.0  # of launches that passed or were checked
+        self._first: int | None = None  # the first launch in the run's time
+        self._rows = self._more_rows = 0  # of all samples, and of those beyond the first ones
+        self._times = LaunchTimes(slice_pace(engine.spec.cube).clock)
+        if rules is not None:
+            requests.on_submit = self._note
+            engine.machine.hooks.printed.subscribe(self._on_print)
+            engine.machine.hooks.queue.subscribe(self._on_message)
+
+    @property
+    def is_on(self) -> bool:
+        """True in a run that reuses launches."""
+        return self.rules is not None
+
+    def submit(self, launches: Sequence[Launch]) -> list[RequestHandle]:
+        """Start launches that form one piece of work; some may pass."""
+        if self.rules is None:
+            return self._requests.submit_together(launch.message for launch in launches)
+        keys = [self._key_of(launch) for launch in launches]
+        handles = self._requests.submit_together(
+            launch.message if key is None else replace(launch.message, on_device=self)
+            for launch, key in zip(launches, keys, strict=True)
+        )
+        self.n_launches += len(launches)
+        if self._first is None and not self._is_loading():
+            self._first = handles[0].request_id
+        for handle, key in zip(handles, keys, strict=True):
+            request = self._in_flight[handle.request_id]
+            request.key, request.waits = key, request.waits or key is not None
+        return handles
+
+    def _key_of(self, launch: Launch) -> Hashable:
+        """Return what decides the kind of a launch; None for one that cannot pass."""
+        one_sip = len({sip for sip, _, _ in launch.message.targets}) == 1
+        return kind_of(launch, self._access_bytes) if one_sip else None
+
+    def begin(self, launch: int, now_ps: int) -> int | None:
+        """Decide about a launch that its IO_CPU begins: return the time in ps after which it passes; None: simulate."""
+        assert self.rules is not None, "only a run that reuses launches decides about them"
+        self._prune()
+        request = self._in_flight[launch]
+        assert request.sip is not None, "a launch that may pass is on one SIP"
+        request.waits = False
+        met = [
+            running
+            for running in self._in_flight.values()
+            if running is not request and not running.waits and running.meets(request.sip)
+        ]
+        for other in self._simulated.values():
+            other.is_sample = other.is_sample and other.sip != request.sip
+        n_maps = sum(running.is_map for running in met)
+        kind = self._find_kind(request.key, request.handle.msg.title, n_maps)
+        if kind.refused:
+            return None
+        simulated = _Simulated(
+            kind,
+            request.sip,
+            request.targets,
+            is_sample=len(met) == n_maps == kind.n_maps,
+            before=None,
+            first_row=self._engine.machine.log.n_rows,
+        )
+        if not self._is_sampled(kind) or (kind.n_maps == n_maps and self._is_cheap(kind)):
+            if simulated.is_sample and self._needs_counts(kind):
+                simulated.before = count_sip(self._engine.machine, request.sip)
+            self._simulated[launch] = simulated
+            return None
+        if any(request.targets & running.targets for running in met):
+            return None
+        foreseen_ps = self._times.foresee(kind.times)(now_ps)
+        if not self._is_loading():
+            if kind.n_maps == n_maps and self._is_checked(kind, self.rules):
+                simulated.foreseen_ps = foreseen_ps
+                self._simulated[launch] = simulated
+                return None
+            self._times.count_passed(kind.times)
+        self._engine.machine.passed.add(launch, kind.uses)
+        return foreseen_ps
+
+    def end(self, launch: int, now_ps: int) -> None:
+        """Note that a launch has ended on its SIP without a failure. It becomes a sample if it ran alone."""
+        self._in_flight[launch].waits = True
+        simulated = self._simulated.pop(launch, None)
+        if simulated is None:
+            return
+        kind, begin_ps = simulated.kind, self._engine.machine.log.on_device[launch][0]
+        kind.refused |= simulated.n_messages != 0
+        if kind.refused:
+            return
+        if simulated.foreseen_ps is not None:
+            self.checks.append(CheckedLaunch(simulated.foreseen_ps, now_ps - begin_ps))
+        elif simulated.is_sample:
+            self._add_sample(launch, simulated, begin_ps, now_ps)
+
+    def _find_kind(self, key: Hashable, name: str, n_maps: int) -> _Kind:
+        """Return the kind of a launch behind ``n_maps`` messages.
+
+        Launches behind messages are of the plain kind as soon as that has its samples.
+        """
+        kinds = self._kinds_of.setdefault(key, {})
+        plain = kinds.get(0)
+        if plain is not None and self._is_sampled(plain):
+            return plain
+        if n_maps not in kinds:
+            kinds[n_maps] = _Kind(name, LaunchKind(), self._times.add_kind(), n_maps, kinds.values())
+            self.kinds.append(kinds[n_maps])
+        return kinds[n_maps]
+
+    def _is_sampled(self, kind: _Kind) -> bool:
+        """Return True if launches of a kind may pass.
+
+        With a sample of its own, samples behind other numbers of maps count too, as far as they confirm its duration.
+        """
+        assert self.rules is not None, "only a run that reuses launches has kinds"
+        mean_ps, n_samples = kind.times.mean_ps, len(kind.uses.samples)
+        confirming = (
+            abs(duration_ps - mean_ps) <= VARIED * mean_ps
+            for alike in kind.alike
+            if alike is not kind
+            for duration_ps in alike.times.durations
+        )
+        return n_samples > 0 and (n_samples >= self.rules.samples or n_samples + sum(confirming) >= self.rules.samples)
+
+    def _is_cheap(self, kind: _Kind) -> bool:
+        """Return True if a further sample of a kind costs little beside all samples so far.
+
+        Kinds whose first samples differ may cost more, for two samples. While the error is large, so may all kinds, in
+        proportion to their parts of it.
+        """
+        further = len(kind.uses.samples) - kind.uses.n_counted
+        fair = COST_OF_VARIED if kind.is_varied and further < MORE_SAMPLES else MORE_COST / len(self.kinds)
+        if self._has_room(kind, MORE_COST, fair):
+            return True
+        if self._times.error_ps() <= MOST_ERROR * self._engine.machine.clock.time:
+            return False
+        return self._has_room(kind, COST_OF_ERROR, COST_OF_ERROR * self._times.error_share(kind.times))
+
+    def _has_room(self, kind: _Kind, total: float, of_kind: float) -> bool:
+        """Return True if the samples beyond the first ones, with one more of a kind, stay below two shares of all."""
+        more_rows = self._more_rows + kind.rows
+        return more_rows <= total * self._rows and kind.more_rows + kind.rows <= of_kind * self._rows
+
+    def _is_checked(self, kind: _Kind, rules: ReuseRules) -> bool:
+        """Return True if a launch that would pass is simulated instead, chosen at random.
+
+        The chance is in proportion to the launch's time. It decreases with the number of launches, since the number to
+        come is unknown.
+        """
+        self._passable_ps += kind.times.mean_ps
+        left = (
+            rules.check
+            - len(self.checks)
+            - sum(simulated.foreseen_ps is not None for simulated in self._simulated.values())
+        )
+        chance = rules.check / CHECKED_EARLY * kind.times.mean_ps / self._passable_ps
+        return left > 0 and self._random.random() < chance
+
+    @property
+    def _access_bytes(self) -> int:
+        return self._engine.spec.cube.hbm.access_bytes or 64
+
+    def _prune(self) -> None:
+        over = [launch for launch, request in self._in_flight.items() if request.handle.done]
+        for launch in over:
+            del self._in_flight[launch]
+            self._simulated.pop(launch, None)
+
+    def _note(self, handle: RequestHandle, purpose: Purpose) -> None:
+        """Note a submitted request. Launches that it meets are no samples, unless it maps memory or waits for them."""
+        self._prune()
+        sip = None if purpose.algorithm is not None else purpose.sip
+        msg, is_map = handle.msg, purpose.phase == "map"
+        targets = frozenset(msg.targets) if isinstance(msg, KernelLaunchMsg) else frozenset()
+        waits = isinstance(msg, KernelLaunchMsg) and msg.in_order
+        self._in_flight[handle.request_id] = _InFlight(handle, targets, sip, is_map, waits)
+        if not is_map and not waits:
+            for simulated in self._simulated.values():
+                simulated.is_sample = simulated.is_sample and sip not in (None, simulated.sip)
+
+    def _needs_counts(self, kind: _Kind) -> bool:
+        """Return True for one of the first samples of a kind: their counts stand for those of all others."""
+        return not self._is_sampled(kind)
+
+    def _add_sample(self, launch: int, simulated: _Simulated, begin_ps: int, end_ps: int) -> None:
+        machine, kind = self._engine.machine, simulated.kind
+        counts = None if simulated.before is None else count_launch(machine, simulated.sip, simulated.before)
+        kind.uses.add_sample(launch, end_ps - begin_ps, counts)
+        self._times.add(kind.times, begin_ps, end_ps)
+        kind.rows = machine.log.n_rows - simulated.first_row
+        self._rows += kind.rows
+        if counts is None:
+            kind.more_rows += kind.rows
+            self._more_rows += kind.rows
+        elif not self._needs_counts(kind):
+            kind.is_varied = self._times.spread(kind.times) > VARIED
+
+    def report(self, run_ps: int) -> ReuseReport | None:
+        """Return the report of a run of ``run_ps``; None in a run that does not reuse launches."""
+        if self.rules is None:
+            return None
+        varied = [kind for kind in self.kinds if kind.is_varied]
+        largest = max(varied, key=lambda kind: self._times.spread(kind.times), default=None)
+        errors = [check.foreseen_ps / max(1, check.duration_ps) - 1 for check in self.checks]
+        log = self._engine.machine.log
+        passed = self._engine.machine.passed.launches
+        counted = [launch for launch in passed if self._first is not None and launch >= self._first]
+        spans = [log.on_device[launch] for launch in counted if launch in log.on_device]
+        share = sum(end_ps - begin_ps for begin_ps, end_ps in spans) / run_ps if run_ps else 0.0
+        mean = sum(errors) / max(1, len(errors))
+        deviation = (sum((error - mean) ** 2 for error in errors) ** 0.5) / max(1, len(errors) - 1)
+        return ReuseReport(
+            launches=self.n_launches,
+            kinds=len(self.kinds),
+            simulated=self.n_launches - len(passed),
+            passed=len(passed),
+            varied=len(varied),
+            largest="" if largest is None else largest.name,
+            largest_spread=0.0 if largest is None else self._times.spread(largest.times),
+            error=self._times.error_ps() / run_ps if run_ps else 0.0,
+            checked=len(self.checks),
+            check_error=mean * share,
+            check_range=DEVIATIONS * deviation * share,
+        )
+
+    def _on_print(self, printed: Printed) -> None:
+        self._refuse(printed.pe)
+
+    def _on_message(self, event: QueueEvent) -> None:
+        """Never pass launches that exchange messages with PEs outside the launch, or leave messages in queues."""
+        if event.kind == "arrive":
+            return
+        for simulated in self._simulated.values():
+            if event.pe in simulated.targets:
+                simulated.n_messages += 1 if event.kind == "send" else -1
+                simulated.kind.refused |= event.peer not in simulated.targets
+
+    def _refuse(self, pe: PeCoord) -> None:
+        """Never pass launches of the kinds that run on a PE now."""
+        for simulated in self._simulated.values():
+            if pe in simulated.targets:
+                simulated.kind.refused = True
