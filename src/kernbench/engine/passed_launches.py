@@ -14,7 +14,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from kernbench.common.values import state
+from kernbench.common.figures import figure
+from kernbench.common.values import state, value
 
 
 class PartCount(NamedTuple):
@@ -28,6 +29,42 @@ Counts: TypeAlias = Mapping[str | PartCount, NDArray[np.int64]]
 """Additive counts by name: of links by index, and a number for all parts of a kind"""
 LINK_BYTES, LINK_BUSY_PS = "bytes of links", "busy ps of links"
 ORDERS, ANSWERS = "orders of the host", "answers to the host"
+VARIED = 0.02
+"""Difference between the first samples of a kind, as a share of their mean, beyond which it is sampled twice more"""
+
+
+@value(kw_only=True)
+class ReuseReport:
+    """The reuse of launches in a run.
+
+    ``varied``: the kinds whose samples differed by more than 2 %; ``largest``: that with the largest difference.
+    ``error``: the error of the run's time, as a share, estimated from the differences of samples. ``check_error``: the
+    mean error of checked launches, by the share of the run's time that passed.
+    """
+
+    launches: int = figure("launches of the program")
+    kinds: int = figure("kinds of launches")
+    simulated: int = figure("simulated launches")
+    passed: int = figure("launches that passed without a simulation")
+    varied: int = figure("kinds whose first samples differ by more than 2 %")
+    largest: str = figure("the kind whose samples differ most", optional=True, column=False, default="")
+    largest_spread: float = figure("the difference between its samples, as a share", optional=True, default=0.0)
+    error: float = figure("the estimated error of the time, as a share")
+    checked: int = figure("launches simulated to check the error", optional=True, default=0)
+    check_error: float = figure("the error of the run's time by these launches, as a share", optional=True, default=0.0)
+    check_range: float = figure("two standard deviations of that error", optional=True, default=0.0)
+
+    def __str__(self) -> str:
+        largest = f" (largest: {self.largest!r} {self.largest_spread:.1%})" if self.largest else ""
+        text = (
+            f"reuse: {self.launches:,} launches of {self.kinds:,} kinds, {self.simulated:,} simulated; kinds whose "
+            f"samples differ by more than {VARIED:.0%}: {self.varied}{largest}; run ± {self.error:.1%}"
+        )
+        return text + (
+            f"; by {self.checked:,} checked launches {self.check_error:+.1%} ± {self.check_range:.1%}"
+            if self.checked
+            else ""
+        )
 
 
 @state

@@ -15,6 +15,7 @@ from kernbench.common.late import late
 from kernbench.common.program_line import ErrorPlace
 from kernbench.common.units import format_ns
 from kernbench.engine.keeping import DataReport
+from kernbench.engine.passed_launches import ReuseReport
 from kernbench.engine.records import PrintedLine
 from kernbench.library.machines import CompiledMachine
 from kernbench.observe.energy import RunEnergy
@@ -32,7 +33,6 @@ from kernbench.runtime_api.bench_runner import BenchSummary, PhaseSummary
 from kernbench.runtime_api.launch_queue import QueueReport
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
 from kernbench.runtime_api.operators import LoadTime, OperatorUse
-from kernbench.runtime_api.reuse import ReuseReport
 from kernbench.runtime_api.testing import Comparison
 from kernbench.runtime_api.testing import verdict as passed_or_not
 from kernbench.topology.builder import name_of

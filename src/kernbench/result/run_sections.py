@@ -13,6 +13,7 @@ from kernbench.common.program_line import ErrorPlace
 from kernbench.common.units import is_reported, ns_to_ps
 from kernbench.common.values import value
 from kernbench.engine.keeping import DataReport
+from kernbench.engine.passed_launches import ReuseReport
 from kernbench.engine.records import PrintedLine
 from kernbench.observe.energy import RunEnergy
 from kernbench.observe.findings import Finding
@@ -50,7 +51,6 @@ from kernbench.runtime_api.bench_runner import BenchStatus, KernelSummary, Phase
 from kernbench.runtime_api.launch_queue import QueueReport
 from kernbench.runtime_api.launch_report import LaunchSplit
 from kernbench.runtime_api.operators import LoadTime, OperatorUse
-from kernbench.runtime_api.reuse import ReuseReport
 from kernbench.runtime_api.testing import Comparison
 from kernbench.runtime_api.testing import verdict as passed_or_not
 
@@ -315,8 +315,8 @@ def _find_verdict(run: FinishedRun) -> RunVerdict | StatedVerdict:
 
 
 def _find_reuse(run: FinishedRun) -> ReuseReport | Absence:
-    report = None if run.context is None else run.context.reuse.report(ns_to_ps(run.sim_ns))
-    return Absence("launches were not reused") if report is None else report
+    reuse = None if run.context is None else run.context.reuse
+    return Absence("launches were not reused") if reuse is None else reuse.report(ns_to_ps(run.sim_ns))
 
 
 def _find_launch_queue(run: FinishedRun) -> QueueReport | Absence:

@@ -8,7 +8,7 @@ from contextvars import ContextVar, Token
 from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Generic, Self, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar, cast
 
 from kernbench.ccl.config import AlgorithmConfig, QueueSettings, SlotSize
 from kernbench.ccl.install import IpcqPlan
@@ -16,6 +16,7 @@ from kernbench.ccl.loading import CclLike
 from kernbench.ccl.topologies import QueueEdge
 from kernbench.common.config import ConfigModel
 from kernbench.common.errors import InputError, NoMachineError
+from kernbench.common.late import late
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Completion, RequestHandle
 from kernbench.messages.requests import HostMsg, KernelRef, PeCoord
@@ -34,13 +35,16 @@ from kernbench.runtime_api.process_group import ProcessGroups, QueueInstaller
 from kernbench.runtime_api.rank_scheduler import RankScheduler
 from kernbench.runtime_api.ranks import RankLocal, Workers
 from kernbench.runtime_api.requests import RequestRecord, Requests, Work, is_queued
-from kernbench.runtime_api.reuse import ReusedLaunches
 from kernbench.runtime_api.run_request import ReuseRules
 from kernbench.runtime_api.tensor import KnownValues, Tensor
 from kernbench.runtime_api.testing import Verifier
 from kernbench.runtime_api.types import Accelerator, Ahbm, Devices, DeviceSelector, resolve_device
 from kernbench.topology.spec import TopologySpec
 
+if TYPE_CHECKING:
+    from kernbench.runtime_api.reuse import ReusedLaunches
+
+REUSE = "kernbench.runtime_api.reuse"
 P = TypeVar("P", bound=ConfigModel)
 # A context variable, so that concurrent contexts do not affect each other.
 _CURRENT: ContextVar[RuntimeContext[Any] | None] = ContextVar("kernbench_context", default=None)
@@ -72,7 +76,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
     ``target_device``: the SIPs that the run may use. ``spec``: the machine, if it differs from the engine's.
     ``params``: the program's typed parameters. ``verify``: evaluate comparisons; by default True if the engine computes
     data. ``ccl``: the configuration of collectives, or its file; by default ./ccl.yaml, else the packaged file.
-    ``frontends``: the settings of front ends.
+    ``frontends``: the settings of front ends. ``reuse``: let launches pass that are like earlier ones.
 
     Raises InputError for ``verify`` without data, and for a device that the machine does not have.
     """
@@ -99,7 +103,11 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self._entered: list[Token[RuntimeContext[Any] | None]] = []
         scheduler = self._scheduler = RankScheduler(engine, workers)
         self._requests = Requests(engine, scheduler, workers, correlation_id)
-        self.reuse = ReusedLaunches(engine, self._requests, reuse, lambda: self.operators.is_left_out)
+        self.reuse: ReusedLaunches | None = None
+        if reuse is not None:
+            self.reuse = late(REUSE, "ReusedLaunches")(
+                engine, self._requests, reuse, lambda: self.operators.is_left_out
+            )
         self._memory = TensorMemory(engine, self._requests)
         self._extra_memories = ExtraMemories(engine, self._requests)
         self._devices = Devices(resolve_device(target_device, self._spec), workers)
@@ -120,7 +128,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self.known_values = KnownValues()  # of a front end, in a run without data
         # Counts of a front end's operators that the host computed; they take the time of copies.
         self.unmodelled: Counter[str] = Counter()
-        self.operators = OperatorTallies(lambda: engine.now, self.frontends.torch.from_load)
+        self.operators: OperatorTallies = OperatorTallies(lambda: engine.now, self.frontends.torch.from_load)
         self.remarks: list[str] = []  # of a front end, for the report
 
     @property
@@ -256,7 +264,10 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
 
     def _start(self, launches: Sequence[Launch], *, async_op: bool) -> Work:
         posted = self._memory.map_on((launch.tensors, launch.message.targets) for launch in launches)
-        handles = self.reuse.submit(launches)
+        if self.reuse is None:
+            handles = self._requests.submit_together(launch.message for launch in launches)
+        else:
+            handles = self.reuse.submit(launches)
         for handle, launch in zip(handles, launches, strict=True):
             self._memory.uses.note(handle, (layout.key for layout in launch.tensors))
         work = Work([*posted, *handles], self._requests)

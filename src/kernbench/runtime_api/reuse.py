@@ -12,12 +12,11 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import replace
 from random import Random
 
-from kernbench.common.figures import figure
 from kernbench.common.values import state, value
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.hooks import Printed, QueueEvent
 from kernbench.engine.launch_counts import count_launch, count_sip
-from kernbench.engine.passed_launches import Counts, LaunchKind
+from kernbench.engine.passed_launches import VARIED, Counts, LaunchKind, ReuseReport
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import KernelLaunchMsg, PeCoord
 from kernbench.runtime_api.launch import Launch
@@ -27,8 +26,6 @@ from kernbench.runtime_api.requests import Purpose, Requests
 from kernbench.runtime_api.run_request import ReuseRules
 from kernbench.topology.hbm_refresh import slice_pace
 
-VARIED = 0.02
-"""Difference between the first samples of a kind, as a share of their mean, beyond which it is sampled twice more"""
 MORE_SAMPLES = 2
 MORE_COST = 0.1
 """Largest cost of all samples beyond the first ones, as a share of the cost of all samples, in rows of the log"""
@@ -47,40 +44,6 @@ class CheckedLaunch:
 
     foreseen_ps: int
     duration_ps: int
-
-
-@value(kw_only=True)
-class ReuseReport:
-    """The reuse of launches in a run.
-
-    ``varied``: the kinds whose samples differed by more than 2 %; ``largest``: that with the largest difference.
-    ``error``: the error of the run's time, as a share, estimated from the differences of samples. ``check_error``: the
-    mean error of checked launches, by the share of the run's time that passed.
-    """
-
-    launches: int = figure("launches of the program")
-    kinds: int = figure("kinds of launches")
-    simulated: int = figure("simulated launches")
-    passed: int = figure("launches that passed without a simulation")
-    varied: int = figure("kinds whose first samples differ by more than 2 %")
-    largest: str = figure("the kind whose samples differ most", optional=True, column=False, default="")
-    largest_spread: float = figure("the difference between its samples, as a share", optional=True, default=0.0)
-    error: float = figure("the estimated error of the time, as a share")
-    checked: int = figure("launches simulated to check the error", optional=True, default=0)
-    check_error: float = figure("the error of the run's time by these launches, as a share", optional=True, default=0.0)
-    check_range: float = figure("two standard deviations of that error", optional=True, default=0.0)
-
-    def __str__(self) -> str:
-        largest = f" (largest: {self.largest!r} {self.largest_spread:.1%})" if self.largest else ""
-        text = (
-            f"reuse: {self.launches:,} launches of {self.kinds:,} kinds, {self.simulated:,} simulated; kinds whose "
-            f"samples differ by more than {VARIED:.0%}: {self.varied}{largest}; run ± {self.error:.1%}"
-        )
-        return text + (
-            f"; by {self.checked:,} checked launches {self.check_error:+.1%} ± {self.check_range:.1%}"
-            if self.checked
-            else ""
-        )
 
 
 @state(eq=False)
@@ -145,13 +108,13 @@ class _Simulated:
 
 
 class ReusedLaunches:
-    """The launches of a context by kind, and the decision which of them pass. Without ``rules``, none does.
+    """The launches of a context by kind, and the decision which of them pass.
 
     ``is_loading``: returns True in an initialisation that the run's time excludes; the error is that of later launches.
     """
 
     def __init__(
-        self, engine: GraphEngine, requests: Requests, rules: ReuseRules | None, is_loading: Callable[[], bool]
+        self, engine: GraphEngine, requests: Requests, rules: ReuseRules, is_loading: Callable[[], bool]
     ) -> None:
         self.rules = rules
         self.kinds: list[_Kind] = []
@@ -166,20 +129,12 @@ class ReusedLaunches:
         self._first: int | None = None  # the first launch in the run's time
         self._rows = self._more_rows = 0  # of all samples, and of those beyond the first ones
         self._times = LaunchTimes(slice_pace(engine.spec.cube).clock)
-        if rules is not None:
-            requests.on_submit = self._note
-            engine.machine.hooks.printed.subscribe(self._on_print)
-            engine.machine.hooks.queue.subscribe(self._on_message)
-
-    @property
-    def is_on(self) -> bool:
-        """True in a run that reuses launches."""
-        return self.rules is not None
+        requests.on_submit = self._note
+        engine.machine.hooks.printed.subscribe(self._on_print)
+        engine.machine.hooks.queue.subscribe(self._on_message)
 
     def submit(self, launches: Sequence[Launch]) -> list[RequestHandle]:
         """Start launches that form one piece of work; some may pass."""
-        if self.rules is None:
-            return self._requests.submit_together(launch.message for launch in launches)
         keys = [self._key_of(launch) for launch in launches]
         handles = self._requests.submit_together(
             launch.message if key is None else replace(launch.message, on_device=self)
@@ -200,7 +155,6 @@ class ReusedLaunches:
 
     def begin(self, launch: int, now_ps: int) -> int | None:
         """Decide about a launch that its IO_CPU begins: return the time in ps after which it passes; None: simulate."""
-        assert self.rules is not None, "only a run that reuses launches decides about them"
         self._prune()
         request = self._in_flight[launch]
         assert request.sip is not None, "a launch that may pass is on one SIP"
@@ -275,7 +229,6 @@ class ReusedLaunches:
 
         With a sample of its own, samples behind other numbers of maps count too, as far as they confirm its duration.
         """
-        assert self.rules is not None, "only a run that reuses launches has kinds"
         mean_ps, n_samples = kind.times.mean_ps, len(kind.uses.samples)
         confirming = (
             abs(duration_ps - mean_ps) <= VARIED * mean_ps
@@ -358,10 +311,8 @@ class ReusedLaunches:
         elif not self._needs_counts(kind):
             kind.is_varied = self._times.spread(kind.times) > VARIED
 
-    def report(self, run_ps: int) -> ReuseReport | None:
-        """Return the report of a run of ``run_ps``; None in a run that does not reuse launches."""
-        if self.rules is None:
-            return None
+    def report(self, run_ps: int) -> ReuseReport:
+        """Return the report of a run of ``run_ps``."""
         varied = [kind for kind in self.kinds if kind.is_varied]
         largest = max(varied, key=lambda kind: self._times.spread(kind.times), default=None)
         errors = [check.foreseen_ps / max(1, check.duration_ps) - 1 for check in self.checks]

@@ -156,7 +156,9 @@ def launch(kernel: Launchable, grid: object, args: tuple[object, ...], kwargs: M
     program = _program(function, arguments, tensors, extents, shares, window, pace, on_write)
     context.operators.count_from_begin()
     values = {key: bound[key] for key in arguments.values}
-    alike = _describe(kernel, (values, extents, window), arguments.pointers, context) if context.reuse.is_on else None
+    alike = (
+        _describe(kernel, (values, extents, window), arguments.pointers, context) if context.reuse is not None else None
+    )
     kernel_ref = KernelRef(name=name, function=program, file=function.__code__.co_filename)
     written = written_parameters(kernel.fn)
 
