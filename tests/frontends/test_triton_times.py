@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
+import pytest
+
 from extras import need
+from kernbench.common.errors import RunStopped
 from kernbench.engine.engine import GraphEngine
+from kernbench.engine.requests import Limits
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology.builder import resolve_topology
 
@@ -19,6 +24,8 @@ import kernbench.triton  # noqa: E402, F401
 import torch  # noqa: E402
 import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
+
+from kernbench.frontends.triton.launch import LaunchPace  # noqa: E402
 
 MACHINE = resolve_topology("default", ["system.sips.count=1", "sip.cube_mesh.w=1", "sip.cube_mesh.h=1"])
 AHBM = torch.device("ahbm")
@@ -80,3 +87,16 @@ def times(has_data: bool) -> dict[str, float]:
 
 def test_times_are_equal() -> None:
     assert times(True) == times(False)
+
+
+def test_the_pace_of_a_launch_does_not_count_its_wait_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock_s = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock_s[0])
+    engine = GraphEngine(MACHINE, enable_data=False, limits=Limits(wall_s=20))
+    pace = LaunchPace("late", (4, 1, 1), engine)
+    for clock_s[0] in (1000.0, 1001.0):
+        pace.begin()
+    pace.count_program()
+    clock_s[0] = 1010.0
+    with pytest.raises(RunStopped, match="has run 2 of the 4 programs"):
+        pace.count_program()

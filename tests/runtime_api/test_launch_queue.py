@@ -237,3 +237,12 @@ def test_the_path_of_a_queued_launch_begins_when_it_leaves_the_queue() -> None:
     gains = [launch.gains_ps["GEMM"] for launch in explained.launches]
     assert gains[0] == pytest.approx(gains[1]) == pytest.approx(gains[2])
     assert explained.path.ps == launches[-1].ended_ps
+
+
+def test_launches_of_the_program_itself_are_refused_in_a_capture() -> None:
+    with context() as torch:
+        x = torch.zeros(64, dtype="f16")
+        torch.queue.begin_capture()
+        with pytest.raises(InputError, match=r"uses a collective, its queues or torch\.launch"):
+            torch.launch("nothing", nothing, x)
+        torch.queue.end_capture()

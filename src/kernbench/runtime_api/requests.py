@@ -233,6 +233,8 @@ class Requests:
         self._scheduler.check()
         if isinstance(msg, MemoryWriteMsg | MemoryReadMsg):
             self.refuse_in_capture("copies between the host and the machine")
+        elif not isinstance(msg, MmuMapMsg | MmuUnmapMsg):
+            self.refuse_in_capture("uses a collective, its queues or torch.launch")
         if not msg.correlation_id:
             msg = replace(msg, correlation_id=self._correlation_id)
         handle = self._engine.submit(msg)

@@ -10,7 +10,7 @@ import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import field, replace
+from dataclasses import replace
 from math import prod
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
@@ -230,6 +230,7 @@ def _program(
         site = tl.site
         here = Running(tl, grid, window, on_write)
         begin(here)
+        pace.begin()
         starts = dict(zip(tensors, addresses, strict=True))
         pointers = {
             name: pointer.at(0 if pointer.tensor is None else starts[pointer.tensor])
@@ -336,13 +337,21 @@ def _null(name: str, key: str, value: Addressed) -> object:
 
 @state
 class LaunchPace:
-    """The wall time of the programs of a launch that have run so far, over all PEs."""
+    """The wall time of the programs of a launch that have run so far, over all PEs.
+
+    It begins with the first program: the launch may wait in a queue before.
+    """
 
     kernel: str
     grid: LaunchGrid
     engine: GraphEngine
-    _begin_s: float = field(default_factory=time.monotonic)
+    _begin_s: float | None = None
     _done: int = 0
+
+    def begin(self) -> None:
+        """Note that a PE begins its programs."""
+        if self._begin_s is None:
+            self._begin_s = time.monotonic()
 
     def count_program(self) -> None:
         """Count a program that has run. Raises RunStopped if the remaining ones would exceed the wall-time limit.
@@ -351,6 +360,7 @@ class LaunchPace:
         """
         self._done += 1
         limit_s = self.engine.limits.wall_s
+        assert self._begin_s is not None, "a program that has run has begun"
         spent_s = time.monotonic() - self._begin_s
         if limit_s is None or spent_s < MEASURED * limit_s:
             return
