@@ -113,6 +113,7 @@ def test_descriptors_that_are_refused() -> None:
 def test_a_launch_that_takes_too_long_is_stopped(limit_s: float | None, programs: int, stops: bool) -> None:
     """Of 1 ns nothing is left, which is enough for what has run; of 32 years no tenth is over."""
     pace = LaunchPace("attention", (programs, 1, 1), GraphEngine(MACHINE, limits=Limits(wall_s=limit_s)))
+    pace.begin()
     with pytest.raises(RunStopped) if stops else nullcontext() as stopped:
         pace.count_program()
     if stopped is not None:

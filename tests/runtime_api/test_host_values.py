@@ -181,10 +181,12 @@ def test_known_values_follow_the_host_until_a_kernel_writes() -> None:
         found = known.of(ids)
         assert found is not None
         assert found.tolist() == [0, 1, 9, 3, 4, 5, 6, 7]
-        known.forget_range(1, ids.va, ids.va + 4)  # of another SIP
-        known.forget_range(0, ids.va + ids.nbytes, ids.va + ids.nbytes + 4)
+        known.forget_range(1, ids.va, ids.va + 4, known.n_writes)  # of another SIP
+        known.forget_range(0, ids.va + ids.nbytes, ids.va + ids.nbytes + 4, known.n_writes)
         assert known.of(ids) is not None
-        known.forget_range(0, ids.va + 28, ids.va + 32)
+        known.forget_range(0, ids.va + 28, ids.va + 32, known.n_writes - 1)  # of a launch before the last write
+        assert known.of(ids) is not None
+        known.forget_range(0, ids.va + 28, ids.va + 32, known.n_writes)
         assert known.of(ids) is None
         assert known.of(other) is not None
 

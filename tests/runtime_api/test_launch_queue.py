@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from kernbench.common.errors import InputError
+from kernbench.common.errors import InputError, LimitReached
 from kernbench.engine.engine import GraphEngine
+from kernbench.engine.requests import Limits
 from kernbench.messages.requests import KernelRef, PeCoord
 from kernbench.observe.trace_log import TraceLog
 from kernbench.policy.placement.dp import DPPolicy
@@ -246,3 +247,23 @@ def test_launches_of_the_program_itself_are_refused_in_a_capture() -> None:
         with pytest.raises(InputError, match=r"uses a collective, its queues or torch\.launch"):
             torch.launch("nothing", nothing, x)
         torch.queue.end_capture()
+
+
+def test_a_stopped_run_explains_the_launch_that_ran_not_those_in_the_queue() -> None:
+    def forever(*_: int, tl: Any) -> None:
+        while True:
+            tl.barrier()
+
+    engine = GraphEngine(
+        resolve_topology("default"), enable_data=False, observers=[log := TraceLog()], limits=Limits(sim_ns=3000.0)
+    )
+    with RuntimeContext[Any](engine) as torch:
+        first, second, third = start(torch), start(torch, forever), start(torch)
+        with pytest.raises(LimitReached):
+            third.wait()
+        torch.requests.forget()
+    explained = explain_run(log, engine.handles, 0.0, 3000.0)
+    ended, stopped = explained.launches
+    assert (ended.request_id, stopped.request_id) == (first.handles[0].request_id, second.handles[0].request_id)
+    assert stopped.path.start_ps == engine.machine.log.queued[stopped.request_id]
+    assert stopped.ps == stopped.path.ps

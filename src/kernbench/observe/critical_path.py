@@ -118,7 +118,7 @@ class PathFinder:
 
         The steps add up to the time between the two exactly.
         """
-        row, times = self.snapshot.machine.log.requests[handle.request_id], (handle.begun_ps, handle.ended_ps)
+        row, times = self.snapshot.machine.log.requests[handle.request_id], (self.begin_of(handle), handle.ended_ps)
         path = None if self._run is None else self._run.within(row, *times, handle.request_id)
         if path is None:
             chain = self._begin_chain(*times)
@@ -131,12 +131,17 @@ class PathFinder:
 
         The walk starts at the row of the request that ended last.
         """
-        chain = self._begin_chain(handle.submitted_ps, end_ps)
+        begin_ps = self.begin_of(handle)
+        chain = self._begin_chain(begin_ps, end_ps)
         last = self._last_row(end_ps, request_id=handle.request_id)
         if last is not None:
             chain.back_to(self._end(last), PathPart.WAIT)
             self._walk(chain, last)
-        return chain.finish(handle.submitted_ps, end_ps, handle.request_id)
+        return chain.finish(begin_ps, end_ps, handle.request_id)
+
+    def begin_of(self, handle: RequestHandle) -> int:
+        """Return the begin of the time of a request, also of one that has not ended, in ps."""
+        return self.snapshot.machine.log.queued.get(handle.request_id, handle.submitted_ps)
 
     def of_run(self, begin_ps: int, end_ps: int) -> CriticalPath:
         """Return the path of a run between two times, also of a run that failed or was stopped.

@@ -239,11 +239,11 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
 
     def replay(self, captured: Sequence[CapturedLaunch]) -> Work:
         """Start the launches of a graph, all of one SIP, by one order. Each begins when the one before it has ended."""
-        work = self._enqueue([one.launch for one in captured])
-        for handle, one in zip(work.handles[-len(captured) :], captured, strict=True):
-            self.operators.count_launch(handle, one.operator, begins_call=one.begins_call)
-            if one.on_start is not None:
-                one.on_start(Work((handle,), self._requests))
+        work = self._enqueue([replayed.launch for replayed in captured])
+        for handle, replayed in zip(work.handles[-len(captured) :], captured, strict=True):
+            self.operators.count_launch(handle, replayed.operator, begins_call=replayed.begins_call)
+            if replayed.on_start is not None:
+                replayed.on_start(Work((handle,), self._requests))
         if not self.queue.is_on:
             work.wait()
         return work

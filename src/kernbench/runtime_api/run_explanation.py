@@ -186,7 +186,7 @@ class LaunchExplanation(TimeExplanation):
     @property
     def ps(self) -> int:
         """The duration in ps, until the end or the stop of the launch."""
-        return self._end_ps - self._handle.begun_ps
+        return self._end_ps - self._finder.begin_of(self._handle)
 
     @cached_property
     def path(self) -> CriticalPath:
@@ -251,6 +251,7 @@ class RunExplanation(TimeExplanation):
         ended = launches_of(handles)
         self._passed = snapshot.machine.passed
         stopped = launched.keys() - {handle.request_id for handle in ended} - self._passed.launches
+        stopped -= {launch for launch, msg in launched.items() if msg.in_order} - snapshot.machine.log.on_device.keys()
         left = [
             handle for handle in handles if handle.request_id in stopped and handle.submitted_ps < self._path.end_ps
         ]

@@ -401,12 +401,17 @@ class HostTensor(Shaped, NDArrayOperatorsMixin):
 
 
 class KnownValues:
-    """The tensor elements available in a run without data: the host wrote them, and no kernel has since."""
+    """The tensor elements available in a run without data: the host wrote them, and no kernel has since.
 
-    __slots__ = ("_elements",)
+    ``n_writes``: the host's writes so far.
+    """
+
+    __slots__ = ("_elements", "_writes", "n_writes")
 
     def __init__(self) -> None:
         self._elements: dict[Tensor, Array] = {}
+        self._writes: dict[Tensor, int] = {}  # the last write of each tensor
+        self.n_writes = 0
 
     def of(self, tensor: Tensor) -> Array | None:
         """Return all elements of a tensor; None if they are unavailable."""
@@ -421,13 +426,24 @@ class KnownValues:
             self._elements[tensor] = np.array(elements)
         elif tensor in self._elements:
             self._elements[tensor][first : first + len(elements)] = elements
+        self.n_writes += 1
+        self._writes[tensor] = self.n_writes
 
     def forget(self, tensor: Tensor) -> None:
         """Drop the elements of a tensor."""
         self._elements.pop(tensor, None)
+        self._writes.pop(tensor, None)
 
-    def forget_range(self, sip: int, first: int, end: int) -> None:
-        """Drop the elements of tensors in a range of a SIP's virtual addresses: a kernel writes this range."""
-        in_range = [t for t in self._elements if t.sip == sip and t.va < end and first < t.va + t.nbytes]
+    def forget_range(self, sip: int, first: int, end: int, n_writes: int) -> None:
+        """Drop the elements of tensors in a range of a SIP's virtual addresses: a kernel writes this range.
+
+        The kernel's launch followed the first ``n_writes`` writes of the host. Elements of later ones remain.
+        """
+        in_range = [
+            tensor
+            for tensor in self._elements
+            if tensor.sip == sip and tensor.va < end and first < tensor.va + tensor.nbytes
+        ]
         for tensor in in_range:
-            self.forget(tensor)
+            if self._writes[tensor] <= n_writes:
+                self.forget(tensor)

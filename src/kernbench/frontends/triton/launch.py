@@ -37,7 +37,7 @@ from kernbench.messages.requests import KernelRef, PeCoord
 from kernbench.runtime_api.context import AnyContext, current_context
 from kernbench.runtime_api.launch import Alike
 from kernbench.runtime_api.requests import Work
-from kernbench.runtime_api.tensor import Tensor
+from kernbench.runtime_api.tensor import KnownValues, Tensor
 from kernbench.topology.spec import TopologySpec
 from kernbench.triton_emu.kernel_runner import check_host_calls
 from kernbench.triton_emu.tl_context import TLContext
@@ -152,7 +152,7 @@ def launch(kernel: Launchable, grid: object, args: tuple[object, ...], kwargs: M
     pes = _find_pes(context, bound, arguments, tensors)[:programs]
     shares = {pe: programs_of(context.frontends.triton.order, programs, i, len(pes)) for i, pe in enumerate(pes)}
     pace = LaunchPace(name, extents, context.engine)
-    on_write = None if context.has_data else context.known_values.forget_range
+    on_write = None if context.has_data else _WrittenRanges(context.known_values)
     program = _program(function, arguments, tensors, extents, shares, window, pace, on_write)
     context.operators.count_from_begin()
     values = {key: bound[key] for key in arguments.values}
@@ -163,8 +163,11 @@ def launch(kernel: Launchable, grid: object, args: tuple[object, ...], kwargs: M
     written = written_parameters(kernel.fn)
 
     def note_start(_: Work) -> None:
+        if on_write is None:
+            return
+        on_write.n_writes = context.known_values.n_writes
         for key, pointer in arguments.pointers.items():
-            if on_write is not None and pointer.tensor is not None and key in written:
+            if pointer.tensor is not None and key in written:
                 context.known_values.forget(pointer.tensor)
 
     line = str(calling_line() or "")
@@ -333,6 +336,18 @@ def _null(name: str, key: str, value: Addressed) -> object:
         )
     to = tl.pointer_type(tl.str_to_ty(mangle_type(value), None).element_ty)
     return tl.tensor(PointerHandle(0, to), to)
+
+
+@state
+class _WrittenRanges:
+    """Forgets known values in the ranges that a kernel writes, but those that the host has written since its launch."""
+
+    known: KnownValues
+    n_writes: int = 0
+
+    def __call__(self, sip: int, first: int, end: int) -> None:
+        """Forget the values between two addresses of a SIP."""
+        self.known.forget_range(sip, first, end, self.n_writes)
 
 
 @state
