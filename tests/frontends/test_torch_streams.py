@@ -18,7 +18,7 @@ from torch.nn import functional  # noqa: E402
 
 import kernbench as kb  # noqa: E402
 import kernbench.torch  # noqa: E402
-from frontends.torch_programs import AHBM, AHEAD, machine  # noqa: E402
+from frontends.torch_programs import AHBM, AHEAD, EXAMPLES, machine  # noqa: E402
 from kernbench.common.errors import InputError  # noqa: E402
 from kernbench.frontends.torch import device as ahbm  # noqa: E402
 
@@ -51,7 +51,8 @@ def script(tmp_path: Path) -> Path:
 
 def run(script: Path, queue: int | None = None, **options: Any) -> kb.Run:
     settings = {} if queue is None else {"torch.queue": queue}
-    result = kb.run(script=script, as_cuda=True, machine="one-cube", settings=settings, observe=False, **options)
+    where = {"machine": "one-cube"} | options
+    result = kb.run(script=script, as_cuda=True, settings=settings, observe=False, **where)
     result.raise_for_status()
     return result
 
@@ -228,3 +229,47 @@ def test_graphed_callables_go_forward_and_backward(tmp_path: Path) -> None:
     path = tmp_path / "callables.py"
     path.write_text(CALLABLES)
     run(path)
+
+
+DECODE = """
+import sys
+sys.path.insert(0, {examples!r})
+import torch
+from models import DecoderLayer
+torch.set_default_device("cuda"), torch.set_default_dtype(torch.bfloat16), torch.set_grad_enabled(False)
+layer = DecoderLayer(512, 8, 2, 1408, 0)
+cache = [torch.zeros(1, 2, 128, 64) for _ in range(2)]
+x, angles = torch.zeros(1, 1, 512), torch.zeros(1, 32)
+for _ in range(2):
+    layer(x, angles, list(cache))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("topology", "ratio"), [("default", 0.95), ("one-cube", 0.75)])
+def test_a_decode_layer_hides_the_way_of_the_host(tmp_path: Path, topology: str, ratio: float) -> None:
+    path = tmp_path / "decode.py"
+    path.write_text(DECODE.format(examples=str(EXAMPLES)))
+    spread = kb.load_machine(topology, overrides={"cube.hbm.refresh": "spread"})
+    try:
+        waiting, ahead = (run(path, queue, data=False, machine=spread).latency_ns for queue in (0, None))
+    finally:  # the program changed PyTorch's defaults
+        torch.set_grad_enabled(True)
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+    assert ahead <= ratio * waiting
+
+
+def test_records_are_as_before_but_for_times() -> None:
+    def records(*settings: str) -> list[tuple[Any, ...]]:
+        torch.manual_seed(0)
+        with machine(*settings) as context:
+            model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 8)).to(AHBM)
+            model(torch.ones(4, 32, device=AHBM)).square().mean().backward()
+            context.drain()
+            return sorted(
+                (record.component, record.kind, str(record.output), *map(str, record.inputs))
+                for record in context.engine.op_log
+            )
+
+    assert records() == records(AHEAD)

@@ -97,8 +97,10 @@ def apply_all(name: str, work: Sequence[ElementwiseWork]) -> None:
     if not tasks:
         return
 
+    n_outs = len(outs)  # a launch in the queue must not keep tensors that the program drops
+
     def run_tasks(*addresses: int, tl: TLContext) -> None:
-        out_addresses, operand_addresses = iter(addresses[: len(outs)]), iter(addresses[len(outs) :])
+        out_addresses, operand_addresses = iter(addresses[:n_outs]), iter(addresses[n_outs:])
         for part in tasks:
             results, inputs = islice(out_addresses, len(part.results)), islice(operand_addresses, len(part.inputs))
             part.run((*results, *inputs), tl)
