@@ -212,6 +212,11 @@ class Log:
         """The number of rows."""
         return len(self.rows) // WIDTH
 
+    def has_ended_on_device(self, launch: int) -> bool:
+        """Return True if the IO_CPU has all answers of a launch on its SIP."""
+        begin_ps, end_ps = self.on_device.get(launch, (0, 0))
+        return end_ps > begin_ps
+
     def place(self, launch: int, line: int, pe: tuple[int, int, int] | None) -> str:
         """Return the name of a kernel line of ``launch``: ``line 5``, or ``step 5 (send E, 64 f16)`` in a schedule."""
         step = self.steps.get(launch)

@@ -256,7 +256,13 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         for at, launch in enumerate(launches):
             users = [handle for layout in launch.tensors for handle in self._memory.uses.under_way(layout.key)]
             after = frozenset(user.request_id for user in users if not user.done and not is_queued(user))
-            message = replace(launch.message, in_order=True, n_following=n - 1 - at, after=after)
+            message = replace(
+                launch.message,
+                in_order=True,
+                n_following=n - 1 - at,
+                after=after,
+                on_device=self._memory.renewals if self._engine.tracks_writes else None,
+            )
             ordered.append(replace(launch, message=message))
         work = self._start(ordered, async_op=True)
         self.queue.add(sip, work.handles[-n:])

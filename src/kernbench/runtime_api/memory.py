@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -25,7 +25,7 @@ from kernbench.policy.placement.views import ShardView, shard_views
 from kernbench.runtime_api.arrays import Tolerance
 from kernbench.runtime_api.layout import JoinedRanges, TensorKey, TensorLayout, reshape_layout
 from kernbench.runtime_api.read_watch import Look, ReadWatch
-from kernbench.runtime_api.requests import Requests, Uses
+from kernbench.runtime_api.requests import Requests, Uses, is_queued
 from kernbench.runtime_api.transfers import (
     HostSource,
     TensorCopy,
@@ -127,6 +127,22 @@ class StorageSlab:
         )
 
 
+class LaterRenewals:
+    """Memory that counts as unwritten as soon as a launch in a queue has ended on its SIP, by launch."""
+
+    def __init__(self, engine: GraphEngine) -> None:
+        self.after: defaultdict[int, list[tuple[MappedShard, ...]]] = defaultdict(list)
+        self._engine = engine
+
+    def begin(self, launch: int, now_ps: int) -> None:
+        """Do nothing: the launch is simulated."""
+
+    def end(self, launch: int, now_ps: int) -> None:
+        """Mark the memory that waited for a launch, before a later launch can write it."""
+        for shards in self.after.pop(launch, ()):
+            self._engine.renew((shard.pa, shard.nbytes) for shard in shards)
+
+
 class TensorMemory:
     """The live tensors of a context: their placement on the machine, and the transfers of their data."""
 
@@ -141,6 +157,7 @@ class TensorMemory:
         "_unmapped_slabs",
         "_watch",
         "_workspaces",
+        "renewals",
         "uses",
     )
 
@@ -155,6 +172,7 @@ class TensorMemory:
         self._unmapped_slabs: list[StorageSlab] = []
         self._workspaces: dict[tuple[int, Shape, DType, DPPolicy], TensorLayout] = {}
         self._before = _measure_use(engine)
+        self.renewals = LaterRenewals(engine)
 
     @property
     def has_data(self) -> bool:
@@ -247,13 +265,22 @@ class TensorMemory:
         return under_its_shape
 
     def renew(self, layout: TensorLayout) -> None:
-        """Mark all elements of the tensor as unwritten.
+        """Mark all elements of the tensor as unwritten, after the launches in a queue that still use it.
 
-        While a request in flight uses the tensor, the call has no effect.
+        While another request in flight uses the tensor, the call has no effect.
         """
-        if not self.uses.under_way(layout.key):
+        log = self._engine.machine.log
+        using = [
+            handle
+            for handle in self.uses.under_way(layout.key)
+            if not handle.done and not log.has_ended_on_device(handle.request_id)
+        ]
+        if all(map(is_queued, using)):
             self._engine.retire()
-            self._begin(layout)
+            if using:
+                self.renewals.after[using[-1].request_id].append(layout.shards)
+            else:
+                self._begin(layout)
 
     def _begin(self, layout: TensorLayout) -> None:
         self._engine.renew((shard.pa, shard.nbytes) for shard in layout.shards)
