@@ -23,7 +23,7 @@ TIMES = {
     "attention": 7206.842,
     "dropout": 1899.484,
     "gather": 2387.373,
-    "layer_norm": 3985.481,
+    "layer_norm": 3909.495,
     "layer_norm_backward": 5434.806,
     "matmul": 3813.737,
     "matmul_descriptors": 2921.092,

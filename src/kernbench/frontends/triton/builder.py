@@ -251,6 +251,10 @@ class Builder(interpreter.InterpreterBuilder):
         if not is_symbolic(cond, lhs, rhs):
             return super().ternary_op(cond, lhs, rhs, np.where)
         shape = np.broadcast_shapes(cond.data.shape, lhs.data.shape, rhs.data.shape)
+        is_left = None if isinstance(cond.data, Symbolic) else find_uniform(cond.data)
+        if is_left is not None:
+            chosen = lhs if is_left else rhs
+            return chosen if chosen.data.shape == shape else self.create_broadcast(chosen, shape)
         a, b = operand_of(lhs), operand_of(rhs)
         if not isinstance(a, Handle) and not isinstance(b, Handle):
             a = running().tl.full((1,) * len(shape), a, machine_type(rhs.dtype))

@@ -1,4 +1,4 @@
-"""Functions of ``triton.language.extra``: ``libdevice``, computed by MATH, and calls that only a GPU has.
+"""Functions that MATH computes by one command: ``libdevice``, and some written in Triton. Calls that only a GPU has.
 
 Symbols of CUDA's library identify the functions of ``libdevice``. Each call that makes sense only on a GPU, or only in
 an older Triton, is ignored with a warning, or refused with its name.
@@ -24,8 +24,10 @@ from kernbench.frontends.triton.values import (
     Symbolic,
     Type,
     Value,
+    is_symbolic,
     materialize,
     numpy_type,
+    transpose_pending,
     value_of,
 )
 from kernbench.triton_emu.handles import Handle
@@ -191,6 +193,39 @@ def _check_call(name: str, function: Callable[P, R]) -> Callable[P, R]:
             raise refused(f"libdevice.{name} of {types}: there is none for these types; cast them") from None
 
     return check
+
+
+# -- Functions written in Triton --------------------------------------------------------------------------------------
+
+
+def _sigmoid(x: tl.tensor) -> tl.tensor:
+    """Return 1 / (1 + exp(-x)); of symbolic f32 values by one command."""
+    if not is_symbolic(x.handle) or x.dtype is not tl.float32:
+        return 1 / (1 + tl.exp(-x))
+    result = running().tl.elementwise("sigmoid", transpose_pending(x.handle.data))
+    return tl.core.tensor(value_of(Symbolic(result, x.handle.data.shape), tl.float32), x.type)
+
+
+def _maximum(a: tl.tensor, b: tl.tensor) -> tl.tensor:
+    """Return the larger of two values, or NaN if either is NaN."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+def _minimum(a: tl.tensor, b: tl.tensor) -> tl.tensor:
+    """Return the smaller of two values, or NaN if either is NaN."""
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+COMPILER = "torch._inductor.runtime.triton_helpers"
+"""The module of the functions that PyTorch's compiler calls in the kernels that it writes."""
+WRITTEN_IN_TRITON: MappingProxyType[str, Callable[..., tl.tensor]] = MappingProxyType(
+    {
+        f"{tl.standard.__name__}.sigmoid": _sigmoid,
+        f"{COMPILER}.maximum": _maximum,
+        f"{COMPILER}.minimum": _minimum,
+    }
+)
+"""What the machine runs in place of functions written in Triton, by full name."""
 
 
 # -- Calls that only a GPU has ----------------------------------------------------------------------------------------

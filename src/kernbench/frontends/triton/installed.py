@@ -43,6 +43,7 @@ _EXPECTED: Mapping[tuple[type | ModuleType, str], str] = {
     (interpreter.InterpretedFunction, "run"): "self args grid warmup kwargs",
     (interpreter.InterpretedFunction, "__call__"): "self args kwargs",
     (interpreter.InterpretedFunction, "rewrite"): "self",
+    (tl.standard, "sigmoid"): "",
     (interpreter.ReduceScanOpInterface, "apply"): "self input",
     (interpreter.ReduceOps, "__init__"): "self axis combine_fn keep_dims",
     (interpreter.ScanOps, "__init__"): "self axis combine_fn reverse",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from types import FunctionType, SimpleNamespace
 from typing import Any, Literal, NoReturn
 
@@ -21,6 +22,7 @@ from triton.runtime.jit import JITFunction
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.frontends.gpu import REGISTERS, WARP_SIZE
+from kernbench.frontends.triton.extra_functions import WRITTEN_IN_TRITON
 from kernbench.frontends.triton.launch import Launchable, context_of, launch
 from kernbench.frontends.triton.values import TensorHandle
 
@@ -33,14 +35,14 @@ class Kernel(JITFunction):
     def __init__(self, fn: FunctionType, **options: object) -> None:
         super().__init__(fn, **options)
         self.rewriter = interpreter.FunctionRewriter(fn, **options)
-        self._rewritten: FunctionType | None = None
+        self._rewritten: Callable[..., object] | None = WRITTEN_IN_TRITON.get(f"{fn.__module__}.{fn.__qualname__}")
 
     @property
     def cache_key(self) -> str:
         """Return a digest of the kernel's name and source."""
         return hashlib.sha256(f"{self.__module__}.{self.__qualname__}\n{self.src}".encode()).hexdigest()
 
-    def rewrite(self) -> FunctionType:
+    def rewrite(self) -> Callable[..., object]:
         """Return the function that the interpreter runs."""
         if self._rewritten is None:
             _resolve_libdevice(self.fn.__globals__)
@@ -219,9 +221,17 @@ def _visit_assert(self: interpreter.ASTTransformer, node: ast.Assert) -> ast.AST
     return node
 
 
+def _same(function: Callable[..., object]) -> Callable[..., object]:
+    return function
+
+
 def install() -> None:
     """Make ``triton.jit`` return a Kernel, and change the interpreter so that kernels behave as compiled code does."""
     interpreter.InterpretedFunction = Kernel
+    for name, function in WRITTEN_IN_TRITON.items():
+        module, _, function_name = name.rpartition(".")
+        if module == tl.standard.__name__:
+            vars(tl.standard)[function_name].rewrite = partial(_same, function)
     transformer = interpreter.ASTTransformer
     transformer.visit_For, transformer.visit_Call, transformer.visit_Assert = _visit_for, _visit_call, _visit_assert
     transformer.visit_BoolOp, transformer.visit_UnaryOp = _visit_bool_op, _visit_unary_op

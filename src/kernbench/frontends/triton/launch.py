@@ -76,7 +76,7 @@ class Launchable(Protocol):
     arg_names: Sequence[str]
     pre_run_hooks: Sequence[Callable[..., object]]
 
-    def rewrite(self) -> FunctionType:
+    def rewrite(self) -> Callable[..., object]:
         """Return the function that the interpreter runs."""
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
+from inspect import getsource
 from operator import index
-from types import MappingProxyType
+from textwrap import dedent
+from types import FunctionType, MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -13,8 +16,18 @@ import triton.language as tl
 from triton.runtime import interpreter
 
 from kernbench.common.dtypes import I8, I16, I32, DType, Shape
+from kernbench.frontends.triton.extra_functions import COMPILER
 from kernbench.frontends.triton.running import running
-from kernbench.frontends.triton.values import Symbolic, Type, Value, is_symbolic, machine_type, materialize, value_of
+from kernbench.frontends.triton.values import (
+    Symbolic,
+    Type,
+    Value,
+    drop_constant_axes,
+    is_symbolic,
+    machine_type,
+    materialize,
+    value_of,
+)
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.tl_context import TLContext
 
@@ -27,17 +40,43 @@ _MAX: _Reduction = partial(TLContext.max, skip_nan=True)
 _MIN: _Reduction = partial(TLContext.min, skip_nan=True)
 _ARGMAX: _Reduction = partial(TLContext.argmax, skip_nan=True)
 _ARGMIN: _Reduction = partial(TLContext.argmin, skip_nan=True)
-_REDUCTIONS: MappingProxyType[object, tuple[_Reduction, ...]] = MappingProxyType(
+_STANDARD_REDUCTIONS: MappingProxyType[str, tuple[_Reduction, ...]] = MappingProxyType(
     {
-        _STANDARD._sum_combine: (TLContext.sum,),  # noqa: SLF001 - the interpreter itself identifies them by these
-        _STANDARD._elementwise_max: (_MAX,),  # noqa: SLF001
-        _STANDARD._elementwise_min: (_MIN,),  # noqa: SLF001
-        _STANDARD._argmax_combine_tie_break_left: (_MAX, _ARGMAX),  # noqa: SLF001
-        _STANDARD._argmax_combine_tie_break_fast: (_MAX, _ARGMAX),  # noqa: SLF001
-        _STANDARD._argmin_combine_tie_break_left: (_MIN, _ARGMIN),  # noqa: SLF001
-        _STANDARD._argmin_combine_tie_break_fast: (_MIN, _ARGMIN),  # noqa: SLF001
+        "_sum_combine": (TLContext.sum,),
+        "_elementwise_max": (_MAX,),
+        "_elementwise_min": (_MIN,),
+        "_argmax_combine_tie_break_left": (_MAX, _ARGMAX),
+        "_argmax_combine_tie_break_fast": (_MAX, _ARGMAX),
+        "_argmin_combine_tie_break_left": (_MIN, _ARGMIN),
+        "_argmin_combine_tie_break_fast": (_MIN, _ARGMIN),
     }
 )
+_COMPILER_REDUCTIONS: MappingProxyType[str, tuple[_Reduction, ...]] = MappingProxyType(
+    {
+        "maximum": (TLContext.max,),
+        "minimum": (TLContext.min,),
+        "maximum_with_index": (TLContext.max, TLContext.argmax),
+        "minimum_with_index": (TLContext.min, TLContext.argmin),
+    }
+)
+_NAMED: MappingProxyType[str, tuple[_Reduction, ...]] = MappingProxyType(
+    {f"{_STANDARD.__name__}.{name}": reductions for name, reductions in _STANDARD_REDUCTIONS.items()}
+    | {f"{COMPILER}.{name}": reductions for name, reductions in _COMPILER_REDUCTIONS.items()}
+)
+"""The reductions of MATH that stand for a function of a library, by the full name of the function."""
+_EXPRESSIONS: MappingProxyType[str, _Reduction] = MappingProxyType(
+    {
+        "{} + {}": TLContext.sum,
+        "tl.maximum({}, {})": _MAX,
+        "tl.minimum({}, {})": _MIN,
+        "tl.maximum({}, {}, propagate_nan=tl.PropagateNan.ALL)": TLContext.max,
+        "tl.minimum({}, {}, propagate_nan=tl.PropagateNan.ALL)": TLContext.min,
+    }
+)
+_WRITTEN: MappingProxyType[str, tuple[_Reduction, ...]] = MappingProxyType(
+    {text.format(*names): (reduction,) for text, reduction in _EXPRESSIONS.items() for names in ("xy", "yx")}
+)
+"""The reductions of MATH that stand for a kernel's own function, by its expression."""
 _BITS: MappingProxyType[int, DType] = MappingProxyType({1: I8, 2: I16, 4: I32})
 """The integer types for the bits of floats, by width in bytes."""
 _apply_to_known = interpreter.ReduceScanOpInterface.apply
@@ -53,23 +92,82 @@ def apply(operation: _ReduceScan, inputs: tl.tensor | _Tensors) -> tl.tensor | _
     return results if tensors is inputs else results[0]
 
 
+@lru_cache
+def _reductions_of(combine: FunctionType) -> tuple[_Reduction, ...]:
+    """Return the reductions of MATH, one for each result, that reduce as ``combine`` does; none if there are none."""
+    named = _NAMED.get(f"{combine.__module__}.{combine.__qualname__}")
+    return _WRITTEN.get(_expression_of(combine), ()) if named is None else named
+
+
+def _expression_of(combine: FunctionType) -> str:
+    """Return what a function of two parameters returns, as an expression of x, y and Triton's ``tl``.
+
+    Names that the function assigns are replaced by their values. The result is empty for a function that contains
+    anything but assignments of names and one ``return``.
+    """
+    (function,) = ast.parse(dedent(getsource(combine))).body
+    if (
+        combine.__globals__.get("tl", tl) is not tl
+        or not isinstance(function, ast.FunctionDef)
+        or len(function.args.args) != 2
+    ):
+        return ""
+    names = _Names({argument.arg: ast.Name(name) for argument, name in zip(function.args.args, "xy", strict=True)})
+    for statement in function.body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(name)], value=expression):
+                names.values[name] = names.visit(expression)
+            case ast.Return(value=ast.expr() as expression):
+                return ast.unparse(names.visit(expression))
+            case ast.Expr(value=ast.Constant()):
+                pass
+            case _:
+                break
+    return ""
+
+
+class _Names(ast.NodeTransformer):
+    """The values of names in an expression."""
+
+    def __init__(self, values: dict[str, ast.expr]) -> None:
+        self.values = values
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """Replace a name that has a value."""
+        return self.values.get(node.id, node)
+
+
 def _scan(operation: interpreter.ScanOps, tensors: _Tensors) -> _Tensors:
-    if operation.combine_fn is _STANDARD._sum_combine:  # noqa: SLF001
+    if _reductions_of(operation.combine_fn.fn) == (TLContext.sum,):
         sums = running().tl.cumsum(materialize(tensors[0].handle), index(operation.axis), bool(operation.reverse))
         return (_tensor(sums, sums.shape, tensors[0].dtype),)
     return _scan_by_doubling(operation, tensors)
 
 
 def _reduce(operation: interpreter.ReduceOps, tensors: _Tensors) -> _Tensors:
-    reductions = _REDUCTIONS.get(operation.combine_fn)
-    if reductions is None:
+    reductions, axis = _reductions_of(operation.combine_fn.fn), _axis(operation, tensors)
+    first_index = _first_index(tensors[1], axis) if len(reductions) > 1 else 0
+    if len(reductions) != len(tensors) or first_index is None:
         return _reduce_by_halving(operation, tensors)
     kernel, source = running().tl, materialize(tensors[0].handle)
-    axis = _axis(operation, tensors)
     keep = bool(operation.keep_dims)
     results = [reduce(kernel, source, axis, keep) for reduce in reductions]
-    types = (tensors[0].dtype, tl.int32)
-    return tuple([_tensor(result, result.shape, ty) for result, ty in zip(results, types, strict=False)])
+    if first_index:
+        results[1] = kernel.elementwise("add", results[1], first_index)
+    if len(results) > 1:
+        results[1] = kernel.cast(results[1], machine_type(tensors[1].dtype))
+    return tuple([_tensor(result, result.shape, x.dtype) for result, x in zip(results, tensors, strict=True)])
+
+
+def _first_index(indices: tl.tensor, axis: int | None) -> int | None:
+    """Return the first of the known, consecutive indices along ``axis``; None if they are unknown or others."""
+    data = indices.handle.data
+    if axis is None or isinstance(data, Symbolic):
+        return None
+    core = drop_constant_axes(data)
+    numbers = core.reshape(-1)
+    is_along_axis = core.ndim == data.ndim and core.size == core.shape[axis] == data.shape[axis]
+    return int(numbers[0]) if is_along_axis and bool((np.diff(numbers) == 1).all()) else None
 
 
 def _reduce_by_halving(operation: interpreter.ReduceOps, tensors: _Tensors) -> _Tensors:
