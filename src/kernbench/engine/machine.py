@@ -318,6 +318,7 @@ class Machine:
         self._senders: dict[tuple[str, str, str], tuple[Port, Route]] = {}  # by source, destination and channel
         self._ways: dict[tuple[Link, ...], tuple[Way, ...]] = {}
         self._shared: dict[type, Any] = {}
+        self.caches: list[Callable[[], None]] = []  # each drops results that parts would compute anew
         self.next_op = count(1).__next__  # a number for a new operation
         self.given_up: frozenset[int] = frozenset()  # abandoned requests, whose kernels are not started any more
         self._postponed: list[Callable[[], None]] = []
@@ -354,6 +355,11 @@ class Machine:
         if instance is None:
             instance = self._shared[cls] = (make or cls)()
         return instance
+
+    def forget(self) -> None:
+        """Drop the caches of all parts, for a machine that is not expected to continue. No result changes."""
+        for drop in self.caches:
+            drop()
 
     def postpone(self, task: Callable[[], None]) -> None:
         """Run ``task`` before the next use of the machine, or never if there is none."""

@@ -121,6 +121,8 @@ class PassedLaunches:
 
     def weights(self, launches: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return how often each of ``launches`` counts: 1, and for a sample its share of the passed launches more."""
+        if not self.kinds:
+            return np.broadcast_to(np.float64(1.0), launches.shape)
         table = np.ones(max(launches.max(initial=0), *self._kind_of, 0) + 2)  # the last entry is for -1, no launch
         for kind in self.kinds:
             for launch, _ in kind.samples:

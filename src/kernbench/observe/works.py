@@ -35,7 +35,7 @@ PE_ENGINES = tuple(dict.fromkeys(ENGINE_OF.values()))
 """Each engine, in the order of the pipeline"""
 ENGINES = (*PE_ENGINES, PLAN)
 _STAGES = (Kind.FETCH, Kind.GEMM, Kind.MATH, Kind.STORE)
-_ENGINE_OF_KIND = np.array([ENGINES.index(ENGINE_OF[kind.label]) for kind in Kind if kind.label in ENGINE_OF])
+_ENGINE_OF_KIND = np.array([ENGINES.index(ENGINE_OF[kind.label]) for kind in Kind if kind.label in ENGINE_OF], np.int8)
 
 
 @value
@@ -69,7 +69,7 @@ class Works:
         self.log = log
         self.columns = columns
         self.rows: Times = np.flatnonzero(columns.kind < len(_ENGINE_OF_KIND))
-        self.engine: Times = _ENGINE_OF_KIND[columns.kind[self.rows]]
+        self.engine: NDArray[np.int8] = _ENGINE_OF_KIND[columns.kind[self.rows]]
         tiled = np.zeros(len(columns.kind), np.bool_)
         tiled[columns.parent[columns.kind == Kind.TILE_ISSUE]] = True
         self.engine[tiled[self.rows]] = ENGINES.index(PLAN)

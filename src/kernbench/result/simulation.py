@@ -236,6 +236,7 @@ class _Simulation:
             if self.engine is None:
                 raise
         assert self.engine is not None, "a run that has ended has an engine"
+        self.engine.machine.forget()  # before the explanation, which needs memory of its own
         finished = FinishedRun(
             request=request,
             device=str(self.device),

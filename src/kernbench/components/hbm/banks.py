@@ -186,6 +186,11 @@ class Histories:
         self.sweeps: dict[Hashable, KnownSweep] = {}
         self.states: dict[ChannelState, object] = {}  # of channels at the begin of a sweep, with a unique mark for each
 
+    def forget(self) -> None:
+        """Drop all computed steps, grants and sweeps. Later accesses compute theirs anew, with the same results."""
+        for computed in (self._steps, self.grants, self.sweeps, self.states):
+            computed.clear()
+
     def step(
         self, history: ChannelHistory, now: int, base: int, runs: tuple[RowRun, ...], write: bool, refreshed: bool
     ) -> ChannelHistory:

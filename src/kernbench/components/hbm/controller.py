@@ -159,9 +159,13 @@ def idle_memory(machine: Machine, node: Node) -> SliceMemory:
     if banks is None:
         channels = machine.shared(Channels, lambda: Channels(hbm))
         return IdealMemory(channels, quantum, machine.spec.cube.pc_ps_per_byte)
-    kind = machine.shared(
-        Histories, lambda: Histories(banks, hbm.num_pcs, hbm.fields(banks), hbm.queue, hbm.refresh_mode)
-    )
+
+    def make_histories() -> Histories:
+        histories = Histories(banks, hbm.num_pcs, hbm.fields(banks), hbm.queue, hbm.refresh_mode)
+        machine.caches.append(histories.forget)
+        return histories
+
+    kind = machine.shared(Histories, make_histories)
     return BankedMemory(kind, quantum, machine.addresses.base_of_slice(node))
 
 
