@@ -182,7 +182,7 @@ def test_products_stream_a_long_axis_where_that_is_faster(shape: tuple[int, int,
     if "nk" in layout:
         b = View.row_major(0, (1, n, k), BF16).transposed
     rates, rings, cube = PeRates.of(spec, BF16), RingMachine.of(spec, BF16, 1, 8), StreamMachine.of(spec, BF16, 8)
-    way = choose_way(rates, rings, cube, (a, b), GemvEpilogue(View.row_major(0, (1, m, n), BF16)))
+    way = choose_way(rates, rings, cube, (a, b), (1, 1), GemvEpilogue(View.row_major(0, (1, m, n), BF16)))
     assert (way.stream.axis if way.stream else "") == axis
 
 

@@ -99,6 +99,31 @@ def _ring_of_block(mesh: Grid, form: CubeForm, cubes: tuple[int, ...]) -> CubeRi
     return CubeRing(order, (tuple(forward), tuple(backward)) if backward else (tuple(forward),))
 
 
+@lru_cache(maxsize=256)
+def busiest_link(mesh: Grid, cubes: int, n_blocks: int, has_places: bool, b_by_rows: bool) -> float:
+    """Return the bytes over the busiest link while cubes read B, as a part of the bytes of B that each cube reads.
+
+    A matrix by rows is stored by all cubes alike. Else each cube stores an equal part of the columns. If a cube has
+    the columns of the cubes in its place of all blocks (``has_places``), it reads these cubes, else cubes in a row.
+    """
+    size, bytes_over = cubes // n_blocks, Counter[Link]()
+    for cube in range(cubes):
+        place = cube % size
+        in_places = range(place, cubes, size) if has_places else range(place * n_blocks, (place + 1) * n_blocks)
+        sources = range(cubes) if b_by_rows else in_places
+        for source in sources:
+            for link in pairwise(xy_cells(mesh.xy(source), mesh.xy(cube))):
+                bytes_over[link] += 1
+    return max(bytes_over.values(), default=0) / (cubes if b_by_rows else n_blocks)
+
+
+@lru_cache(maxsize=256)
+def links_around(mesh: Grid, cubes: int, stores: int) -> int:
+    """Return the number of links between the first ``stores`` of the first ``cubes`` cubes and the others of these."""
+    pairs = product(range(stores), range(stores, cubes))
+    return sum(distance(mesh.xy(inner), mesh.xy(outer)) == 1 for inner, outer in pairs)
+
+
 # --- the order of cubes
 
 

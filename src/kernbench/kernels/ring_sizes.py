@@ -9,7 +9,7 @@ from kernbench.common.dtypes import DType
 from kernbench.common.values import value
 from kernbench.kernels.product_grids import PeRates
 from kernbench.kernels.product_rings import RingSizes
-from kernbench.kernels.ring_paths import CubeForm, block_counts
+from kernbench.kernels.ring_paths import CubeForm, block_counts, busiest_link
 from kernbench.topology.grid import Grid
 from kernbench.topology.spec import TopologySpec
 
@@ -116,14 +116,10 @@ class RingMachine:
         counts = block_counts(self.mesh, self.cubes)
         return [count for count in counts if self.cubes // count * self.parts > 2][:room]
 
-    def crossing_part(self, n_blocks: int) -> float:
-        """Return the bytes over the busiest link between blocks, as a part of the bytes of B that a cube multiplies.
-
-        Each block reads equal parts of B from all blocks. The cut in the middle is crossed by most of them.
-        """
-        before = n_blocks // 2
-        links = self.mesh.w if self.cubes > self.mesh.w else 1
-        return self.cubes * before * (n_blocks - before) / (n_blocks * n_blocks * links)
+    def crossing_part(self, n_blocks: int, n: int, b_by_rows: bool) -> float:
+        """Return the bytes over the busiest link between cubes, as a part of the bytes of B that a cube multiplies."""
+        has_places = n % (self.cubes * self.parts) == 0
+        return busiest_link(self.mesh, self.cubes, n_blocks, has_places, b_by_rows)
 
     @property
     def staging_ns(self) -> float:
@@ -243,8 +239,8 @@ def _predict_ns(
     cube_bytes = k * row_bytes * machine.parts
     if batch > 1:  # a matrix of a batch is stored by its part of the cubes alone
         far_ns = (1 - 1 / machine.cubes) * cube_bytes * min(batch, machine.cubes) / machine.far_bytes_per_ns
-    else:  # rows of B are stored by both halves of the mesh, of which each cube reads both
-        far_ns = machine.crossing_part(2 if b_by_rows else n_blocks) * cube_bytes / machine.link_bytes_per_ns
+    else:
+        far_ns = machine.crossing_part(n_blocks, n, b_by_rows) * cube_bytes / machine.link_bytes_per_ns
     # Of few pieces, each arrives long after the one before it. Work waits for it, unless the round takes longer anyway.
     work_ns = pieces * max(dot_ns, send_ns)
     exposed_ns = round_ns / 4 * length / (length + pieces) if round_ns < work_ns else 0.0

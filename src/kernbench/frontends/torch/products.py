@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kernbench.common.errors import InputError
-from kernbench.frontends.placed import pes_for
+from kernbench.frontends.placed import grid_for, pes_for
 from kernbench.frontends.torch.launches import dtype_of, launch, launch_on, view_of
 from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.rings import ring_machine, ring_product, rings_of
@@ -106,7 +106,8 @@ def _multiply_blocks(
     machine, factors, inputs = ring_machine(context, item), (view_of(a), view_of(b)), (a, b, *operands)
     pes_of_cube = len(machine.form.corners)
     rates, cube = PeRates.of(context.topology, item), StreamMachine.of(context.topology, item, pes_of_cube)
-    way = choose_way(rates, machine, cube, factors, epilogue)
+    cubes_of_a, cubes_of_b = (grid_for(context, x.numel() * x.element_size())[0] for x in (a, b))
+    way = choose_way(rates, machine, cube, factors, (cubes_of_a, cubes_of_b), epilogue)
     if way.stream is not None:
         multiply_stream(name, out, inputs, StreamedProduct(way.stream, *factors, epilogue))
         return
