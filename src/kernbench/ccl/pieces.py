@@ -8,7 +8,18 @@ from typing import NamedTuple
 from kernbench.common.dtypes import dtype as element_type
 from kernbench.common.errors import InputError, UnknownNameError
 from kernbench.kernels.shares import blocks
-from kernbench.messages.steps import REDUCE_OPS, Chunk, ChunkSource, ReduceName, Step, load, reduce, scale, store
+from kernbench.messages.steps import (
+    BIT_OPS,
+    REDUCE_OPS,
+    Chunk,
+    ChunkSource,
+    ReduceName,
+    Step,
+    load,
+    reduce,
+    scale,
+    store,
+)
 
 SLOT_BYTES = 4096
 """The default bytes of a slot."""
@@ -103,6 +114,8 @@ def messages_of(
     item = element_type(dtype)
     if reduce_op not in REDUCE_OPS:
         raise UnknownNameError("reduce_op", reduce_op, REDUCE_OPS)
+    if reduce_op in BIT_OPS and item.is_float:
+        raise InputError(f"reduce_op {reduce_op!r} of {item}: {', '.join(BIT_OPS)} combine the bits of integers")
     nbytes = slot_size if chunk_size is None else chunk_size
     if not item.itemsize <= nbytes <= slot_size:
         raise InputError(

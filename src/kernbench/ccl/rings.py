@@ -125,11 +125,11 @@ def all_reduce_segment(segment: Chunk, ring: RingPlace, messages: Messages) -> l
     by_part = [messages.pieces(chunks[place]) for place in ring.backwards(ring.place)]
     parts, pieces = number_pieces(by_part), list(chain(*by_part))
     rounds = all_reduce_round(ring, parts, pieces, messages, ring.size)
-    loads = [load(i, pieces[i]) for i in (_order_of_use(parts, messages) if messages.far else range(len(pieces)))]
+    loads = [load(i, pieces[i]) for i in (order_of_use(parts, messages) if messages.far else range(len(pieces)))]
     return messages.store_all([*loads, *rounds], ((i, pieces[i]) for i in chain(parts[-1], *parts[:-1])))
 
 
-def _order_of_use(parts: PartPieces, messages: Messages) -> list[int]:
+def order_of_use(parts: PartPieces, messages: Messages) -> list[int]:
     """Return the order in which a reduction round a ring needs pieces; ``parts`` are in the order of sending.
 
     Pieces of the first part are sent, one at a time. Those of the next part are added to messages, which arrive behind
