@@ -164,9 +164,10 @@ def prepare_exchange(
     places = dict.fromkeys((line[0], line[1]) for line in lines) or {pes.within(0)[0]: None}
     splits: Splits = tuple(tuple(stretch.size for stretch in side) or (0,) * member.size for side in (inputs, outputs))
     details: dict[str, object] = {} if root is None else {"root": root}
+    size = () if root is None else (max(max(side) for side in splits),)
     call = CollectiveCall(
         name=name,
-        operands=(CollectiveTensor(shape=(), dtype=dtype.name, places=pes.places, policy=f"PEs {pes}"),),
+        operands=(CollectiveTensor(shape=size, dtype=dtype.name, places=pes.places, policy=f"PEs {pes}"),),
         details=tuple(details.items()),
         splits=splits,
     )

@@ -37,6 +37,8 @@ def schedule(
     *,
     rank: int,
     world_size: int,
+    n_elem: int,
+    stride: int = 0,
     cube: int = 0,
     pe: int = 0,
     blocks: tuple[int, ...] = (),
@@ -46,7 +48,8 @@ def schedule(
     """Return the steps that send and receive the blocks of this PE.
 
     A line of ``blocks`` has cube, PE, peer, first element and size of the block to send, and of the block to receive.
-    A block for the rank itself is copied.
+    Without lines, there is a block of ``n_elem`` elements for each rank, and they begin ``stride`` elements apart. A
+    block for the rank itself is copied.
     """
     sips, messages = over_sips(rank, world_size, **config), messages_of("sum", chunk_size, **config)
     lines = [blocks[at : at + _COLUMNS] for at in range(0, len(blocks), _COLUMNS)]
@@ -55,6 +58,9 @@ def schedule(
         for line in lines
         if line[:2] == (cube, pe)
     }
+    if not blocks:
+        starts = [(peer, slot * stride) for slot, peer in enumerate(sorted(sips.order))]
+        mine = {peer: _Blocks(peer, Chunk(at, n_elem), Chunk(at, n_elem, 1)) for peer, at in starts}
     order, here = sips.order, sips.order.index(rank)
     ahead = [mine[peer] for peer in (*order[here + 1 :], *order[:here]) if peer in mine]
     steps = _exchange(ahead, messages)
