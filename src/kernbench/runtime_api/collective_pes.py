@@ -71,9 +71,23 @@ def collective_pes(settings: TorchSettings, spec: TopologySpec) -> CollectivePes
                 f"(torch.cubes={cubes}), so none is left for collectives. Set torch.cubes to less, "
                 "or torch.comm to pes:K or same"
             )
-        return CollectivePes(name=f"cube {cubes}", cubes=(cubes,), pes=tuple(range(spec.pes_per_cube)))
+        free = _cubes_of_collectives(cubes, spec)
+        name = f"cube {free[0]}" if len(free) == 1 else f"cubes {free[0]} and {free[1]}"
+        return CollectivePes(name=name, cubes=free, pes=tuple(range(spec.pes_per_cube)))
     last = tuple(range(pes_of_tensors_in_cube(settings, spec), spec.pes_per_cube))[-settings.comm_pes :]
     return CollectivePes(name=comm, cubes=with_tensors, pes=last)
+
+
+def _cubes_of_collectives(cubes: int, spec: TopologySpec) -> tuple[int, ...]:
+    """Return the first cube without tensors, or the first two, when the first ``cubes`` have tensors.
+
+    A collective accesses the tensors' cubes as often as the other SIPs. If its messages pass a cube with tensors on
+    their way to the IO chiplet, both use one link between cubes, so a second cube takes half of the work.
+    """
+    mesh = spec.sip.cube_mesh.grid
+    towards_io = mesh.neighbours(cubes).get(spec.sip.io_chiplet.edge)
+    passes_tensors = towards_io is not None and towards_io < cubes
+    return tuple(range(cubes, min(cubes + (2 if passes_tensors else 1), spec.cubes_per_sip)))
 
 
 def pes_of_tensors_in_cube(settings: TorchSettings, spec: TopologySpec) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 from kernbench.ccl.pieces import messages_of, number_pieces
 from kernbench.ccl.rings import Relay, order_of_use, over_sips, reduce_round
-from kernbench.messages.steps import Chunk, Step, load, store
+from kernbench.messages.steps import Chunk, Step, load
 from kernbench.triton_emu.schedules import ScheduledKernel
 
 
@@ -41,12 +41,14 @@ def schedule(
             for place in ring.backwards(ring.place - 1)  # the last block is the block of this rank
         ]
         parts, pieces = number_pieces(blocks), list(chain(*blocks))
+        begin = len(relay.steps)
         order = order_of_use(parts, messages) if messages.far else range(len(pieces))
         relay.steps += [load(i, pieces[i]) for i in order]
         if ring.size > 1:
             reduce_round(relay, parts, pieces, messages, ring.size)
             relay.flush()
-        relay.steps += [store(i, piece._replace(tensor=1)) for i, piece in zip(parts[-1], out_pieces, strict=True)]
+        targets = [piece._replace(tensor=1) for piece in out_pieces]
+        relay.steps[begin:] = messages.store_all(relay.steps[begin:], zip(parts[-1], targets, strict=True))
     return relay.steps
 
 
