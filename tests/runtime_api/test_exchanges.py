@@ -17,7 +17,7 @@ from kernbench.runtime_api.multiprocessing import SpawnException
 ROWS = DPPolicy(pe="row_wise", num_cubes=1)
 OWN_CUBE = CollectivePes(name="cube 1", cubes=(1,), pes=(0, 1, 2, 3))
 FABRICS = [(2, ()), (3, ()), (4, ("system.sips.topology=torus_2d", "system.sips.w=2", "system.sips.h=2"))]
-LONG = 9000
+LONG = 30_000
 """Elements of which a PE sends more messages than a queue has slots"""
 
 
@@ -62,7 +62,7 @@ def counts(n: int, scale: int) -> list[list[int]]:
     return [[(r + 2 * s) % 4 * scale for s in range(n)] for r in range(n)]
 
 
-@pytest.mark.parametrize("scale", [1, 1500])
+@pytest.mark.parametrize("scale", [1, 6000])
 def test_all_to_all_with_splits(torch, dist, scale):
     n = torch.topology.num_sips
     rows = counts(n, scale)
@@ -82,19 +82,26 @@ def test_all_to_all_with_splits(torch, dist, scale):
 
 
 def test_lists_of_blocks_of_any_size(tmp_path):
-    sizes = [[5, 800, 1], [60, 2, 3000], [7, 7, 7]]
+    sizes = [[5, 800, 0], [60, 2, 3000], [0, 7, 7]]
     with context_on(working_machine(3), tmp_path, RING) as torch:
         dist = torch.distributed.on(OWN_CUBE)
 
-        def program(rank):
-            outs = [torch.zeros(sizes[peer][rank], dp=ROWS) for peer in range(3)]
-            ins = [torch.tensor(block(rank, peer, sizes[rank][peer]), dp=ROWS) for peer in range(3)]
-            dist.all_to_all(outs, ins)
-            return [out.numpy() for out in outs]
+        def part(values):
+            """Return these elements, or none, of a tensor that has some in any case."""
+            tensor = torch.tensor(np.append(values, np.float32(-1)), dtype="f32", dp=ROWS)
+            return dist.TensorPart(tensor, 0, len(values))
 
-        for rank, result in enumerate(run_ranks(torch, program)):
-            for peer, values in enumerate(result):
-                np.testing.assert_array_equal(values, block(peer, rank, sizes[peer][rank]))
+        def program(rank):
+            outs = [part(np.zeros(sizes[peer][rank], np.float32)) for peer in range(3)]
+            dist.all_to_all(outs, [part(block(rank, peer, sizes[rank][peer])) for peer in range(3)])
+            gathered = [part(np.zeros(sizes[peer][1], np.float32)) for peer in range(3)]
+            dist.all_gather(gathered, part(block(rank, 1, sizes[rank][1])))
+            return [[each.tensor.numpy() for each in side] for side in (outs, gathered)]
+
+        for rank, (exchanged, gathered) in enumerate(run_ranks(torch, program)):
+            for peer in range(3):
+                np.testing.assert_array_equal(exchanged[peer], np.append(block(peer, rank, sizes[peer][rank]), -1))
+                np.testing.assert_array_equal(gathered[peer], np.append(block(peer, 1, sizes[peer][1]), -1))
 
 
 def failing(tmp_path, program, text):
@@ -110,6 +117,13 @@ def test_blocks_that_differ_between_two_ranks_are_reported(tmp_path):
         dist.all_to_all_single(torch.zeros(6), torch.zeros(6), [2, 4], [2, 4])
 
     failing(tmp_path, program, r"all_to_all_single.*: rank \d sends [24] elements to rank \d, which receives [24] from")
+
+
+def test_a_block_for_the_rank_itself_has_one_size(tmp_path):
+    def program(torch, dist, rank):
+        dist.all_to_all_single(torch.zeros(6), torch.zeros(6), [2, 4][:: 1 - 2 * rank], [4, 2][:: 1 - 2 * rank])
+
+    failing(tmp_path, program, r"rank (\d) sends 4 elements to rank \1, which receives 2 from it")
 
 
 BAD = {

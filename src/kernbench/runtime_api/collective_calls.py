@@ -115,9 +115,9 @@ class RankMeeting:
     splits: dict[int, Splits] = field(default_factory=dict)
 
     def find_unequal_block(self, rank: int, splits: Splits) -> str | None:
-        """Return a block of which ``rank`` and an earlier rank expect different sizes, as text; None without one."""
+        """Return a block of ``rank`` whose sender and receiver expect different sizes, as text; None without one."""
         at = {party: index for index, party in enumerate(self.parties)}
-        for peer, theirs in self.splits.items():
+        for peer, theirs in (self.splits | {rank: splits}).items():
             for (src, sends), (dst, receives) in (((rank, splits), (peer, theirs)), ((peer, theirs), (rank, splits))):
                 sent, received = sends[0][at[dst]], receives[1][at[src]]
                 if sent != received:

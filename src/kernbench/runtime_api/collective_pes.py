@@ -37,7 +37,7 @@ class CollectivePes:
 
     @property
     def places(self) -> tuple[tuple[int, int, int, int], ...]:
-        """All PEs, in the form of a tensor's places: (cube, PE, 0, 0)."""
+        """The PEs in the form of a tensor's places: (cube, PE, 0, 0)."""
         return tuple([(cube, pe, 0, 0) for cube in self.cubes for pe in self.pes])
 
     def __str__(self) -> str:
@@ -95,17 +95,17 @@ def pes_of_tensors_in_cube(settings: TorchSettings, spec: TopologySpec) -> int:
 
     Raises InputError if tensors and collectives together need more PEs than a cube has.
     """
-    total, own = spec.pes_per_cube, settings.comm_pes
-    if own >= total:
+    total, taken = spec.pes_per_cube, settings.comm_pes
+    if taken >= total:
         raise InputError(
-            f"--set torch.comm=pes:{own}: a cube has {total} PEs, and tensors need at least one of them; "
+            f"--set torch.comm=pes:{taken}: a cube has {total} PEs, and tensors need at least one of them; "
             f"set K to at most {total - 1}"
             if total > 1
-            else f"--set torch.comm=pes:{own}: a cube has one PE, which tensors need; set torch.comm=same"
+            else f"--set torch.comm=pes:{taken}: a cube has one PE, which tensors need; set torch.comm=same"
         )
-    if settings.pes is not None and own and settings.pes + own > total:
+    if settings.pes is not None and taken and settings.pes + taken > total:
         raise InputError(
-            f"--set torch.comm=pes:{own}: with torch.pes={settings.pes} this takes {settings.pes + own} PEs of a cube, "
-            f"which has {total}; set torch.pes to at most {total - own}"
+            f"--set torch.comm=pes:{taken}: with torch.pes={settings.pes} this takes {settings.pes + taken} PEs "
+            f"of a cube, which has {total}; set torch.pes to at most {total - taken}"
         )
-    return total - own if settings.pes is None else settings.pes
+    return total - taken if settings.pes is None else settings.pes

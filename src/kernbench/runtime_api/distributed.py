@@ -442,9 +442,10 @@ class Distributed:
         member = self._require_rank(name, group)
         lists = [self._find_blocks(name, member, side) for side in (inputs, outputs)]
         _check_apart(name, lists[1])
-        if name == "all_to_all" and self.pes is not None and len(lists[0]) == len(lists[1]) == member.size:
+        if self.pes is not None and _has_blocks_of_any_size(name, lists, member.size):
             _check_one_dtype(name, (*lists[0], *lists[1]))
-            return _finish(self._collectives.exchange(member, name, lists[0], lists[1]), async_op)
+            inputs_by_rank = lists[0] if name == "all_to_all" else lists[0] * member.size
+            return _finish(self._collectives.exchange(member, name, inputs_by_rank, lists[1]), async_op)
         _check_fit(name, lists, member.size)
         return _finish(self._collectives.blocks(member, name, lists[0], lists[1], op), async_op)
 
@@ -478,20 +479,20 @@ class Distributed:
     ) -> Work | None:
         """Scatter ``blocks`` of the root, or gather them there; ``tensor`` is this rank's end."""
         member = self._require_rank(name, group)
-        root, own = _check_rank(member, parameter, rank), self._find(member, tensor)
+        root, end = _check_rank(member, parameter, rank), self._find(member, tensor)
         if (member.rank == root) != bool(blocks):
             problem = f"gives {len(blocks)} tensors, but only rank {root} has a list" if blocks else "needs its list"
             raise InputError(f"{name}: rank {member.rank} {problem}")
         listed = self._find_blocks(name, member, blocks) if blocks else []
         for stretch in listed:
-            if (stretch.size, stretch.dtype) != (own.size, own.dtype):
+            if (stretch.size, stretch.dtype) != (end.size, end.dtype):
                 raise InputError(
                     f"{name}: the list has {stretch.size} elements of {stretch.dtype} in {stretch.layout.name!r}, "
-                    f"the tensor of rank {member.rank} {own.size} of {own.dtype}"
+                    f"the tensor of rank {member.rank} {end.size} of {end.dtype}"
                 )
         if name == "gather":
             _check_apart(name, listed)
-        at_root = [own if party == root else own.split([0])[0] for party in member.parties]
+        at_root = [end if party == root else end.split([0])[0] for party in member.parties]
         sides = (listed, at_root) if name == "scatter" else (at_root, listed)
         return _finish(self._collectives.exchange(member, name, *sides, root=root), async_op)
 
@@ -563,6 +564,13 @@ def _check_one_dtype(name: str, stretches: Sequence[Stretch]) -> None:
     dtypes = sorted({stretch.dtype.name for stretch in stretches})
     if len(dtypes) > 1:
         raise InputError(f"{name}: tensors of {', '.join(dtypes)}; all tensors of a collective have one dtype")
+
+
+def _has_blocks_of_any_size(name: str, lists: Sequence[Sequence[Stretch]], n_ranks: int) -> bool:
+    """Return True for an all-to-all of lists, and for an all-gather of tensors of different sizes."""
+    if name == "all_to_all":
+        return len(lists[0]) == len(lists[1]) == n_ranks
+    return name == "all_gather" and len({stretch.size for stretch in lists[1]}) > 1
 
 
 def _check_fit(name: str, lists: Sequence[Sequence[Stretch]], n_ranks: int) -> None:

@@ -2,9 +2,9 @@
 
 Scatter and gather are exchanges in which one rank sends, or receives, all blocks.
 
-Steps: pieces go out in rounds. In each round a rank requests one message of each rank that has more for it, and sends
-one to each rank for which it has more, the next rank first. Messages to all ranks are thus in flight together, on all
-links. Nothing is computed.
+Steps: rounds. In each round a rank requests one message of each rank that has more for it. It then sends one to each
+rank for which it has more, the next rank first. Messages to all ranks are thus in flight together, on all links.
+Nothing is computed.
 
 No deadlock: take the rank that is furthest behind. Before a send, it and its receiver have requested all messages of
 this round, so the receiver empties the slots of earlier rounds without sending.
@@ -53,18 +53,18 @@ def schedule(
     """
     sips, messages = over_sips(rank, world_size, **config), messages_of("sum", chunk_size, **config)
     lines = [blocks[at : at + _COLUMNS] for at in range(0, len(blocks), _COLUMNS)]
-    mine = {
+    by_peer = {
         line[2]: _Blocks(line[2], Chunk(line[3], line[4]), Chunk(line[5], line[6], 1))
         for line in lines
         if line[:2] == (cube, pe)
     }
     if not blocks:
         starts = [(peer, slot * stride) for slot, peer in enumerate(sorted(sips.order))]
-        mine = {peer: _Blocks(peer, Chunk(at, n_elem), Chunk(at, n_elem, 1)) for peer, at in starts}
+        by_peer = {peer: _Blocks(peer, Chunk(at, n_elem), Chunk(at, n_elem, 1)) for peer, at in starts}
     order, here = sips.order, sips.order.index(rank)
-    ahead = [mine[peer] for peer in (*order[here + 1 :], *order[:here]) if peer in mine]
+    ahead = [by_peer[peer] for peer in (*order[here + 1 :], *order[:here]) if peer in by_peer]
     steps = _exchange(ahead, messages)
-    return [*steps, *_copy(mine[rank], messages, len(steps))] if rank in mine else steps
+    return [*steps, *_copy(by_peer[rank], messages, len(steps))] if rank in by_peer else steps
 
 
 def _exchange(blocks: list[_Blocks], messages: Messages) -> list[Step]:
