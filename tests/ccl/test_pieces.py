@@ -45,12 +45,12 @@ def test_far_pes_store_a_piece_after_its_last_step() -> None:
 
 @given(length=st.integers(1, 30), ranks=st.integers(2, 6))
 def test_far_pes_load_pieces_to_send_and_to_add_in_turn(length: int, ranks: int) -> None:
-    parts = [range(part * length, (part + 1) * length) for part in range(ranks)]
+    parts = [range(at * length, (at + 1) * length) for at in range(ranks)]
     order = order_of_use(parts, FAR)
     assert sorted(order) == list(range(ranks * length))
     lead = half_a_hop(FAR)
-    for part in parts:
-        assert list(filter(part.__contains__, order)) == list(part)
+    for numbers in parts:
+        assert list(filter(numbers.__contains__, order)) == list(numbers)
     for i in parts[1]:  # before a piece is added to a message, the pieces that are sent until then
         sent = min(length, i - length + lead + 1)
         assert order.index(sent - 1) < order.index(i)
