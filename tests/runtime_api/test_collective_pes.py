@@ -12,8 +12,10 @@ from compiled import compiled
 from kernbench.common.errors import ConfigError, InputError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.collective_pes import CollectivePes, collective_pes, pes_of_tensors_in_cube
+from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.frontends import frontend_settings
 from kernbench.runtime_api.multiprocessing import SpawnException
+from observed import findings, sanitized
 
 pytestmark = pytest.mark.filterwarnings("ignore:all_reduce. the configured")
 
@@ -283,6 +285,30 @@ def test_parts_of_another_type(tmp_path, pes):
 
     once, twice = 0x01020304, 0x02040608
     assert run(tmp_path, pes, program, 2)[0] == [[once, *[twice] * 3, *[once] * 4]] * 2
+
+
+@pytest.mark.parametrize("pes", PLACES, ids=str)
+def test_the_sanitizer_finds_nothing_beside_a_launch(tmp_path, pes):
+    """A collective in flight, and launches on its tensor before and after it."""
+    engine = sanitized(working_machine())
+    (tmp_path / "ccl.yaml").write_text(f"algorithms:\n  chosen: {RING}\n")
+    with RuntimeContext(engine, ccl=tmp_path / "ccl.yaml") as torch:
+
+        def program(rank):
+            own = Program(torch, rank, pes)
+            part, gathered = own.part(numbers(rank)), own.empty(2 * SIZE)
+            works = [own.dist.all_reduce(part, async_op=True)]
+            works.append(own.dist.all_gather_into_tensor(gathered, part, async_op=True))
+            doubled = part.tensor.clone()
+            for work in works:
+                work.wait()
+            part.tensor.zero_()
+            return own.values(own.dist.TensorPart(doubled, part.offset, part.size)), own.values(gathered)
+
+        for reduced, gathered in run_ranks(torch, program):
+            np.testing.assert_array_equal(reduced, numbers(0) + numbers(1))
+            np.testing.assert_array_equal(gathered, np.tile(numbers(0) + numbers(1), 2))
+    assert findings(engine) == ()
 
 
 def test_mismatches_and_bad_parts_are_errors(tmp_path):
