@@ -1,15 +1,18 @@
-"""``torch.multiprocessing``: rank programs, each a greenlet of this process."""
+"""``torch.multiprocessing``: rank programs, each a greenlet or a thread of this process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import ClassVar
 
 from kernbench.common.errors import InputError, SimulationDeadlock, UnsupportedError
 from kernbench.common.program_line import SpawnException, describe_failures
 from kernbench.runtime_api.arrays import whole_number
 from kernbench.runtime_api.process_group import ProcessGroups
 from kernbench.runtime_api.rank_scheduler import RankScheduler, Spawned
-from kernbench.runtime_api.ranks import RankTask, Worker, Workers
+from kernbench.runtime_api.rank_process import ProcessStates, RankProcess
+from kernbench.runtime_api.ranks import GreenletRunner, MakeRunner, RankTask, ThreadRunner, Worker, Workers
 from kernbench.runtime_api.requests import LostMessages, Requests
 
 __all__ = ["Multiprocessing", "ProcessContext", "SpawnException"]
@@ -88,8 +91,12 @@ def _find_cause(errors: dict[int, BaseException]) -> BaseException:
 
 
 class Multiprocessing:
-    """``torch.multiprocessing`` of one context. ``left``: requests in flight when ranks ended without an error."""
+    """``torch.multiprocessing`` of one context. ``left``: requests in flight when ranks ended without an error.
 
+    ``make_runner`` creates the runners of programs of kernbench.
+    """
+
+    make_runner: ClassVar[MakeRunner] = GreenletRunner
     __slots__ = ("_context", "_groups", "_requests", "_scheduler", "_workers", "left")
 
     def __init__(self, scheduler: RankScheduler, requests: Requests, workers: Workers, groups: ProcessGroups) -> None:
@@ -106,12 +113,14 @@ class Multiprocessing:
         join: bool = True,
         daemon: bool = False,
         start_method: str = "spawn",
+        *,
+        process: RankProcess | None = None,
     ) -> ProcessContext | None:
         """Run ``fn(rank, *args)`` for every rank below ``nprocs`` in simulated time; return None when all have ended.
 
         With ``join=False``, the call returns at once. The ranks then run whenever the program waits, at the latest in
         ``join()``, and the end of the context joins all ranks except ``daemon`` ranks. Ranks share this process for
-        every ``start_method``.
+        every ``start_method``. With ``process``, each rank runs in a thread and has these parts of a process.
 
         Raises SpawnException if a rank raises, or if a rank of an unjoined spawn had raised. Raises InputError for
         arguments that cannot be spawned, and UnsupportedError in a rank or while other ranks run.
@@ -122,7 +131,11 @@ class Multiprocessing:
         local = self._workers.main.local
         workers = [Worker(rank, nprocs, spawned=True, local=local.for_rank(rank, nprocs)) for rank in range(nprocs)]
         self._groups.begin(workers)
-        spawned = Spawned([RankTask(worker, fn, tuple(args)) for worker in workers], lambda: self._finish(spawned))
+        make_runner, states = self.make_runner, None
+        if process is not None:
+            make_runner, states = partial(ThreadRunner, around=process.around), ProcessStates(process)
+        tasks = [RankTask(worker, fn, tuple(args), make_runner) for worker in workers]
+        spawned = Spawned(tasks, lambda: self._finish(spawned), states)
         self._context = ProcessContext(spawned, self._scheduler, daemon, self._requests.lost)
         self._scheduler.start(spawned)
         if not join:
