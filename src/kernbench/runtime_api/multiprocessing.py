@@ -126,6 +126,8 @@ class Multiprocessing:
         arguments that cannot be spawned, and UnsupportedError in a rank or while other ranks run.
         """
         self._check(fn, args, nprocs, start_method)
+        if process is not None:
+            self._check_sips(nprocs)
         self.finish()
         self._groups.settle()
         local = self._workers.main.local
@@ -134,6 +136,8 @@ class Multiprocessing:
         make_runner, states = self.make_runner, None
         if process is not None:
             make_runner, states = partial(ThreadRunner, around=process.around), ProcessStates(process)
+            for worker in workers:
+                worker.device = worker.rank
         tasks = [RankTask(worker, fn, tuple(args), make_runner) for worker in workers]
         spawned = Spawned(tasks, lambda: self._finish(spawned), states)
         self._context = ProcessContext(spawned, self._scheduler, daemon, self._requests.lost)
@@ -175,6 +179,14 @@ class Multiprocessing:
         self._groups.check_size(nprocs)
         if start_method not in START_METHODS:
             raise InputError(f"spawn: start_method={start_method!r}, must be one of {', '.join(START_METHODS)}")
+
+    def _check_sips(self, nprocs: int) -> None:
+        n_sips = self._groups.world_size
+        if nprocs > n_sips:
+            raise InputError(
+                f"{nprocs} ranks for {n_sips} SIP{'s' * (n_sips > 1)}: each rank has a SIP of its own; "
+                f"--set system.sips.count={nprocs}"
+            )
 
     def _finish(self, spawned: Spawned) -> None:
         """Clean up after ranks that have ended.

@@ -231,10 +231,6 @@ def _check_new_group(n_ranks: int, *_: object, **__: object) -> None:
     _check_size(n_ranks)
 
 
-def _refuse_processes(*_: object, **__: object) -> None:
-    raise InputError(f"{program_place()}: torch.multiprocessing.spawn: other processes have no machine; {_ONE_RANK}")
-
-
 def _refuse_replicas(*_: object, **__: object) -> None:
     raise InputError(
         f"{program_place()}: DataParallel runs a copy of the model on each device: {_ONE_RANK}, and the model itself"
@@ -244,8 +240,6 @@ def _refuse_replicas(*_: object, **__: object) -> None:
 REPLACED: tuple[tuple[ModuleType | type, str, Callable[..., None]], ...] = (
     (distributed_c10d, "rendezvous", _check_rendezvous),
     (distributed_c10d, "_new_process_group_helper", _check_new_group),
-    (torch.multiprocessing, "spawn", _refuse_processes),
-    (torch.multiprocessing, "start_processes", _refuse_processes),
     (torch.nn.DataParallel, "__init__", _refuse_replicas),
     (torch.nn.parallel, "data_parallel", _refuse_replicas),
     (comm, "broadcast", _refuse_replicas),
