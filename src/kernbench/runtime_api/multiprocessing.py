@@ -12,7 +12,7 @@ from kernbench.runtime_api.arrays import whole_number
 from kernbench.runtime_api.process_group import ProcessGroups
 from kernbench.runtime_api.rank_scheduler import RankScheduler, Spawned
 from kernbench.runtime_api.rank_process import ProcessStates, RankProcess
-from kernbench.runtime_api.ranks import GreenletRunner, MakeRunner, RankTask, ThreadRunner, Worker, Workers
+from kernbench.runtime_api.ranks import GreenletRunner, MakeRunner, RankGate, RankTask, ThreadRunner, Worker, Workers
 from kernbench.runtime_api.requests import LostMessages, Requests
 
 __all__ = ["Multiprocessing", "ProcessContext", "SpawnException"]
@@ -146,6 +146,20 @@ class Multiprocessing:
             return self._context
         self._context.join()
         return None
+
+    @property
+    def is_rank(self) -> bool:
+        """True in a rank."""
+        return self._workers.current.spawned
+
+    @property
+    def n_ranks(self) -> int:
+        """The number of ranks spawned together with this one; 1 outside of a rank."""
+        return self._workers.current.n_ranks
+
+    def pass_through(self, gate: RankGate) -> None:
+        """Wait, in a rank, until a gate is open; other ranks run meanwhile."""
+        self._scheduler.pass_through(gate)
 
     def finish(self) -> None:
         """Wait for ranks that the program did not join; end daemon ranks."""

@@ -211,11 +211,12 @@ def _check_size(n_ranks: int) -> None:
 
 
 def _check_before(function: Callable[_P, _Results], check: Callable[..., None]) -> Callable[_P, _Results]:
-    """Return ``function``, changed to call ``check`` first while a program runs on the machine."""
+    """Return ``function``, changed to call ``check`` first in a program on the machine, outside of its ranks."""
 
     @wraps(function)
     def call(*args: _P.args, **options: _P.kwargs) -> _Results:
-        if current_context() is not None:
+        context = current_context()
+        if context is not None and not (check in _OF_RANKS and context.multiprocessing.is_rank):
             check(*args, **options)
         return function(*args, **options)
 
@@ -223,12 +224,16 @@ def _check_before(function: Callable[_P, _Results], check: Callable[..., None]) 
 
 
 def _check_rendezvous(url: str, rank: int = -1, world_size: int = -1, **_: object) -> None:  # noqa: ARG001
-    """Refuse several ranks before PyTorch waits for the others to join."""
+    """Refuse several ranks, in a program without ranks, before PyTorch waits for the others to join."""
     _check_size(world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1")))
 
 
 def _check_new_group(n_ranks: int, *_: object, **__: object) -> None:
     _check_size(n_ranks)
+
+
+_OF_RANKS = (_check_rendezvous, _check_new_group)
+"""Checks of what ranks may do."""
 
 
 def _refuse_replicas(*_: object, **__: object) -> None:

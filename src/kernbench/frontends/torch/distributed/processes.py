@@ -28,6 +28,7 @@ from kernbench.common.errors import InputError
 from kernbench.common.program_line import is_program
 from kernbench.common.values import value
 from kernbench.frontends.torch.device_names import see_as_program
+from kernbench.frontends.torch.distributed.meetings import Meetings
 from kernbench.frontends.torch.distributed.worlds import world_of_rank
 from kernbench.frontends.torch.generators import HostGenerator
 from kernbench.frontends.torch.modules import program_place, track_modules_of_rank
@@ -82,6 +83,7 @@ def rank_process(folder: Path | None = None, *, n_ranks: int | None = None) -> R
     def variables(rank: int) -> Mapping[str, str]:
         return {} if n_ranks is None else torchrun_variables(rank, n_ranks)
 
+    current().rank_local.put(Meetings())  # the ranks inherit it
     return RankProcess(around=_in_rank, variables=variables, generators=_GENERATORS, folder=folder)
 
 

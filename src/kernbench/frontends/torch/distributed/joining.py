@@ -1,0 +1,146 @@
+"""How the ranks of a PyTorch program join: the functions that ``init_process_group`` and ``new_group`` call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from functools import wraps
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from kernbench.common.errors import InputError, there_are
+from kernbench.frontends.gpu import DEVICE
+from kernbench.frontends.torch.distributed.group import AhbmGroup
+from kernbench.frontends.torch.distributed.meetings import meetings
+from kernbench.frontends.torch.modules import program_place
+from kernbench.frontends.torch.storage import current
+from kernbench.frontends.torch.tensor import replace
+from kernbench.runtime_api.context import current_context
+
+_BACKENDS = ("nccl", "gloo", DEVICE, "undefined")
+_RANK, _SIZE = "RANK", "WORLD_SIZE"
+c10d: Any = distributed_c10d
+
+
+def is_rank() -> bool:
+    """Return whether a rank of a program on the machine calls."""
+    context = current_context()
+    return context is not None and context.multiprocessing.is_rank
+
+
+def _check_place(rank: int, n_ranks: int) -> tuple[int, int]:
+    """Return the number of this rank and the number of ranks. Raises InputError if the program has others in mind."""
+    own, all_ranks = current().distributed.get_rank(), current().multiprocessing.n_ranks
+    variables = [int(os.environ.get(name, -1)) for name in (_RANK, _SIZE)]
+    wanted = [argument if argument >= 0 else variable for argument, variable in zip((rank, n_ranks), variables)]
+    for name, has, wants in ((_RANK.lower(), own, wanted[0]), (_SIZE.lower(), all_ranks, wanted[1])):
+        if wants not in (-1, has):
+            raise InputError(
+                f"{program_place()}: init_process_group: {name} is {wants}, but this is rank {own} of {all_ranks} "
+                "ranks, one for each process that was started"
+            )
+    return own, all_ranks
+
+
+def _wrap_rendezvous(rendezvous: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    """Return ``rendezvous`` changed for ranks: it yields a store of all ranks, the rank, and the number of ranks."""
+
+    @wraps(rendezvous)
+    def meet(url: str, rank: int = -1, world_size: int = -1, **options: Any) -> Iterator[Any]:
+        if not is_rank():
+            yield from rendezvous(url, rank, world_size, **options)
+            return
+        own, n_ranks = _check_place(rank, world_size)
+        yield meetings().store(url), own, n_ranks
+
+    return meet
+
+
+def _check_backend(backend: str) -> bool:
+    """Return whether a group is for host tensors alone. Raises InputError for a backend that is none of the machine."""
+    names = {part.rpartition(":")[2].lower() for part in str(backend).split(",")}
+    for name in names:
+        if name not in _BACKENDS:
+            raise InputError(
+                f"{program_place()}: backend {backend!r}: {there_are(name, _BACKENDS)}; all are the machine's own "
+                "collectives, for tensors of the host an exchange in no simulated time"
+            )
+    return names == {"gloo"}
+
+
+def _wrap_helper(make_group: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that creates groups, changed for ranks: every backend is the machine's."""
+
+    @wraps(make_group)
+    def make(
+        group_size: int, group_rank: int, global_ranks: Sequence[int], backend: str, *args: Any, **options: Any
+    ) -> Any:
+        if not is_rank() or str(backend) == dist.Backend.FAKE:
+            return make_group(group_size, group_rank, global_ranks, backend, *args, **options)
+        on_host = _check_backend(backend)
+        if not global_ranks:
+            _check_place(group_rank, group_size)
+        options.pop("device_id", None)
+        options["backend_options"] = on_host
+        group, store = make_group(group_size, group_rank, global_ranks, DEVICE, *args, **options)
+        if isinstance(group, AhbmGroup):
+            c10d._world.pg_map[group] = (dist.Backend(backend), store)
+            if not global_ranks:
+                group.join()
+        return group, store
+
+    return make
+
+
+def _create(options: Any, on_host: bool) -> AhbmGroup:
+    """Create a group for PyTorch, which calls this function for the machine's backend."""
+    ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
+    return AhbmGroup(options.group_rank, ranks, on_host=bool(on_host))
+
+
+def _wrap_store(store: type[Any], place_of: Callable[..., str]) -> type[Any]:
+    """Return a class of stores whose constructor returns, in a rank, a store of all ranks."""
+
+    class StoreOfRanks(store):  # type: ignore[misc]
+        def __new__(cls, *args: Any, **options: Any) -> Any:
+            return meetings().store(place_of(*args, **options)) if is_rank() else store(*args, **options)
+
+    StoreOfRanks.__name__ = StoreOfRanks.__qualname__ = store.__name__
+    return StoreOfRanks
+
+
+def _wrap_timeout(default_timeout: Callable[[Any], timedelta]) -> Callable[[Any], timedelta]:
+    """Return the function of a backend's default timeout, changed for ranks: it warns of no missing library."""
+
+    @wraps(default_timeout)
+    def timeout(backend: Any) -> timedelta:
+        return c10d.default_pg_timeout if is_rank() else default_timeout(backend)  # type: ignore[no-any-return]
+
+    return timeout
+
+
+def _wrap_nccl(is_available: Callable[[], bool]) -> Callable[[], bool]:
+    @wraps(is_available)
+    def is_nccl_available() -> bool:
+        return is_rank() or is_available()
+
+    return is_nccl_available
+
+
+def install() -> None:
+    """Replace the functions that PyTorch calls when ranks join, and its stores, which would wait in real time."""
+    dist.Backend.register_backend(DEVICE, _create, extended_api=True, devices=[DEVICE])
+    replace(distributed_c10d, "rendezvous", _wrap_rendezvous(c10d.rendezvous))
+    replace(distributed_c10d, "_new_process_group_helper", _wrap_helper(c10d._new_process_group_helper))
+    replace(distributed_c10d, "_get_default_timeout", _wrap_timeout(c10d._get_default_timeout))
+    for module in (distributed_c10d, dist):
+        replace(module, "is_nccl_available", _wrap_nccl(c10d.is_nccl_available))
+    places: dict[str, Callable[..., str]] = {
+        "TCPStore": lambda host_name="", port=0, *_, **__: f"tcp://{host_name}:{port}",
+        "FileStore": lambda file_name="", *_, **__: f"file://{file_name}",
+    }
+    for name, place_of in places.items():
+        replace(dist, name, _wrap_store(vars(dist)[name], place_of))
