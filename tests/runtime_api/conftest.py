@@ -43,7 +43,7 @@ def fresh(machine: Topology) -> Callable[..., RuntimeContext]:
 @pytest.fixture(params=[GreenletRunner, ThreadRunner], ids=["greenlets", "threads"])
 def runner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The ranks are greenlets, then threads; no thread is left behind."""
-    monkeypatch.setattr(Multiprocessing, "make_runner", request.param)
+    monkeypatch.setattr(Multiprocessing, "runner", request.param)
     before = threading.active_count()
     yield
     assert threading.active_count() <= before

@@ -10,9 +10,18 @@ from kernbench.common.errors import InputError, SimulationDeadlock, UnsupportedE
 from kernbench.common.program_line import SpawnException, describe_failures
 from kernbench.runtime_api.arrays import whole_number
 from kernbench.runtime_api.process_group import ProcessGroups
-from kernbench.runtime_api.rank_scheduler import RankScheduler, Spawned
 from kernbench.runtime_api.rank_process import ProcessStates, RankProcess
-from kernbench.runtime_api.ranks import GreenletRunner, MakeRunner, RankGate, RankTask, ThreadRunner, Worker, Workers
+from kernbench.runtime_api.rank_scheduler import RankScheduler, Spawned
+from kernbench.runtime_api.ranks import (
+    GreenletRunner,
+    MakeRunner,
+    RankGate,
+    RankTask,
+    Sleep,
+    ThreadRunner,
+    Worker,
+    Workers,
+)
 from kernbench.runtime_api.requests import LostMessages, Requests
 
 __all__ = ["Multiprocessing", "ProcessContext", "SpawnException"]
@@ -93,10 +102,10 @@ def _find_cause(errors: dict[int, BaseException]) -> BaseException:
 class Multiprocessing:
     """``torch.multiprocessing`` of one context. ``left``: requests in flight when ranks ended without an error.
 
-    ``make_runner`` creates the runners of programs of kernbench.
+    ``runner``: the runner of programs of kernbench.
     """
 
-    make_runner: ClassVar[MakeRunner] = GreenletRunner
+    runner: ClassVar[type[GreenletRunner[Sleep] | ThreadRunner[Sleep]]] = GreenletRunner
     __slots__ = ("_context", "_groups", "_requests", "_scheduler", "_workers", "left")
 
     def __init__(self, scheduler: RankScheduler, requests: Requests, workers: Workers, groups: ProcessGroups) -> None:
@@ -133,7 +142,8 @@ class Multiprocessing:
         local = self._workers.main.local
         workers = [Worker(rank, nprocs, spawned=True, local=local.for_rank(rank, nprocs)) for rank in range(nprocs)]
         self._groups.begin(workers)
-        make_runner, states = self.make_runner, None
+        make_runner: MakeRunner = self.runner
+        states = None
         if process is not None:
             make_runner, states = partial(ThreadRunner, around=process.around), ProcessStates(process)
             for worker in workers:

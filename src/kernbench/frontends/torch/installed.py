@@ -16,13 +16,13 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+from torch._C import _distributed_c10d
 from torch._higher_order_ops.flex_attention import (
     flex_attention,
     flex_attention_backward,
     sdpa_dense,
     sdpa_dense_backward,
 )
-from torch._C import _distributed_c10d
 from torch._library import triton as triton_operators
 from torch.autograd import graph
 from torch.distributed import distributed_c10d

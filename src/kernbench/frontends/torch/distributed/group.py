@@ -49,7 +49,7 @@ class StartedWork(Work):
         super().__init__()
         self.works, self._result = tuple(works), list(result)
 
-    def wait(self, timeout: timedelta | None = None) -> bool:  # type: ignore[override]  # noqa: ARG002
+    def wait(self, timeout: timedelta | None = None) -> bool:  # type: ignore[override]
         """Return True at once, as on GPUs."""
         return True
 
@@ -80,11 +80,11 @@ class StartedWork(Work):
 
 def _reduce_on_host(values: Sequence[Tensor], op: AnyReduction) -> Tensor:
     """Return the reduction of host tensors, one of each rank."""
-    for name, combine in _ON_HOST.items():
-        if op == getattr(dist.ReduceOp, name):
-            total = fold(combine, values)
-            return total / len(values) if name == "AVG" else total
-    refuse(f"a reduction by {op}")
+    name = next((name for name in _ON_HOST if op == getattr(dist.ReduceOp, name)), None)
+    if name is None:
+        refuse(f"a reduction by {op}")
+    total = fold(_ON_HOST[name], values)
+    return total / len(values) if name == "AVG" else total
 
 
 def _reduction(options: Any) -> AnyReduction:
@@ -95,7 +95,7 @@ class AhbmGroup(dist.ProcessGroup):
     """A group of ranks, as one of them sees it. ``ranks``: their numbers among all ranks."""
 
     def __init__(self, rank: int, ranks: Sequence[int], *, on_host: bool) -> None:
-        super().__init__(rank, len(ranks))  # type: ignore[call-arg, arg-type] - a group without a store
+        super().__init__(rank, len(ranks))  # type: ignore[call-arg, arg-type]  # it has no store
         self._rank, self._ranks, self._on_host = rank, tuple(ranks), on_host
         self._n = len(self._ranks)
         is_all = self._n == current().topology.num_sips
@@ -131,7 +131,7 @@ class AhbmGroup(dist.ProcessGroup):
     def _device_types(self) -> list[torch.device]:
         return [torch.device("cpu"), torch.device("cuda" if is_called_cuda() else DEVICE)]
 
-    def _get_backend(self, device: torch.device) -> Any:  # noqa: ARG002
+    def _get_backend(self, device: torch.device) -> Any:
         return self
 
     def _get_backend_name(self) -> str:
@@ -227,7 +227,7 @@ class AhbmGroup(dist.ProcessGroup):
 
     # blocks
 
-    def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *_: object) -> Work:  # type: ignore[override]  # noqa: ARG002
+    def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *_: object) -> Work:  # type: ignore[override]
         """Copy the tensor of each rank to all ranks, for each list of outputs."""
         works = []
         for outputs, x in zip(output_tensors, input_tensors, strict=True):
@@ -247,7 +247,7 @@ class AhbmGroup(dist.ProcessGroup):
         by_input = [list(outputs) for outputs in zip(*output_lists, strict=True)]
         return self.allgather(by_input, input_list, opts)
 
-    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:  # noqa: A002, ARG002
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:  # noqa: A002
         """Copy the tensor of each rank r to block r of the output."""
         if not isinstance(input, AhbmTensor):
             values = self._exchange("all_gather", input.detach().clone())
@@ -266,7 +266,9 @@ class AhbmGroup(dist.ProcessGroup):
 
     _allgather_base = all_gather_single
 
-    def all_gather_single_coalesced(self, output_lists: list[Tensor], input_list: list[Tensor], opts: Any = None) -> Work:
+    def all_gather_single_coalesced(
+        self, output_lists: list[Tensor], input_list: list[Tensor], opts: Any = None
+    ) -> Work:
         """Gather several tensors."""
         pairs = zip(output_lists, input_list, strict=True)
         return _join([self.all_gather_single(output, x, opts) for output, x in pairs], output_lists)
@@ -313,7 +315,7 @@ class AhbmGroup(dist.ProcessGroup):
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def alltoall(self, output_tensor: Any, input_tensor: Any, opts: Any = None, *_: object) -> Work:  # type: ignore[override]  # noqa: ARG002
+    def alltoall(self, output_tensor: Any, input_tensor: Any, opts: Any = None, *_: object) -> Work:  # type: ignore[override]
         """Copy tensor r of rank s to output s of rank r."""
         outputs, xs = output_tensor, input_tensor
         if not isinstance(xs[0], AhbmTensor):
@@ -341,11 +343,12 @@ class AhbmGroup(dist.ProcessGroup):
             work = calls.all_to_all_of(output, input, self._group)
             return StartedWork([] if work is None else [work], [output])
         outputs, xs = (
-            list(x.split(sizes) if sizes else x.chunk(self._n)) for x, sizes in zip((output, input), splits, strict=True)
+            list(x.split(sizes) if sizes else x.chunk(self._n))
+            for x, sizes in zip((output, input), splits, strict=True)
         )
         return _join([self.alltoall(outputs, xs, opts)], [output])
 
-    alltoall_base = all_to_all_single
+    alltoall_base = all_to_all_single  # type: ignore[assignment]
 
     # one rank and the others
 
@@ -390,11 +393,11 @@ class AhbmGroup(dist.ProcessGroup):
         x.copy_(meetings().messages(self._place, srcRank, self._rank, tag).take())
         return StartedWork([], tensors)
 
-    def recv_anysource(self, tensors: list[Tensor], tag: int) -> Work:  # noqa: ARG002
+    def recv_anysource(self, tensors: list[Tensor], tag: int) -> Work:
         """Refuse to receive from any rank: the machine's queues are between two ranks."""
         raise InputError(f"{program_place()}: recv without a source: name the rank, src=N")
 
-    def barrier(self, opts: Any = None, *_: object) -> Work:  # type: ignore[override]  # noqa: ARG002
+    def barrier(self, opts: Any = None, *_: object) -> Work:  # type: ignore[override]
         """Wait until all ranks have called barrier."""
         if self._on_host or self._n == 1:
             self._exchange("barrier", None)
@@ -410,7 +413,7 @@ class AhbmGroup(dist.ProcessGroup):
 
     def _start_coalescing(self, device: torch.device) -> None: ...
 
-    def _end_coalescing(self, device: torch.device) -> Work:  # noqa: ARG002
+    def _end_coalescing(self, device: torch.device) -> Work:
         return StartedWork([], [])
 
 

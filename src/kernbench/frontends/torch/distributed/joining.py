@@ -22,7 +22,9 @@ from kernbench.runtime_api.context import current_context
 
 _BACKENDS = ("nccl", "gloo", DEVICE, "undefined")
 _RANK, _SIZE = "RANK", "WORLD_SIZE"
-c10d: Any = distributed_c10d
+_C10D: Any = distributed_c10d
+_NAMES = ("_get_default_timeout", "_new_process_group_helper", "is_nccl_available", "rendezvous")
+"""Functions that PyTorch calls when ranks join."""
 
 
 def is_rank() -> bool:
@@ -34,13 +36,12 @@ def is_rank() -> bool:
 def _check_place(rank: int, n_ranks: int) -> tuple[int, int]:
     """Return the number of this rank and the number of ranks. Raises InputError if the program has others in mind."""
     own, all_ranks = current().distributed.get_rank(), current().multiprocessing.n_ranks
-    variables = [int(os.environ.get(name, -1)) for name in (_RANK, _SIZE)]
-    wanted = [argument if argument >= 0 else variable for argument, variable in zip((rank, n_ranks), variables)]
-    for name, has, wants in ((_RANK.lower(), own, wanted[0]), (_SIZE.lower(), all_ranks, wanted[1])):
-        if wants not in (-1, has):
+    for name, has, argument in ((_RANK, own, rank), (_SIZE, all_ranks, n_ranks)):
+        wants = argument if argument >= 0 else int(os.environ.get(name, has))
+        if wants != has:
             raise InputError(
-                f"{program_place()}: init_process_group: {name} is {wants}, but this is rank {own} of {all_ranks} "
-                "ranks, one for each process that was started"
+                f"{program_place()}: init_process_group: {name.lower()} is {wants}, but this is rank {own} of "
+                f"{all_ranks} ranks, one for each process that was started"
             )
     return own, all_ranks
 
@@ -87,7 +88,7 @@ def _wrap_helper(make_group: Callable[..., Any]) -> Callable[..., Any]:
         options["backend_options"] = on_host
         group, store = make_group(group_size, group_rank, global_ranks, DEVICE, *args, **options)
         if isinstance(group, AhbmGroup):
-            c10d._world.pg_map[group] = (dist.Backend(backend), store)
+            _C10D._world.pg_map[group] = (dist.Backend(backend), store)  # noqa: SLF001
             if not global_ranks:
                 group.join()
         return group, store
@@ -117,7 +118,7 @@ def _wrap_timeout(default_timeout: Callable[[Any], timedelta]) -> Callable[[Any]
 
     @wraps(default_timeout)
     def timeout(backend: Any) -> timedelta:
-        return c10d.default_pg_timeout if is_rank() else default_timeout(backend)  # type: ignore[no-any-return]
+        return _C10D.default_pg_timeout if is_rank() else default_timeout(backend)  # type: ignore[no-any-return]
 
     return timeout
 
@@ -133,11 +134,10 @@ def _wrap_nccl(is_available: Callable[[], bool]) -> Callable[[], bool]:
 def install() -> None:
     """Replace the functions that PyTorch calls when ranks join, and its stores, which would wait in real time."""
     dist.Backend.register_backend(DEVICE, _create, extended_api=True, devices=[DEVICE])
-    replace(distributed_c10d, "rendezvous", _wrap_rendezvous(c10d.rendezvous))
-    replace(distributed_c10d, "_new_process_group_helper", _wrap_helper(c10d._new_process_group_helper))
-    replace(distributed_c10d, "_get_default_timeout", _wrap_timeout(c10d._get_default_timeout))
-    for module in (distributed_c10d, dist):
-        replace(module, "is_nccl_available", _wrap_nccl(c10d.is_nccl_available))
+    wrappers: tuple[Callable[[Any], Any], ...] = (_wrap_timeout, _wrap_helper, _wrap_nccl, _wrap_rendezvous)
+    for name, wrap in zip(_NAMES, wrappers, strict=True):
+        replace(distributed_c10d, name, wrap(vars(distributed_c10d)[name]))
+    replace(dist, "is_nccl_available", vars(distributed_c10d)["is_nccl_available"])
     places: dict[str, Callable[..., str]] = {
         "TCPStore": lambda host_name="", port=0, *_, **__: f"tcp://{host_name}:{port}",
         "FileStore": lambda file_name="", *_, **__: f"file://{file_name}",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
 from kernbench.common.values import state
 from kernbench.frontends.torch.storage import current
@@ -32,7 +32,7 @@ class Meetings(HandedOn):
         self._messages: dict[tuple[str, int, int, int], HostMessages] = {}
         self.exchanged: Counter[str] = Counter()
 
-    def in_rank(self, rank: int, n_ranks: int) -> object:  # noqa: ARG002
+    def in_rank(self, rank: int, n_ranks: int) -> object:
         """Return this object: all ranks share it."""
         return self
 
@@ -60,7 +60,6 @@ class Meetings(HandedOn):
     def store(self, place: str) -> RankStore:
         """Return the store at an address or of a file, shared by all ranks."""
         return RankStore(self._stores.setdefault(place, RankStoreKeys(place)))
-
 
     def messages(self, place: str, source: int, to: int, tag: int) -> HostMessages:
         """Return the host tensors on their way from one rank of a group to another."""
@@ -126,7 +125,7 @@ class RankStoreKeys:
         return self.values[key]
 
 
-class RankStore(dist.Store):
+class RankStore(Store):
     """A store of all ranks. A rank that waits for a key lets the others run; nothing waits in real time."""
 
     def __init__(self, keys: RankStoreKeys) -> None:
@@ -158,7 +157,7 @@ class RankStore(dist.Store):
         """Return True if all keys are set."""
         return all(key in self._keys.values for key in keys)
 
-    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:  # type: ignore[override]  # noqa: ARG002
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:  # type: ignore[override]
         """Wait for all keys. ``timeout`` has no effect: a key that is never set is a deadlock, which is reported."""
         for key in keys:
             self._keys.wait_for(key)

@@ -208,7 +208,7 @@ def _spawn(
 
 def _install_spawn() -> None:
     """Run ranks in simulated time while a program runs on the machine."""
-    start_elsewhere = torch.multiprocessing.start_processes
+    start_elsewhere = vars(torch.multiprocessing)["start_processes"]
 
     def start_processes(
         fn: Callable[..., object],

