@@ -21,7 +21,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from kernbench.common.errors import SecondThreadError
 from kernbench.common.program_line import describe_call
-from kernbench.common.threads import raise_in_thread
+from kernbench.common.threads import InterruptAtLines, raise_in_thread
 from kernbench.common.values import state, value
 from kernbench.engine.requests import RequestHandle
 from kernbench.triton_emu.kernel_runner import check_host_calls
@@ -310,7 +310,7 @@ class ThreadRunner(RankRunner[W]):
         try:
             self._pass_baton()
         except BaseException as interrupt:
-            place = self._interrupt(KeyboardInterrupt)
+            place = self._interrupt()
             raise interrupt.with_traceback(place or interrupt.__traceback__) from None
         if self._thread.is_alive():
             return self._waits_for
@@ -326,7 +326,7 @@ class ThreadRunner(RankRunner[W]):
             try:
                 self._pass_baton()
             except BaseException:
-                self._interrupt(KeyboardInterrupt)
+                self._interrupt()
                 raise
         error, self._error = self._error, None
         if isinstance(error, KeyboardInterrupt):  # other errors that follow a stop are no cause of a failure
@@ -384,16 +384,18 @@ class ThreadRunner(RankRunner[W]):
         if not self._waits:
             self._thread.join()
 
-    def _interrupt(self, kind: type[BaseException]) -> TracebackType | None:
-        """Raise ``kind`` in the program until its thread ends; return the place where the program was."""
+    def _interrupt(self) -> TracebackType | None:
+        """Raise KeyboardInterrupt in the program until its thread ends; return the place where the program was."""
         self._stopped = True
         until_s = time.monotonic() + STOP_S
+        kind: type[KeyboardInterrupt] = KeyboardInterrupt
         while self._thread.is_alive() and time.monotonic() < until_s:
             with suppress(KeyboardInterrupt):  # a second one changes nothing: the program is being ended
                 if self._waits and self._baton.locked():
                     self._baton.release()
                 raise_in_thread(self._thread, kind)
                 self._thread.join(POLL_S)
+                kind = InterruptAtLines  # the program may have caught the first one
         error, self._error = self._error, None
         return None if error is None else error.__traceback__
 

@@ -1,4 +1,4 @@
-"""PyTorch's collectives: those of a group of one rank are copies; groups of more ranks are refused.
+"""PyTorch's collectives in a program without ranks: those of a group of one rank are copies; more are refused.
 
 The schemas of c10d's operators do not declare outputs, so the host cannot compute such an operator for the machine.
 """
@@ -26,7 +26,7 @@ from kernbench.runtime_api.context import current_context
 
 NAMESPACES = frozenset(["c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem"])
 """Namespaces of the operators by which ranks exchange tensors."""
-_ONE_RANK = "programs of PyTorch with more ranks than one do not run on the machine yet; run one rank"
+_START_RANKS = "start a rank for each SIP with --ranks N, or with torch.multiprocessing.spawn"
 
 
 def refuse(operator: TorchOperator, *_: object, **__: object) -> NoReturn:
@@ -207,7 +207,7 @@ LOWERINGS: Mapping[TorchOperator, Lowering] = MappingProxyType(
 
 def _check_size(n_ranks: int) -> None:
     if n_ranks > 1:
-        raise InputError(f"{program_place()}: a group of {n_ranks} ranks: {_ONE_RANK}")
+        raise InputError(f"{program_place()}: a group of {n_ranks} ranks in a program of one: {_START_RANKS}")
 
 
 def _check_before(function: Callable[_P, _Results], check: Callable[..., None]) -> Callable[_P, _Results]:
@@ -238,7 +238,8 @@ _OF_RANKS = (_check_rendezvous, _check_new_group)
 
 def _refuse_replicas(*_: object, **__: object) -> None:
     raise InputError(
-        f"{program_place()}: DataParallel runs a copy of the model on each device: {_ONE_RANK}, and the model itself"
+        f"{program_place()}: DataParallel runs a copy of the model on each device from one process; use "
+        f"DistributedDataParallel instead: {_START_RANKS}"
     )
 
 
