@@ -40,7 +40,8 @@ from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch import autocast, collectives, device, device_names, moving, operators
 from kernbench.frontends.torch.attention import scaled_dot_product_attention
 from kernbench.frontends.torch.device_names import see_as_program
-from kernbench.frontends.torch.distributed import joining, processes, worlds
+from kernbench.frontends.torch.distributed import joining, processes, reducers, worlds
+from kernbench.frontends.torch.distributed.reducers import unpinned
 from kernbench.frontends.torch.modules import follow_modules, program_place
 from kernbench.frontends.torch.norms import renorm, renorm_in_place, rms_norm
 from kernbench.frontends.torch.refusals import check_operands
@@ -190,7 +191,7 @@ def _install_backward(guard: AhbmGuard) -> None:
         failure = None
         try:
             # The simulation needs one thread. Leaving inference mode would let the engine use several.
-            with see_as_program(), torch.autograd.set_multithreading_enabled(False):
+            with see_as_program(), unpinned(), torch.autograd.set_multithreading_enabled(False):
                 gradients = run_backward(*args, **kwargs)
         except SystemError as error:  # from the engine, since the guard has stored the exception
             failure = error
@@ -322,6 +323,7 @@ def _replace_functions() -> None:
     worlds.install()
     joining.install()
     processes.install()
+    reducers.install()
     _install_backward(_guard)
     # The simulation runs in one thread. A backward pass in another thread would be outside of it.
     torch.autograd.set_multithreading_enabled(False)

@@ -23,6 +23,8 @@ from kernbench.runtime_api.requests import Work
 
 _REDUCTIONS = MappingProxyType({"SUM": "sum", "AVG": "avg", "MAX": "max", "MIN": "min"})
 """Names of reductions of the machine, by those of PyTorch."""
+REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
+"""Names of all reductions of PyTorch."""
 AnyReduction = Any
 """A ``ReduceOp`` of PyTorch, or a member of its enumeration."""
 
@@ -37,10 +39,10 @@ def refuse(what_is_missing: str) -> NoReturn:
 
 def reduction_name(op: AnyReduction) -> str:
     """Return the machine's name of a reduction. Raises InputError for one that the machine lacks."""
-    for name, own in _REDUCTIONS.items():
-        if op == getattr(dist.ReduceOp, name):
-            return own
-    refuse(f"a reduction by {op}, not one of {', '.join(_REDUCTIONS)}")
+    name = next((name for name in REDUCTIONS if op == getattr(dist.ReduceOp, name)), str(op))
+    if name not in _REDUCTIONS:
+        refuse(f"a reduction by {name}, not one of {', '.join(_REDUCTIONS)}")
+    return _REDUCTIONS[name]
 
 
 def machine_tensor(x: AhbmTensor) -> machine.Tensor:
@@ -54,9 +56,13 @@ def is_own_storage(x: AhbmTensor) -> bool:
 
 
 class _Staging:
-    """The operands of a collective: whole tensors, in place of those that are part of a storage."""
+    """The operands of a collective: whole tensors, in place of those that are part of a storage.
+
+    It holds the whole tensors until the collective has started, since the memory of a dropped tensor is reused.
+    """
 
     def __init__(self) -> None:
+        self._wholes: list[AhbmTensor] = []
         self._results: list[tuple[Tensor, AhbmTensor]] = []
 
     def read(self, x: Tensor) -> machine.Tensor:
@@ -78,6 +84,7 @@ class _Staging:
         if is_own_storage(x):
             return x
         whole = new(tuple(x.shape), x.dtype, sip_of(x))
+        self._wholes.append(whole)
         if is_read:
             whole.copy_(x)
         return whole

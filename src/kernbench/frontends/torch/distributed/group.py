@@ -171,10 +171,13 @@ class AhbmGroup(dist.ProcessGroup):
         return meetings().exchange(name, self._place, self._ranks[self._rank], self._ranks, value)
 
     def _exchange_known(self, x: Tensor) -> list[Tensor] | None:
-        """Return the whole numbers of each rank, in a run without data; None if it has data or does not know them."""
-        if current().has_data or x.dtype.is_floating_point:
+        """Return the whole numbers of each rank, in a run without data that knows them; else None.
+
+        The ranks also meet in a run with data, so that the time is the same.
+        """
+        if x.dtype.is_floating_point:
             return None
-        values = self._exchange("known values", known_elements(x))
+        values = self._exchange("whole numbers", None if current().has_data else known_elements(x))
         return None if any(value is None for value in values) else values
 
     # in place

@@ -8,6 +8,8 @@ from datetime import timedelta
 from functools import wraps
 from typing import Any
 
+import torch
+import torch.cuda.nccl
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
@@ -20,6 +22,8 @@ from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import replace
 from kernbench.runtime_api.context import current_context
 
+_NCCL = (2, 27, 5)
+"""The version that programs see of the library in whose place the machine's collectives run."""
 _BACKENDS = ("nccl", "gloo", DEVICE, "undefined")
 _RANK, _SIZE = "RANK", "WORLD_SIZE"
 _C10D: Any = distributed_c10d
@@ -131,6 +135,14 @@ def _wrap_nccl(is_available: Callable[[], bool]) -> Callable[[], bool]:
     return is_nccl_available
 
 
+def _wrap_nccl_version(version: Callable[[], tuple[int, ...]]) -> Callable[[], tuple[int, ...]]:
+    @wraps(version)
+    def nccl_version() -> tuple[int, ...]:
+        return _NCCL if is_rank() else version()
+
+    return nccl_version
+
+
 def install() -> None:
     """Replace the functions that PyTorch calls when ranks join, and its stores, which would wait in real time."""
     dist.Backend.register_backend(DEVICE, _create, extended_api=True, devices=[DEVICE])
@@ -138,6 +150,7 @@ def install() -> None:
     for name, wrap in zip(_NAMES, wrappers, strict=True):
         replace(distributed_c10d, name, wrap(vars(distributed_c10d)[name]))
     replace(dist, "is_nccl_available", vars(distributed_c10d)["is_nccl_available"])
+    replace(torch.cuda.nccl, "version", _wrap_nccl_version(torch.cuda.nccl.version))
     places: dict[str, Callable[..., str]] = {
         "TCPStore": lambda host_name="", port=0, *_, **__: f"tcp://{host_name}:{port}",
         "FileStore": lambda file_name="", *_, **__: f"file://{file_name}",
