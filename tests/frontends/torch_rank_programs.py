@@ -1,4 +1,4 @@
-"""What tests of PyTorch programs with ranks share: small machines of several SIPs, and rank programs on them."""
+"""Small machines of several SIPs, and rank programs on them, for tests of PyTorch programs with ranks."""
 
 from __future__ import annotations
 

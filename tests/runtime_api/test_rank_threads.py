@@ -37,18 +37,18 @@ def spawn(torch, monkeypatch):
 
 
 def test_each_rank_has_a_thread_and_one_runs_at_a_time(torch, spawn):
-    running, seen = [], []
+    running, names = [], []
 
     def program(rank):
         for _ in range(20):
             running.append(rank)
             assert len(running) == 1
-            seen.append(threading.current_thread().name)
+            names.append(threading.current_thread().name)
             running.remove(rank)
             torch.zeros(2)
 
     spawn(program, nprocs=3)
-    assert {*seen} == {"rank 0", "rank 1", "rank 2"}
+    assert {*names} == {"rank 0", "rank 1", "rank 2"}
 
 
 def test_only_the_thread_of_the_running_rank_may_call_the_machine(torch, spawn):
@@ -134,7 +134,7 @@ def test_what_a_process_has_belongs_to_each_rank(torch, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("OF_PROGRAM", "1")
     process = RankProcess(variables=lambda rank: {"RANK": str(rank)}, folder=tmp_path)
-    argv, hook, seen = sys.argv, sys.excepthook, {}
+    argv, hook, results = sys.argv, sys.excepthook, {}
     random.seed(0)
     expected = [random.random() for _ in range(4)]
     random.seed(0)
@@ -152,12 +152,12 @@ def test_what_a_process_has_belongs_to_each_rank(torch, tmp_path, monkeypatch):
             of_rank.counts.append(rank)
             assert (sys.argv, os.environ["RANK"], os.environ["OF_PROGRAM"]) == ([str(rank)], str(rank), f"rank {rank}")
             assert torch.ahbm.current_device() == rank
-        seen[rank] = numbers, sys.modules["of_rank"].counts
+        results[rank] = numbers, sys.modules["of_rank"].counts
 
     torch.multiprocessing.spawn(program, nprocs=2, process=process)
-    assert seen[0] == (expected, [0] * 4)
-    assert seen[1][0] != expected
-    assert seen[1][1] == [1] * 4
+    assert results[0] == (expected, [0] * 4)
+    assert results[1][0] != expected
+    assert results[1][1] == [1] * 4
     assert (sys.argv, sys.excepthook, os.environ["OF_PROGRAM"]) == (argv, hook, "1")
     assert [random.random() for _ in range(4)] == expected  # of the program
     assert "RANK" not in os.environ

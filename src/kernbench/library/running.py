@@ -119,8 +119,8 @@ def script_choices(
         raise InputError("program and script: give one of them")
     if not isinstance(script, str | os.PathLike | None):
         raise InputError(f"script: found {show(script)}, must be the file of a script")
-    given = {"as_cuda": as_cuda, "args": bool(args), "ranks": ranks is not None}
-    refused = [name for name, is_given in given.items() if is_given]
+    choices: dict[str, Any] = {"as_cuda": as_cuda, "args": args, "ranks": ranks}
+    refused = [name for name, choice in choices.items() if choice]
     if script is None and refused:
         raise InputError(f"{refused[0]}: only a script takes it; give script=FILE")
     if ranks not in (None, "all") and (not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1):

@@ -133,8 +133,7 @@ class ProcessStates:
         folder = self._process.folder
         if folder is not None and len(sys.modules) != self._n_modules:
             self._own_names |= {name for name, module in list(sys.modules.items()) if _is_in(folder, module)}
-        own = {MAIN, *self._own_names}
-        return {name: sys.modules[name] for name in own if name in sys.modules}
+        return {name: sys.modules[name] for name in (MAIN, *self._own_names) if name in sys.modules}
 
 
 def _is_in(folder: Path, module: ModuleType) -> bool:

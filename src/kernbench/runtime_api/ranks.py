@@ -263,8 +263,8 @@ STOP_S = 10.0
 class ThreadRunner(RankRunner[W]):
     """A program in a thread of its own, for libraries with state by thread, such as PyTorch.
 
-    The thread runs only between ``resume`` and the program's next wait, while the scheduler's thread waits for it:
-    exactly one of the two has the baton. ``around`` is entered in the thread. A hand-over takes about 100 µs.
+    The thread runs only between ``resume`` and the program's next wait, while the scheduler's thread waits for it.
+    Exactly one of the two has the baton. ``around`` is entered in the thread. A hand-over takes about 100 µs.
     """
 
     __slots__ = (

@@ -19,6 +19,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import comm
 
 from kernbench.common.errors import InputError
+from kernbench.frontends.torch.distributed.functional import by_size, group_of
 from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.storage import Lowering, TorchOperator
 from kernbench.frontends.torch.tensor import replace
@@ -42,11 +43,7 @@ def refuse(operator: TorchOperator, *_: object, **__: object) -> NoReturn:
 
 def _check_group(group: str | ProcessGroup | torch.ScriptObject) -> None:
     """Raise InputError if ``group`` has several ranks. It is a name, a group, or the boxed operand of an operator."""
-    if isinstance(group, str):
-        ranks = c10d._resolve_process_group(distributed_c10d.GroupName(group))  # noqa: SLF001 - as PyTorch does
-    else:
-        ranks = group if isinstance(group, ProcessGroup) else ProcessGroup.unbox(group)
-    _check_size(ranks.size())
+    _check_size(group_of(group).size())
 
 
 def _check_root(root: object) -> None:
@@ -197,8 +194,11 @@ _FUNCTIONAL: Mapping[str, Lowering] = MappingProxyType(
 )
 LOWERINGS: Mapping[TorchOperator, Lowering] = MappingProxyType(
     {getattr(torch.ops.c10d, name).default: collective for name, collective in _C10D.items()}
-    | {getattr(torch.ops._c10d_functional, name).default: collective for name, collective in _FUNCTIONAL.items()}  # noqa: SLF001
-    | {torch.ops._dtensor.shard_dim_alltoall.default: _copy_of}  # noqa: SLF001 - operators' names
+    | {
+        getattr(torch.ops._c10d_functional, name).default: by_size(name, collective)  # noqa: SLF001 - operators' names
+        for name, collective in _FUNCTIONAL.items()
+    }
+    | {torch.ops._dtensor.shard_dim_alltoall.default: by_size("shard_dim_alltoall", _copy_of)}  # noqa: SLF001
 )
 
 

@@ -62,7 +62,7 @@ class _Staging:
     """
 
     def __init__(self) -> None:
-        self._wholes: list[AhbmTensor] = []
+        self._staged: list[AhbmTensor] = []
         self._results: list[tuple[Tensor, AhbmTensor]] = []
 
     def read(self, x: Tensor) -> machine.Tensor:
@@ -71,10 +71,10 @@ class _Staging:
 
     def write(self, x: Tensor, *, is_read: bool = False) -> machine.Tensor:
         """Return an operand that is written. ``is_read``: the collective also reads it."""
-        whole = self._whole(x, is_read=is_read)
-        if whole is not x:
-            self._results.append((x, whole))
-        return machine_tensor(whole)
+        staged = self._whole(x, is_read=is_read)
+        if staged is not x:
+            self._results.append((x, staged))
+        return machine_tensor(staged)
 
     def _whole(self, x: Tensor, *, is_read: bool) -> AhbmTensor:
         if not isinstance(x, AhbmTensor):
@@ -83,11 +83,11 @@ class _Staging:
             )
         if is_own_storage(x):
             return x
-        whole = new(tuple(x.shape), x.dtype, sip_of(x))
-        self._wholes.append(whole)
+        staged = new(tuple(x.shape), x.dtype, sip_of(x))
+        self._staged.append(staged)
         if is_read:
-            whole.copy_(x)
-        return whole
+            staged.copy_(x)
+        return staged
 
     def finish(self, work: Work | None, written: Sequence[Tensor]) -> Work | None:
         """Copy results to tensors that are part of a storage. In a run without data, forget the written values."""
@@ -95,8 +95,8 @@ class _Staging:
         if not context.has_data:
             for x in written:
                 context.known_values.forget(storage_of(x).tensor)
-        for x, whole in self._results:
-            x.copy_(whole)
+        for x, staged in self._results:
+            x.copy_(staged)
         return work
 
 

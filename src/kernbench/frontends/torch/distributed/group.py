@@ -170,7 +170,7 @@ class AhbmGroup(dist.ProcessGroup):
         """Return the value of each rank, in no simulated time."""
         return meetings().exchange(name, self._place, self._ranks[self._rank], self._ranks, value)
 
-    def _exchange_known(self, x: Tensor) -> list[Tensor] | None:
+    def _exchange_numbers(self, x: Tensor) -> list[Tensor] | None:
         """Return the whole numbers of each rank, in a run without data that knows them; else None.
 
         The ranks also meet in a run with data, so that the time is the same.
@@ -192,13 +192,13 @@ class AhbmGroup(dist.ProcessGroup):
                 if takes:
                     x.copy_(total)
             elif self._n > 1 and x.numel():
-                known = self._exchange_known(x)
+                numbers = self._exchange_numbers(x)
                 if root is None:
                     works.append(calls.all_reduce(x, op, self._group))
                 else:
                     works.append(calls.reduce(x, self._ranks[root], op, self._group))
-                if known is not None and takes:
-                    put_known(x, _reduce_on_host(known, op))
+                if numbers is not None and takes:
+                    put_known(x, _reduce_on_host(numbers, op))
         return StartedWork([work for work in works if work is not None], tensors)
 
     def allreduce(self, tensors: Any, opts: Any = None, *_: object) -> Work:  # type: ignore[override]
@@ -222,10 +222,10 @@ class AhbmGroup(dist.ProcessGroup):
                 if self._rank != root:
                     x.copy_(values[root])
             elif self._n > 1 and x.numel():
-                known = self._exchange_known(x)
+                numbers = self._exchange_numbers(x)
                 works.append(calls.broadcast(x, self._ranks[root], self._group))
-                if known is not None:
-                    put_known(x, known[root])
+                if numbers is not None:
+                    put_known(x, numbers[root])
         return StartedWork([work for work in works if work is not None], _listed(tensors))
 
     # blocks
@@ -239,9 +239,9 @@ class AhbmGroup(dist.ProcessGroup):
             elif self._n == 1:
                 outputs[0].copy_(x.reshape(outputs[0].shape))
             elif x.numel():
-                known = self._exchange_known(x)
+                numbers = self._exchange_numbers(x)
                 works.append(calls.all_gather(outputs, x, self._group))
-                for output, elements in zip(outputs, known or (), strict=bool(known)):
+                for output, elements in zip(outputs, numbers or (), strict=bool(numbers)):
                     put_known(output, elements)
         return StartedWork([work for work in works if work is not None], [x for list_ in output_tensors for x in list_])
 
@@ -261,10 +261,10 @@ class AhbmGroup(dist.ProcessGroup):
             return StartedWork([], [output])
         if not input.numel():
             return StartedWork([], [output])
-        known = self._exchange_known(input)
+        numbers = self._exchange_numbers(input)
         work = calls.all_gather_into(output, input, self._group)
-        if known is not None:
-            put_known(output, torch.cat([x.reshape(-1) for x in known]))
+        if numbers is not None:
+            put_known(output, torch.cat([x.reshape(-1) for x in numbers]))
         return StartedWork([] if work is None else [work], [output])
 
     _allgather_base = all_gather_single

@@ -1,4 +1,4 @@
-"""How the ranks of a PyTorch program join: the functions that ``init_process_group`` and ``new_group`` call."""
+"""The functions of PyTorch that ranks call to join: those under ``init_process_group`` and ``new_group``."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def is_rank() -> bool:
 
 def _check_place(rank: int, n_ranks: int) -> tuple[int, int]:
     """Return the number of this rank and the number of ranks. Raises InputError if the program has others in mind."""
-    own, all_ranks = current().distributed.get_rank(), current().multiprocessing.n_ranks
-    for name, has, argument in ((_RANK, own, rank), (_SIZE, all_ranks, n_ranks)):
+    present, n_present = current().distributed.get_rank(), current().multiprocessing.n_ranks
+    for name, has, argument in ((_RANK, present, rank), (_SIZE, n_present, n_ranks)):
         wants = argument if argument >= 0 else int(os.environ.get(name, has))
         if wants != has:
             raise InputError(
-                f"{program_place()}: init_process_group: {name.lower()} is {wants}, but this is rank {own} of "
-                f"{all_ranks} ranks, one for each process that was started"
+                f"{program_place()}: init_process_group: {name.lower()} is {wants}, but this is rank {present} of "
+                f"{n_present} ranks, one for each process that was started"
             )
-    return own, all_ranks
+    return present, n_present
 
 
 def _wrap_rendezvous(rendezvous: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
@@ -58,8 +58,8 @@ def _wrap_rendezvous(rendezvous: Callable[..., Iterator[Any]]) -> Callable[..., 
         if not is_rank():
             yield from rendezvous(url, rank, world_size, **options)
             return
-        own, n_ranks = _check_place(rank, world_size)
-        yield meetings().store(url), own, n_ranks
+        number, n_ranks = _check_place(rank, world_size)
+        yield meetings().store(url), number, n_ranks
 
     return meet
 

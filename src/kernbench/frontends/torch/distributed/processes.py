@@ -89,11 +89,11 @@ def rank_process(folder: Path | None = None, *, n_ranks: int | None = None) -> R
 
 def torchrun_variables(rank: int, n_ranks: int) -> Mapping[str, str]:
     """Return the environment variables that ``torchrun --standalone`` sets for a rank."""
-    own = {"RANK": rank, "LOCAL_RANK": rank, "ROLE_RANK": rank, "GROUP_RANK": 0}
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "ROLE_RANK": rank, "GROUP_RANK": 0}
     sizes = dict.fromkeys(["WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"], n_ranks)
     run = {"GROUP_WORLD_SIZE": 1, "ROLE_NAME": "default", "MASTER_ADDR": ADDRESS, "MASTER_PORT": PORT}
     elastic = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0}
-    return {name: str(text) for name, text in {**own, **sizes, **run, **elastic, "OMP_NUM_THREADS": 1}.items()}
+    return {name: str(text) for name, text in {**numbers, **sizes, **run, **elastic, "OMP_NUM_THREADS": 1}.items()}
 
 
 # functions and arguments of ranks
@@ -269,13 +269,13 @@ def _install_processes() -> None:
     find_context = torch.multiprocessing.get_context
 
     def get_context(method: str | None = None) -> multiprocessing.context.BaseContext:
-        found: Any = find_context(method)
+        plain: Any = find_context(method)
         if current_context() is None:
-            return found  # type: ignore[no-any-return]
-        kind = type(found)
-        names = {"Process": staticmethod(_refusing(found.Process))}
+            return plain  # type: ignore[no-any-return]
+        kind = type(plain)
+        names = {"Process": staticmethod(_refusing(plain.Process))}
         context: Any = type(kind.__name__, (kind,), names)
-        return context(*([found] if kind is multiprocessing.context.DefaultContext else []))  # type: ignore[no-any-return]
+        return context(*([plain] if kind is multiprocessing.context.DefaultContext else []))  # type: ignore[no-any-return]
 
     replace(torch.multiprocessing, "get_context", get_context)
 

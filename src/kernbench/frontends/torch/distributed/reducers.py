@@ -63,6 +63,6 @@ def _note_use(function: Callable[..., Any], counts: Callable[..., bool]) -> Call
 
 def install() -> None:
     """Note the reducers that exchange which parameters were used."""
-    replace(dist, "Reducer", _note_use(dist.Reducer, lambda *args, **named: True in (*args, *named.values())))
+    replace(dist, "Reducer", _note_use(vars(dist)["Reducer"], lambda *args, **named: True in (*args, *named.values())))
     static = vars(DistributedDataParallel)["_set_static_graph"]
     replace(DistributedDataParallel, "_set_static_graph", _note_use(static, lambda *_, **__: True))
