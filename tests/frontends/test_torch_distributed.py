@@ -19,6 +19,9 @@ import kernbench.torch  # noqa: E402
 
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.distributed import _functional_collectives as functional  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.tensor import DTensor, Shard  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 from frontends.torch_programs import machine  # noqa: E402
@@ -416,6 +419,23 @@ def test_ddp_refuses_models_of_different_shapes() -> None:
             run_ranks(program, data=data)
 
 
+def test_ranks_may_be_fewer_than_sips() -> None:
+    results: dict[int, Any] = {}
+
+    def program(rank: int) -> None:
+        dist.init_process_group("nccl")
+        outputs = [torch.zeros(2, device="cuda") for _ in range(3)]
+        dist.all_gather(outputs, torch.full((2,), float(rank), device="cuda"))
+        x = torch.stack(outputs)
+        dist.all_reduce(x)
+        dist.barrier()
+        results[rank] = x.tolist(), dist.get_world_size()
+
+    with machine("torch.queue=64", topology=sips(4)), kernbench.torch.as_cuda():
+        torch.multiprocessing.spawn(program, nprocs=3)
+    assert results == dict.fromkeys(range(3), ([[0, 0], [3, 3], [6, 6]], 3))
+
+
 def test_one_rank_needs_no_collective() -> None:
     def program(rank: int) -> float:
         x = torch.ones(4, device="cuda")
@@ -430,3 +450,30 @@ def test_one_rank_needs_no_collective() -> None:
     assert run_ranks(program, 1) == [4]
     with pytest.raises(InputError), machine(topology=sips(1)):
         dist.init_process_group("nccl", rank=0, world_size=2, store=dist.HashStore())
+
+
+def test_functional_collectives() -> None:
+    def program(rank: int) -> Any:
+        x, group = torch.arange(4.0, device="cuda") + 10 * rank, dist.group.WORLD
+        results = [
+            functional.all_reduce(x, "sum", group),
+            functional.all_gather_single(x, 0, group),
+            functional.reduce_scatter_single(x, "max", 0, group),
+            functional.all_to_all_single(x, None, None, group),
+            functional.broadcast(x, 1, group),
+            x,
+        ]
+        mesh = init_device_mesh("cuda", (2,))
+        sharded = DTensor.from_local(x.view(2, 2), mesh, [Shard(0)])
+        return [y.tolist() for y in results], sharded.redistribute(placements=[Shard(1)]).to_local().tolist()
+
+    for rank, (results, column) in enumerate(run_ranks(program)):
+        assert results == [
+            [10, 12, 14, 16],
+            [0, 1, 2, 3, 10, 11, 12, 13],
+            [10, 11] if rank == 0 else [12, 13],
+            [0, 1, 10, 11] if rank == 0 else [2, 3, 12, 13],
+            [10, 11, 12, 13],
+            [10.0 * rank + i for i in range(4)],
+        ]
+        assert column == [[rank], [2 + rank], [10 + rank], [12 + rank]]

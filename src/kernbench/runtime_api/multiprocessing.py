@@ -147,7 +147,7 @@ class Multiprocessing:
         if process is not None:
             make_runner, states = partial(ThreadRunner, around=process.around), ProcessStates(process)
             for worker in workers:
-                worker.device = worker.rank
+                worker.has_process, worker.device = True, worker.rank
         tasks = [RankTask(worker, fn, tuple(args), make_runner) for worker in workers]
         spawned = Spawned(tasks, lambda: self._finish(spawned), states)
         self._context = ProcessContext(spawned, self._scheduler, daemon, self._requests.lost)

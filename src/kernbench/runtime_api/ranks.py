@@ -78,12 +78,13 @@ class Worker:
     """The state of a rank: its number, the number of ranks spawned with it, and its chosen SIP, if any.
 
     ``local``: the objects that libraries store for the rank. A program without ranks is an implicit rank 0.
-    ``spawned``: ``spawn`` created this rank.
+    ``spawned``: ``spawn`` created this rank. ``has_process``: it has the parts of a process, as ranks of PyTorch.
     """
 
     rank: int = 0
     n_ranks: int = 1
     spawned: bool = False
+    has_process: bool = False
     device: int | None = None
     local: RankLocal = field(default_factory=RankLocal)
 

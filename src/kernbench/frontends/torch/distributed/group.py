@@ -98,7 +98,7 @@ class AhbmGroup(dist.ProcessGroup):
         super().__init__(rank, len(ranks))  # type: ignore[call-arg, arg-type]  # it has no store
         self._rank, self._ranks, self._on_host = rank, tuple(ranks), on_host
         self._n = len(self._ranks)
-        is_all = self._n == current().topology.num_sips
+        is_all = self._n == current().multiprocessing.n_ranks
         self._group = None if is_all else RankGroup(self._ranks)
         self._place = f"group {self._ranks}"
         self._is_member = False
