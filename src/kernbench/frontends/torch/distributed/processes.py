@@ -28,7 +28,7 @@ from kernbench.common.errors import InputError
 from kernbench.common.program_line import is_program
 from kernbench.common.values import value
 from kernbench.frontends.torch.device_names import see_as_program
-from kernbench.frontends.torch.distributed.meetings import Meetings
+from kernbench.frontends.torch.distributed.meetings import Meetings, meetings
 from kernbench.frontends.torch.distributed.worlds import world_of_rank
 from kernbench.frontends.torch.generators import HostGenerator
 from kernbench.frontends.torch.modules import program_place, track_modules_of_rank
@@ -72,6 +72,7 @@ def _in_rank() -> Iterator[None]:
     with see_as_program(), world_of_rank():
         yield
         current().accelerator.synchronize()  # the program waits for its launches before it ends
+        meetings().leave()
 
 
 def rank_process(folder: Path | None = None, *, n_ranks: int | None = None) -> RankProcess:
