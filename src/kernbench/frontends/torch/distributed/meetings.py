@@ -23,9 +23,13 @@ class _Exchange:
 
 
 class Meetings(HandedOn):
-    """The exchanges and the stores of ranks that were spawned together."""
+    """The exchanges and the stores of ranks that were spawned together.
 
-    def __init__(self) -> None:
+    ``pes``: the name of the PEs that run collectives, for reports.
+    """
+
+    def __init__(self, pes: str) -> None:
+        self._pes = pes
         self._exchanges: dict[tuple[str, int], _Exchange] = {}
         self._counts: Counter[tuple[str, int]] = Counter()
         self._stores: dict[str, RankStoreKeys] = {}
@@ -59,10 +63,13 @@ class Meetings(HandedOn):
         return [exchange.values[other] for other in ranks]
 
     def leave(self) -> None:
-        """Note that a rank has ended. The last one adds a remark on the exchanges to the report."""
+        """Note that a rank has ended. The last one adds remarks on collectives to the report."""
         context = current()
         self._n_left += 1
-        if self._exchanged and self._n_left == context.multiprocessing.n_ranks:
+        if self._n_left < context.multiprocessing.n_ranks:
+            return
+        context.remarks.append(f"collectives of {self._n_left} ranks: on the PEs of {self._pes} (torch.comm)")
+        if self._exchanged:
             counts = ", ".join(f"{count} {name}" for name, count in sorted(self._exchanged.items()))
             context.remarks.append(f"ranks exchanged on the host, in no simulated time: {counts}")
 
