@@ -611,3 +611,21 @@ def test_the_report_has_collectives_with_their_bandwidth_and_the_part_beside_ker
     assert 0.2 < reduced.hidden < 0.8  # the second of two, which a product runs beside
     assert uses["send_recv"].bus_gbs == pytest.approx(64 / uses["send_recv"].ns)
     assert uses["all_gather"].bus_gbs == pytest.approx(32 / uses["all_gather"].ns)
+
+
+def test_memory_that_a_message_uses_is_not_reused_before_it_has_left() -> None:
+    results: dict[int, float] = {}
+
+    def program(rank: int) -> None:
+        dist.init_process_group("nccl")
+        n = 100_000  # more than the queues hold
+        x = torch.full((n,), rank + 1.0, device="cuda")
+        sent = dist.isend(x, 1 - rank)
+        del x, sent
+        y = torch.zeros(n, device="cuda")
+        dist.irecv(y, 1 - rank).wait()
+        results[rank] = y[-1].item()
+
+    with machine("torch.queue=64", topology=TWO_CUBES), kernbench.torch.as_cuda():
+        torch.multiprocessing.spawn(program, nprocs=2)
+    assert results == {0: 2, 1: 1}
