@@ -1,4 +1,4 @@
-"""torch.distributed on the machine: one rank has the right values, more ranks are refused."""
+"""torch.distributed in a program without ranks: one rank has the right values, more ranks are refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from frontends.torch_programs import machine  # noqa: E402
 from kernbench.common.errors import InputError  # noqa: E402
 from kernbench.runtime_api.context import RuntimeContext  # noqa: E402
 
-MORE = "programs of PyTorch with more ranks than one do not run on the machine yet"
+MORE = "start a rank for each SIP with --ranks N, or with torch.multiprocessing.spawn"
 
 
 @pytest.fixture
@@ -165,16 +165,11 @@ def test_parallel_models_are_trained_as_on_the_host(wrap: Callable[[Any], Any]) 
         torch.testing.assert_close(results[1], results[0], atol=1e-6, rtol=0)
 
 
-def run_nothing(_: int) -> None: ...
-
-
 WAYS_TO_MORE: dict[str, Callable[[], object]] = {
     "world_size": lambda: dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=2),
     "torchrun": lambda: dist.init_process_group("gloo"),
     "fake": lambda: dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=4),
     "mesh": lambda: init_device_mesh("cuda", (2,)),
-    "spawn": lambda: torch.multiprocessing.spawn(run_nothing, nprocs=2),
-    "start_processes": lambda: torch.multiprocessing.start_processes(run_nothing, nprocs=2),
     "DataParallel": lambda: nn.DataParallel(nn.Linear(2, 2).cuda()),
     "data_parallel": lambda: nn.parallel.data_parallel(nn.Linear(2, 2).cuda(), torch.ones(2, 2)),
     "replicate": lambda: nn.parallel.replicate(nn.Linear(2, 2).cuda(), [0, 0]),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 from fake_engine import FakeEngine, small_machine
 
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.multiprocessing import Multiprocessing
+from kernbench.runtime_api.ranks import GreenletRunner, ThreadRunner
 from kernbench.topology.builder import Topology
 
 
@@ -35,3 +38,12 @@ def fresh(machine: Topology) -> Callable[..., RuntimeContext]:
         return RuntimeContext(FakeEngine(machine, **options))
 
     return make
+
+
+@pytest.fixture(params=[GreenletRunner, ThreadRunner], ids=["greenlets", "threads"])
+def runner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The ranks are greenlets, then threads; no thread is left behind."""
+    monkeypatch.setattr(Multiprocessing, "runner", request.param)
+    before = threading.active_count()
+    yield
+    assert threading.active_count() <= before

@@ -12,7 +12,7 @@ from kernbench.common.errors import InputError, IpcqDeadlock, SimulationDeadlock
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.multiprocessing import SpawnException
 
-pytestmark = pytest.mark.filterwarnings("ignore:all_reduce. the configured")
+pytestmark = [pytest.mark.usefixtures("runner"), pytest.mark.filterwarnings("ignore:all_reduce. the configured")]
 
 LAYOUTS = {
     "one PE": None,

@@ -17,7 +17,7 @@ from kernbench.runtime_api.collective_calls import CollectiveMismatch
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException
 
-pytestmark = pytest.mark.filterwarnings("ignore:all_reduce. the configured")
+pytestmark = [pytest.mark.usefixtures("runner"), pytest.mark.filterwarnings("ignore:all_reduce. the configured")]
 
 ROWS = DPPolicy("row_wise", "row_wise")
 

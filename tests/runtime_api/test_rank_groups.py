@@ -11,7 +11,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.collective_calls import RankGroup, group_of
 from kernbench.runtime_api.multiprocessing import SpawnException
 
-pytestmark = pytest.mark.filterwarnings("ignore:all_reduce. the configured")
+pytestmark = [pytest.mark.usefixtures("runner"), pytest.mark.filterwarnings("ignore:all_reduce. the configured")]
 
 ROWS = DPPolicy("row_wise", "row_wise")
 

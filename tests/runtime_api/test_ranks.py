@@ -15,6 +15,8 @@ from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.runtime_api.rank_scheduler import TURNS_IN_VAIN
 
+pytestmark = pytest.mark.usefixtures("runner")
+
 
 @pytest.fixture
 def spawn(torch):

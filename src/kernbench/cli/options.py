@@ -78,11 +78,20 @@ class Limit(click.FloatRange):
         return limit
 
 
+class RankNumber(click.IntRange):
+    """A number of ranks, or ``all``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number or ``all``."""
+        return value if value == "all" else super().convert(value, param, ctx)
+
+
 _TYPES: Mapping[str, Mapping[str, Any]] = {
     "bool": {"is_flag": True},
     "int | None": {"type": click.IntRange(min=1)},
     "float | None": {"type": Limit(min=0)},
     "tuple[str, ...]": {"multiple": True},
+    "RankCount | None": {"type": RankNumber(min=1)},
 }
 """The properties of options by the types of their fields; all other options are texts"""
 _COMPLETERS: Mapping[str, Completer] = {
@@ -98,7 +107,9 @@ Decorator = Callable[[Callable[..., int]], Callable[..., int]]
 
 def make_option(entry: RunOption, *, help_text: str | None = None) -> Decorator:
     """Return the click option of a choice."""
-    properties = _TYPES.get(entry.type, {}) if entry.opposite is None else {}
+    properties = dict(_TYPES.get(entry.type, {})) if entry.opposite is None else {}
+    if entry.alone is not None:
+        properties |= {"is_flag": False, "flag_value": entry.alone}
     return click.option(
         entry.spelling if entry.opposite is None else f"{entry.spelling}/{entry.opposite}",
         entry.name,
@@ -137,8 +148,9 @@ def options_of(command: Command, kind: type[RunRequest] = RunRequest) -> Decorat
 def _check_program(request: RunRequest) -> RunRequest:
     """Return the request with the default limit of a script. Raises UsageError for a program that is not clear."""
     program, limits = request.program, request.limits
-    if program.as_cuda and program.script is None:
-        raise click.UsageError("--as-cuda needs --script.")
+    for name in ("--as-cuda" * program.as_cuda, "--ranks" * (program.ranks is not None)):
+        if name and program.script is None:
+            raise click.UsageError(f"{name} needs --script.")
     if program.bench is not None and program.script is not None:
         raise click.UsageError("--bench and --script: give one of them.")
     if program.script is None or limits.max_wall_s is not None:

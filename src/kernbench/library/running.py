@@ -23,7 +23,7 @@ from kernbench.runtime_api.bench_registry import Bench, load_bench
 from kernbench.runtime_api.bench_runner import as_bench
 from kernbench.runtime_api.overrides import BENCH_PREFIX, FRONTEND_PREFIXES, part_of
 from kernbench.runtime_api.prepared_run import PreparedRun, prepare_run
-from kernbench.runtime_api.run_request import SAMPLES, RunRequest
+from kernbench.runtime_api.run_request import SAMPLES, RankCount, RunRequest
 
 # Importing the package registers its benches.
 BENCHES = kernbench.benches.__name__
@@ -40,6 +40,7 @@ def run(
     script: str | os.PathLike[str] | None = None,
     args: Sequence[object] = (),
     as_cuda: bool = False,
+    ranks: RankCount | None = None,
     points: int | None = None,
     params: Mapping[str, object] | None = None,
     verify: bool = False,
@@ -61,7 +62,8 @@ def run(
 
     ``program``: a bench name, ``file.py[:function]``, ``module:function``, a function of one argument, or a bench.
     ``script``, in place of it: a file that runs as ``python FILE ARGS`` does, with the arguments ``args``. ``as_cuda``:
-    the PyTorch device "cuda" of the script is the machine. ``points``: the number of x values of a Triton benchmark.
+    the PyTorch device "cuda" of the script is the machine. ``ranks``: run the script once for each of so many ranks, as
+    torchrun does; ``"all"``: one for each SIP. ``points``: the number of x values of a Triton benchmark.
     ``params`` or keywords: parameters of the bench. ``machine``: as for ``load_machine``. ``verify``: compute values
     and check them. ``data``: record values, so that the program can read them; by default as the bench declares.
     ``settings``: settings of the PyTorch and Triton front ends, as for ``--set``: ``{"torch.cubes": 4}``. ``device``:
@@ -80,7 +82,7 @@ def run(
     if advise and not observe:
         raise InputError("advise needs an observed run: remove observe=False")
     request = RunRequest.of(
-        **script_choices(program, script, args, as_cuda=as_cuda),
+        **script_choices(program, script, args, as_cuda=as_cuda, ranks=ranks),
         points=points,
         params=param_texts(params or {}, keywords),
         settings=setting_texts(settings or {}),
@@ -103,7 +105,12 @@ def run(
 
 
 def script_choices(
-    program: Program | None, script: str | os.PathLike[str] | None, args: Sequence[object], *, as_cuda: bool
+    program: Program | None,
+    script: str | os.PathLike[str] | None,
+    args: Sequence[object],
+    *,
+    as_cuda: bool,
+    ranks: RankCount | None = None,
 ) -> dict[str, Any]:
     """Return the choices of a script for a RunRequest. Raises InputError unless there is one program or script."""
     if program is None and script is None:
@@ -112,12 +119,17 @@ def script_choices(
         raise InputError("program and script: give one of them")
     if not isinstance(script, str | os.PathLike | None):
         raise InputError(f"script: found {show(script)}, must be the file of a script")
-    if script is None and (as_cuda or args):
-        raise InputError(f"{'as_cuda' if as_cuda else 'args'}: only a script takes it; give script=FILE")
+    choices: dict[str, Any] = {"as_cuda": as_cuda, "args": args, "ranks": ranks}
+    refused = [name for name, choice in choices.items() if choice]
+    if script is None and refused:
+        raise InputError(f"{refused[0]}: only a script takes it; give script=FILE")
+    if ranks not in (None, "all") and (not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1):
+        raise InputError(f"ranks: found {show(ranks)}, must be a number from 1, or 'all' for one of each SIP")
     if isinstance(args, str | bytes) or not isinstance(args, Sequence):
         raise InputError(f"args: found {show(args)}, must be a list of the script's arguments")
     file = None if script is None else os.fspath(script)
-    return {"script": file, "args": tuple(map(str, args)), "as_cuda": as_cuda}
+    choices = {"script": file, "args": tuple(map(str, args)), "as_cuda": as_cuda}
+    return choices if ranks is None else {**choices, "ranks": ranks}
 
 
 def find_program(program: Program) -> Bench:

@@ -28,6 +28,7 @@ from kernbench.common.errors import (
 )
 from kernbench.common.late import late
 from kernbench.common.program_line import is_program
+from kernbench.common.threads import raise_in_thread, take_back_exception
 from kernbench.common.units import whole_ps
 from kernbench.common.values import state, value
 from kernbench.engine.engine import GraphEngine, Observer
@@ -335,10 +336,14 @@ def _return_to_folder() -> Iterator[None]:
 def wall_limit(seconds: float | None, why: Callable[[], RunError]) -> Iterator[None]:
     """Raise RunStopped inside the block, at any point of the program, shortly after ``seconds``; None: never.
 
-    The limit works in the main thread only, because only this thread receives signals.
+    Only the main thread receives signals. In another thread, a timer raises the error.
     """
-    if seconds is None or threading.current_thread() is not threading.main_thread():
+    if seconds is None:
         yield
+        return
+    if threading.current_thread() is not threading.main_thread():
+        with _limit_thread(seconds, why):
+            yield
         return
     stopper, traced = _Stopper(why), sys.gettrace()
     before = signal.signal(signal.SIGALRM, stopper.stop)
@@ -350,6 +355,36 @@ def wall_limit(seconds: float | None, why: Callable[[], RunError]) -> Iterator[N
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         sys.settrace(traced)
+
+
+@contextmanager
+def _limit_thread(seconds: float, why: Callable[[], RunError]) -> Iterator[None]:
+    """Raise RunStopped in this thread after ``seconds``, and again after each further ``REPEAT_S``."""
+    thread, over, is_armed = threading.current_thread(), threading.Event(), threading.Lock()
+
+    class Stop(RunStopped):
+        """RunStopped without arguments, as another thread can raise it."""
+
+        def __init__(self) -> None:
+            super().__init__(why())
+
+    def watch() -> None:
+        wait_s = min(seconds, FOREVER_S) + GRACE_S
+        while not over.wait(wait_s):
+            wait_s = REPEAT_S
+            with is_armed:
+                if not over.is_set():
+                    raise_in_thread(thread, Stop)
+
+    watcher = threading.Thread(target=watch, name="limit of a run", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        with is_armed:
+            over.set()
+            take_back_exception(thread)
+        watcher.join()
 
 
 class _Stopper:

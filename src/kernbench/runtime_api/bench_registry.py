@@ -22,7 +22,7 @@ import runpy
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +48,7 @@ from kernbench.common.late import defer_stops
 from kernbench.common.values import value
 from kernbench.runtime_api.context import NoParams, RuntimeContext
 from kernbench.runtime_api.frontends import FRONTENDS, extra_of
+from kernbench.runtime_api.run_request import RankCount
 
 __all__ = ["REGISTRY", "Bench", "BenchRegistry", "NoParams", "bench", "known_benches", "load_bench", "lookup_bench"]
 
@@ -358,8 +359,8 @@ def _explain(error: Exception, path: Path, resolved: Path) -> KernbenchError:
     return BenchError(f"{where}: importing it failed: {type(error).__name__}: {error}{'; ' * bool(hint)}{hint or ''}")
 
 
-def load_script(file: str, arguments: Sequence[str] = ()) -> Bench:
-    """Return a bench that runs ``file`` as ``python FILE ARGUMENTS`` does.
+def load_script(file: str, arguments: Sequence[str] = (), ranks: RankCount | None = None) -> Bench:
+    """Return a bench that runs ``file`` as ``python FILE ARGUMENTS`` does; with ``ranks``, as torchrun does.
 
     The file's folder comes first on ``sys.path``, the installed front ends are imported, figures are drawn without a
     window, and ``sys.exit(0)`` counts as success. In the script, ``current_context()`` returns the context of the run.
@@ -369,15 +370,26 @@ def load_script(file: str, arguments: Sequence[str] = ()) -> Bench:
     path = Path(file)
 
     def run(context: RuntimeContext[NoParams]) -> None:
-        faces = _import_frontends()
+        faces, context.script = _import_frontends(), path.resolve()
         with _as_main(path, arguments), ExitStack() as around:
             if context.frontends.torch.as_cuda:
-                if "torch" not in faces:
-                    raise InputError("--as-cuda is for programs of PyTorch: pip install 'kernbench[torch]'")
-                around.enter_context(vars(faces["torch"])["as_cuda"]())
-            _run_main(path)
+                around.enter_context(_find_in_torch(faces, "as_cuda", "--as-cuda")())
+            if ranks is None:
+                _run_main(path)
+            else:
+                n_ranks = context.topology.num_sips if ranks == "all" else ranks
+                process = _find_in_torch(faces, "rank_process", "--ranks")(path.resolve().parent, n_ranks=n_ranks)
+                context.multiprocessing.spawn(lambda _: _run_main(path), nprocs=n_ranks, process=process)
 
     return Bench(name=path.stem, description=f"the script {path.name}", function=run, file=str(path))
+
+
+def _find_in_torch(faces: Mapping[str, ModuleType], name: str, option: str) -> Callable[..., Any]:
+    """Return a function of the front end of PyTorch, which ``option`` needs. Raises InputError without PyTorch."""
+    if "torch" not in faces:
+        raise InputError(f"{option} is for programs of PyTorch: pip install 'kernbench[torch]'")
+    function: Callable[..., Any] = vars(faces["torch"])[name]
+    return function
 
 
 def _run_main(path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar, cast
 
@@ -22,6 +23,7 @@ from kernbench.engine.requests import Completion, RequestHandle
 from kernbench.messages.requests import HostMsg, KernelRef, PeCoord
 from kernbench.policy.address.phyaddr import AddressFormat
 from kernbench.runtime_api.arrays import DTypeNames
+from kernbench.runtime_api.collective_report import CollectiveTallies
 from kernbench.runtime_api.collectives import Collectives
 from kernbench.runtime_api.distributed import Distributed
 from kernbench.runtime_api.factories import Generators, TensorFactories
@@ -128,8 +130,12 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self.known_values = KnownValues()  # of a front end, in a run without data
         # Counts of a front end's operators that the host computed; they take the time of copies.
         self.unmodelled: Counter[str] = Counter()
-        self.operators: OperatorTallies = OperatorTallies(lambda: engine.now, self.frontends.torch.from_load)
+        self.operators: OperatorTallies = OperatorTallies(
+            lambda: engine.now, self.frontends.torch.from_load, rank=lambda: workers.current.rank
+        )
+        self.collectives = CollectiveTallies()  # of a front end's ranks
         self.remarks: list[str] = []  # of a front end, for the report
+        self.script: Path | None = None  # the file that runs as the program, if any
 
     @property
     def engine(self) -> GraphEngine:
@@ -227,6 +233,9 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
             self._memory.map_on([(launch.tensors, launch.message.targets)])
             self.queue.capture(CapturedLaunch(launch, *self.operators.capture_launch(), on_start))
             return Work((), self._requests)
+        if in_order and not self.queue.is_on:
+            for layout in launch.tensors:
+                self._memory.settle(layout)
         if not in_order or not self.queue.is_on:
             work = self._start((launch,), async_op=async_op)
         else:

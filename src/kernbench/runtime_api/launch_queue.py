@@ -132,18 +132,22 @@ class LaunchQueue:
 
     def wait_for(self, handle: RequestHandle) -> None:
         """Wait for a launch, and raise the errors of those before it."""
-        for lane in self._lanes.values():
+        for lane in tuple(self._lanes.values()):
             if any(other is handle for order in lane.in_flight for other in order):
                 self._wait_unseen([handle])
                 self._see_ended(lane)
 
     def wait(self, sip: int | None = None) -> None:
-        """Wait for all launches of a SIP's queue; None: of all queues. Raises the error of the first that failed."""
-        for number, lane in self._lanes.items():
+        """Wait for all launches of a SIP's queue; None: of all queues. Raises the error of the first that failed.
+
+        A rank does not wait for the launches of other ranks.
+        """
+        for number, lane in tuple(self._lanes.items()):
             if sip in (None, number) and lane.in_flight:
                 orders = list(lane.in_flight)
-                lane.in_flight.clear()
-                self._wait_unseen(chain.from_iterable(orders))
+                others = [order for order in orders if self._requests.is_of_another_rank(order[-1])]
+                lane.in_flight = deque(others)
+                self._wait_unseen(chain.from_iterable(order for order in orders if order not in others))
 
     def report(self, since_ps: int) -> QueueReport | None:
         """Return the use of the queues from ``since_ps`` on; None if no launch was in a queue."""

@@ -1,15 +1,27 @@
-"""``torch.multiprocessing``: rank programs, each a greenlet of this process."""
+"""``torch.multiprocessing``: rank programs, each a greenlet or a thread of this process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import ClassVar
 
 from kernbench.common.errors import InputError, SimulationDeadlock, UnsupportedError
 from kernbench.common.program_line import SpawnException, describe_failures
 from kernbench.runtime_api.arrays import whole_number
 from kernbench.runtime_api.process_group import ProcessGroups
+from kernbench.runtime_api.rank_process import ProcessStates, RankProcess
 from kernbench.runtime_api.rank_scheduler import RankScheduler, Spawned
-from kernbench.runtime_api.ranks import RankTask, Worker, Workers
+from kernbench.runtime_api.ranks import (
+    GreenletRunner,
+    MakeRunner,
+    RankGate,
+    RankTask,
+    Sleep,
+    ThreadRunner,
+    Worker,
+    Workers,
+)
 from kernbench.runtime_api.requests import LostMessages, Requests
 
 __all__ = ["Multiprocessing", "ProcessContext", "SpawnException"]
@@ -88,8 +100,12 @@ def _find_cause(errors: dict[int, BaseException]) -> BaseException:
 
 
 class Multiprocessing:
-    """``torch.multiprocessing`` of one context. ``left``: requests in flight when ranks ended without an error."""
+    """``torch.multiprocessing`` of one context. ``left``: requests in flight when ranks ended without an error.
 
+    ``runner``: the runner of programs of kernbench.
+    """
+
+    runner: ClassVar[type[GreenletRunner[Sleep] | ThreadRunner[Sleep]]] = GreenletRunner
     __slots__ = ("_context", "_groups", "_requests", "_scheduler", "_workers", "left")
 
     def __init__(self, scheduler: RankScheduler, requests: Requests, workers: Workers, groups: ProcessGroups) -> None:
@@ -106,29 +122,54 @@ class Multiprocessing:
         join: bool = True,
         daemon: bool = False,
         start_method: str = "spawn",
+        *,
+        process: RankProcess | None = None,
     ) -> ProcessContext | None:
         """Run ``fn(rank, *args)`` for every rank below ``nprocs`` in simulated time; return None when all have ended.
 
         With ``join=False``, the call returns at once. The ranks then run whenever the program waits, at the latest in
         ``join()``, and the end of the context joins all ranks except ``daemon`` ranks. Ranks share this process for
-        every ``start_method``.
+        every ``start_method``. With ``process``, each rank runs in a thread and has these parts of a process.
 
         Raises SpawnException if a rank raises, or if a rank of an unjoined spawn had raised. Raises InputError for
         arguments that cannot be spawned, and UnsupportedError in a rank or while other ranks run.
         """
         self._check(fn, args, nprocs, start_method)
+        if process is not None:
+            self._check_sips(nprocs)
         self.finish()
         self._groups.settle()
         local = self._workers.main.local
         workers = [Worker(rank, nprocs, spawned=True, local=local.for_rank(rank, nprocs)) for rank in range(nprocs)]
         self._groups.begin(workers)
-        spawned = Spawned([RankTask(worker, fn, tuple(args)) for worker in workers], lambda: self._finish(spawned))
+        make_runner: MakeRunner = self.runner
+        states = None
+        if process is not None:
+            make_runner, states = partial(ThreadRunner, around=process.around), ProcessStates(process)
+            for worker in workers:
+                worker.has_process, worker.device = True, worker.rank
+        tasks = [RankTask(worker, fn, tuple(args), make_runner) for worker in workers]
+        spawned = Spawned(tasks, lambda: self._finish(spawned), states)
         self._context = ProcessContext(spawned, self._scheduler, daemon, self._requests.lost)
         self._scheduler.start(spawned)
         if not join:
             return self._context
         self._context.join()
         return None
+
+    @property
+    def is_rank(self) -> bool:
+        """True in a rank."""
+        return self._workers.current.spawned
+
+    @property
+    def n_ranks(self) -> int:
+        """The number of ranks spawned together with this one; 1 outside of a rank."""
+        return self._workers.current.n_ranks
+
+    def pass_through(self, gate: RankGate) -> None:
+        """Wait, in a rank, until a gate is open; other ranks run meanwhile."""
+        self._scheduler.pass_through(gate)
 
     def finish(self) -> None:
         """Wait for ranks that the program did not join; end daemon ranks."""
@@ -162,6 +203,14 @@ class Multiprocessing:
         self._groups.check_size(nprocs)
         if start_method not in START_METHODS:
             raise InputError(f"spawn: start_method={start_method!r}, must be one of {', '.join(START_METHODS)}")
+
+    def _check_sips(self, nprocs: int) -> None:
+        n_sips = self._groups.world_size
+        if nprocs > n_sips:
+            raise InputError(
+                f"{nprocs} ranks for {n_sips} SIP{'s' * (n_sips > 1)}: each rank has a SIP of its own; "
+                f"--set system.sips.count={nprocs}"
+            )
 
     def _finish(self, spawned: Spawned) -> None:
         """Clean up after ranks that have ended.

@@ -6,7 +6,7 @@ A program that builds a model initialises it before it computes: the time of a r
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field
 
@@ -21,6 +21,7 @@ class OperatorUse:
     """An operator of a program: the number of its ``calls``, and the launches and the simulated time of these calls.
 
     ``ns``: the time from calls to returns, transfers included. ``modelled``: False if the host computed the operator.
+    In a program of ranks, the figures are sums over ranks, and ``rank_ns`` has the time of each rank.
     """
 
     name: str = figure("the operator")
@@ -28,6 +29,7 @@ class OperatorUse:
     launches: int = figure("launches of these calls")
     ns: float = figure("from calls to returns, in ns")
     modelled: bool = figure("False if the host computed it", default=True)
+    rank_ns: tuple[float, ...] = figure("ns of each rank, in rank order", optional=True, column=False, default=())
 
 
 @value
@@ -99,15 +101,43 @@ class _Launched:
 
 
 @state
+class _RankTallies:
+    """The operators of a rank by name, the one under way, and the launches that the rank did not wait for."""
+
+    by_name: dict[str, _Tally] = field(default_factory=dict)
+    current: _Tally | None = None
+    current_name: str = ""
+    begins_call: bool = False
+    called_ns: float = 0.0
+    launched: deque[_Launched] = field(default_factory=deque)
+    counted_ns: float = 0.0  # all time until then belongs to an operator, or to none
+
+    def count_ended(self) -> None:
+        """Add the times of launches that have ended to those of their operators."""
+        while self.launched and self.launched[0].handle.done:
+            launched = self.launched.popleft()
+            ns = self.count_until(ps_to_ns(launched.handle.ended_ps), launched.called_ns)
+            if launched.tally is not None:
+                launched.tally.ns += ns
+
+    def count_until(self, end_ns: float, begin_ns: float) -> float:
+        """Return the time until ``end_ns`` that was not counted, from ``begin_ns`` on."""
+        ns = max(0.0, end_ns - max(self.counted_ns, begin_ns))
+        self.counted_ns = max(self.counted_ns, end_ns)
+        return ns
+
+
+@state
 class OperatorTallies:
-    """The operators of a run, by name. The figures of an operator include those of the operators that it calls.
+    """The operators of a run, by rank and name. The figures of an operator include those of operators that it calls.
 
     The time of an operator is that from calls to returns. A launch that the host does not wait for adds its time after
     the end of the launch before it. The host's later wait for it is not counted again.
 
-    ``from_load``: include the time before the first computation. ``load``: the initialisation time. It is None during
-    initialisation, and in a run whose first launch is a kernel of the program itself. ``calls``: operators that have
-    ended. ``members``: calls of the list of modules that runs, or ran last.
+    ``from_load``: include the time before the first computation. ``load``: the initialisation time, up to the first
+    rank that computes. It is None during initialisation, and in a run whose first launch is a kernel of the program
+    itself. ``calls``: operators that have ended. ``members``: calls of the list of modules that runs, or ran last.
+    ``rank`` returns the running rank.
     """
 
     now: Callable[[], float]
@@ -116,17 +146,15 @@ class OperatorTallies:
     is_loading: bool = True
     calls: int = 0
     members: MemberCalls | None = None
+    rank: Callable[[], int] = lambda: 0
     _began_ns: float = field(init=False)
-    _by_name: dict[str, _Tally] = field(default_factory=dict)
-    _current: _Tally | None = None
-    _current_name: str = ""
-    _begins_call: bool = False
-    _called_ns: float = 0.0
-    _launched: deque[_Launched] = field(default_factory=deque)
-    _counted_ns: float = 0.0  # all time until then belongs to an operator, or to none
+    _by_rank: dict[int, _RankTallies] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._began_ns = self.now()
+
+    def _of_rank(self) -> _RankTallies:
+        return self._by_rank.setdefault(self.rank(), _RankTallies())
 
     def end_loading(self, until: str) -> None:
         """Record the end of the initialisation, before the first operator ``until`` that computes.
@@ -136,8 +164,9 @@ class OperatorTallies:
         self.is_loading = False
         self.load = LoadTime(self.now() - self._began_ns, until, self.from_load)
         if not self.from_load:
-            self._by_name.clear()
-            self._launched.clear()
+            for tallies in self._by_rank.values():
+                tallies.by_name.clear()
+                tallies.launched.clear()
 
     def count_from_begin(self) -> None:
         """Note a launch by the program itself; if no operator came before, the run's time counts from the start."""
@@ -151,25 +180,26 @@ class OperatorTallies:
     @property
     def is_inside(self) -> bool:
         """True while an operator executes."""
-        return self._current is not None
+        return self._of_rank().current is not None
 
     @contextmanager
     def measure(self, name: str) -> Iterator[None]:
         """Attribute launches and time of the ``with`` block to operator ``name``, unless another operator called it."""
-        if self._current is not None:
+        mine = self._of_rank()
+        if mine.current is not None:
             yield
             return
-        self._called_ns = self.now()
-        self._current = tally = self._by_name.setdefault(name, _Tally())
-        self._current_name, self._begins_call = name, True
+        mine.called_ns = self.now()
+        mine.current = tally = mine.by_name.setdefault(name, _Tally())
+        mine.current_name, mine.begins_call = name, True
         n_launches, was_modelled = tally.launches, tally.modelled
         try:
             yield
         finally:
-            self._current, self._current_name = None, ""
+            mine.current, mine.current_name = None, ""
             self.calls += 1
-            self._count_ended()
-            waited_ns = self._count_until(self.now(), self._called_ns)
+            mine.count_ended()
+            waited_ns = mine.count_until(self.now(), mine.called_ns)
             tally.ns += waited_ns
             if tally.launches > n_launches or waited_ns:
                 tally.calls += 1
@@ -187,44 +217,48 @@ class OperatorTallies:
 
         ``operator``: the operator of a launch that is replayed; ``begins_call``: as ``capture_launch`` returned it.
         """
-        tally, called_ns = self._current, self._called_ns
+        mine = self._of_rank()
+        tally, called_ns = mine.current, mine.called_ns
         if tally is None:
-            tally, called_ns = self._by_name.setdefault(operator, _Tally()) if operator else None, self.now()
+            tally, called_ns = mine.by_name.setdefault(operator, _Tally()) if operator else None, self.now()
         if tally is not None:
             tally.launches += 1
             tally.calls += begins_call
-        self._launched.append(_Launched(handle, tally, called_ns))
+        mine.launched.append(_Launched(handle, tally, called_ns))
 
     def capture_launch(self) -> tuple[str, bool]:
         """Return the current operator, "" for none, and True for its first launch in this call."""
-        begins_call, self._begins_call = self._begins_call, False
-        return self._current_name, begins_call
-
-    def _count_ended(self) -> None:
-        """Add the times of launches that have ended to those of their operators."""
-        while self._launched and self._launched[0].handle.done:
-            launched = self._launched.popleft()
-            ns = self._count_until(ps_to_ns(launched.handle.ended_ps), launched.called_ns)
-            if launched.tally is not None:
-                launched.tally.ns += ns
-
-    def _count_until(self, end_ns: float, begin_ns: float) -> float:
-        """Return the time until ``end_ns`` that was not counted, from ``begin_ns`` on."""
-        ns = max(0.0, end_ns - max(self._counted_ns, begin_ns))
-        self._counted_ns = max(self._counted_ns, end_ns)
-        return ns
+        mine = self._of_rank()
+        begins_call, mine.begins_call = mine.begins_call, False
+        return mine.current_name, begins_call
 
     def note_unmodelled(self) -> None:
         """Note that the host computes all or part of the current operator."""
-        if self._current is not None:
-            self._current.modelled = False
+        mine = self._of_rank()
+        if mine.current is not None:
+            mine.current.modelled = False
 
     def uses(self) -> tuple[OperatorUse, ...]:
-        """Return all operators that took time, the longest first."""
-        self._count_ended()
-        used = [
-            OperatorUse(name, tally.calls, tally.launches, tally.ns, tally.modelled)
-            for name, tally in self._by_name.items()
-            if tally.calls
-        ]
+        """Return all operators that took time, over all ranks, the longest first."""
+        by_name: dict[str, dict[int, _Tally]] = {}
+        for rank, tallies in self._by_rank.items():
+            tallies.count_ended()
+            for name, tally in tallies.by_name.items():
+                if tally.calls:
+                    by_name.setdefault(name, {})[rank] = tally
+        n_ranks = max((rank + 1 for of_ranks in by_name.values() for rank in of_ranks), default=0)
+        used = [_sum_ranks(name, of_ranks, n_ranks) for name, of_ranks in by_name.items()]
         return tuple(sorted(used, key=lambda use: (-use.ns, use.name)))
+
+
+def _sum_ranks(name: str, of_ranks: Mapping[int, _Tally], n_ranks: int) -> OperatorUse:
+    """Return the use of an operator by all of ``n_ranks`` ranks; ``of_ranks`` has those that called it."""
+    tallies = of_ranks.values()
+    return OperatorUse(
+        name,
+        sum(tally.calls for tally in tallies),
+        sum(tally.launches for tally in tallies),
+        sum(tally.ns for tally in tallies),
+        all(tally.modelled for tally in tallies),
+        tuple(of_ranks[rank].ns if rank in of_ranks else 0.0 for rank in range(n_ranks)) if n_ranks > 1 else (),
+    )

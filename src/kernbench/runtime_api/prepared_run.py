@@ -69,7 +69,7 @@ class PreparedRun:
 def load_program(program: ProgramOptions) -> Bench:
     """Return the bench or the script of a request. Raises BenchError or UnknownNameError if there is none."""
     if program.script is not None:
-        return load_script(program.script, program.args)
+        return load_script(program.script, program.args, program.ranks)
     if program.bench is None:
         raise InputError("there is no program: name a bench or a script")
     return load_bench(program.bench)

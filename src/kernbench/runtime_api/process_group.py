@@ -19,7 +19,7 @@ from kernbench.ccl.install import (
 )
 from kernbench.ccl.loading import Algorithm, CclLike, load_algorithm
 from kernbench.ccl.queues import unite
-from kernbench.ccl.rings import SipRing, ring_of_all
+from kernbench.ccl.rings import SipRing, ring_among, ring_of_all
 from kernbench.ccl.topologies import QueueEdge, fabric_edges, world_size_of
 from kernbench.common.errors import InputError, IpcqError, SimulationDeadlock
 from kernbench.common.values import state
@@ -105,7 +105,7 @@ class QueueInstaller:
 
 @state(eq=False)
 class ProcessGroup:
-    """A process group with one rank for each SIP; it exists until its last member has left.
+    """A process group of ranks, each with a SIP; it exists until its last member has left.
 
     ``gate`` opens when all ranks have joined. ``spoilt``: ranks have failed, and their messages may remain in the
     queues. ``packaged``: the loaded collectives of the package, by name.
@@ -140,9 +140,10 @@ class ProcessGroup:
         return any(worker in workers for worker in self.members.values())
 
     def ring_of(self, rank: int, spec: TopologySpec) -> SipRing:
-        """Return the place of a rank's SIP in the ring over all SIPs, as an argument of collectives."""
+        """Return the place of a rank's SIP in the ring over all ranks, as an argument of collectives."""
         if rank not in self.rings:
-            self.rings[rank] = ring_of_all(spec, rank)
+            has_all = self.world_size == spec.num_sips
+            self.rings[rank] = ring_of_all(spec, rank) if has_all else ring_among(range(self.world_size), rank)
         return self.rings[rank]
 
     def algorithm_called(self, name: str) -> Algorithm:
@@ -233,7 +234,7 @@ class ProcessGroups:
         if not worker.spawned:
             self._make_for(worker)
             return
-        group = self._forming or self._make_group()
+        group = self._forming or self._make_group(worker.n_ranks if worker.has_process else None)
         _check_ranks(worker, group.world_size)
         group.members[worker.rank] = worker
         self._forming = group
@@ -357,7 +358,8 @@ class ProcessGroups:
         self._installer.remove_all(group.queues for group in self._abandoned if group.queues is not None)
         self._abandoned.clear()
 
-    def _make_group(self) -> ProcessGroup:
+    def _make_group(self, n_ranks: int | None = None) -> ProcessGroup:
+        """Create a group of ``n_ranks``, by default one for each SIP."""
         spec = self._installer.engine.spec
         algorithm = self.load_configured()
         wanted = world_size_of(spec, algorithm.config)
@@ -373,7 +375,7 @@ class ProcessGroups:
             raise InputError(
                 f"torch.distributed needs rank = SIP, all {spec.num_sips} SIPs; this run has SIP {selected}: select all"
             )
-        return ProcessGroup(algorithm, spec.num_sips)
+        return ProcessGroup(algorithm, n_ranks or spec.num_sips)
 
 
 def _check_ranks(worker: Worker, world_size: int) -> None:

@@ -16,6 +16,7 @@ from typing import TypeAlias
 from kernbench.common.errors import RunError, SimulationDeadlock
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
+from kernbench.runtime_api.rank_process import ProcessStates
 from kernbench.runtime_api.ranks import RankGate, RankTask, Sleep, WaitText, Workers
 
 Sleeper: TypeAlias = RankTask | None
@@ -108,13 +109,17 @@ TURNS_IN_VAIN = 10_000
 class Spawned:
     """Ranks that were spawned together. ``finish`` is called once, when all have ended.
 
+    ``states``: the parts of a process of each rank; None if the ranks share those of the program.
+
     If one rank raises, all ranks end. A deadlock or an interrupt also ends all ranks and is stored as ``failure``.
     """
 
-    __slots__ = ("_finish", "_finished", "failure", "interrupted", "tasks")
+    __slots__ = ("_finish", "_finished", "_states", "failure", "interrupted", "tasks")
 
-    def __init__(self, tasks: Sequence[RankTask], finish: Callable[[], None]) -> None:
-        self.tasks, self._finish = tuple(tasks), finish
+    def __init__(
+        self, tasks: Sequence[RankTask], finish: Callable[[], None], states: ProcessStates | None = None
+    ) -> None:
+        self.tasks, self._finish, self._states = tuple(tasks), finish, states
         self.failure: Exception | None = None
         self.interrupted = False
         self._finished = False
@@ -128,6 +133,11 @@ class Spawned:
     def has_ended_well(self) -> bool:
         """True when all ranks returned without an error or a stop."""
         return not any(task.error is not None or task.stopped for task in self.tasks)
+
+    def hand_over(self, rank: int | None) -> None:
+        """Give the process to a rank, or, with None, back to the program."""
+        if self._states is not None:
+            self._states.hand_over(rank)
 
     def finish(self) -> None:
         """Call ``finish`` on the first call only, when all ranks have ended and the machine can stop their work."""
@@ -184,6 +194,7 @@ class RankScheduler:
         self._ready.clear()
         self._sleepers.remove_ranks()
         interrupts = [self._stop_rank(task) for task in self._spawned.tasks if not task.ended]
+        self._return_to_program()
         for interrupt in filter(None, interrupts):
             raise interrupt
 
@@ -226,6 +237,7 @@ class RankScheduler:
         else:
             self._run_ranks()
             self._advance(turn)
+            self._return_to_program()
 
     def check(self) -> None:
         """Leave the running rank if it has been stopped: a stopped rank may no longer use the machine."""
@@ -241,10 +253,17 @@ class RankScheduler:
             self._drive(sleep, lambda: handle.done)
 
     def _drive(self, sleep: Sleep, over: Callable[[], bool]) -> None:
-        self._run_ranks()
-        while not over():
-            self._advance(sleep)
+        try:
             self._run_ranks()
+            while not over():
+                self._advance(sleep)
+                self._run_ranks()
+        finally:
+            self._return_to_program()
+
+    def _return_to_program(self) -> None:
+        if self._spawned is not None:
+            self._spawned.hand_over(None)
 
     def _run_ranks(self) -> None:
         if self._spawned is None:
@@ -274,9 +293,11 @@ class RankScheduler:
         return None
 
     def _as_current(self, task: RankTask, act: Callable[[], None]) -> None:
+        assert self._spawned is not None, "only spawned ranks run"
+        self._spawned.hand_over(task.worker.rank)
         self._current = task
         try:
-            with self._workers.running(task.worker):
+            with self._workers.running(task.worker, task.thread):
                 act()
         finally:
             self._current = None
@@ -350,4 +371,5 @@ class RankScheduler:
 
     def _finish(self, spawned: Spawned) -> None:
         self._spawned = None
+        spawned.hand_over(None)
         spawned.finish()

@@ -1,25 +1,27 @@
-"""Ranks: their local state, the program that each runs as a greenlet, and their waits.
+"""Ranks: their local state, the program that each runs as a greenlet or in a thread, and their waits.
 
-This is the only module that uses greenlets of ranks.
+This is the only module that uses greenlets and threads of ranks.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import field
 from functools import partial
 from threading import Lock, Thread, current_thread
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from kernbench.common.errors import SecondThreadError
 from kernbench.common.program_line import describe_call
+from kernbench.common.threads import InterruptAtLines, raise_in_thread
 from kernbench.common.values import state, value
 from kernbench.engine.requests import RequestHandle
 from kernbench.triton_emu.kernel_runner import check_host_calls
@@ -76,12 +78,13 @@ class Worker:
     """The state of a rank: its number, the number of ranks spawned with it, and its chosen SIP, if any.
 
     ``local``: the objects that libraries store for the rank. A program without ranks is an implicit rank 0.
-    ``spawned``: ``spawn`` created this rank.
+    ``spawned``: ``spawn`` created this rank. ``has_process``: it has the parts of a process, as ranks of PyTorch.
     """
 
     rank: int = 0
     n_ranks: int = 1
     spawned: bool = False
+    has_process: bool = False
     device: int | None = None
     local: RankLocal = field(default_factory=RankLocal)
 
@@ -92,17 +95,18 @@ class Worker:
 class Workers:
     """The running worker of one context, and the thread that may call the machine.
 
-    The simulation and all ranks run in one thread: the first thread that calls the machine. Until that thread ends, no
-    other thread may call the machine.
+    That thread is the first one that calls the machine, until it ends. While a rank runs in a thread of its own, the
+    rank's thread has the baton: only it may call the machine.
     """
 
-    __slots__ = ("_claim", "_current", "_home", "_thread", "main")
+    __slots__ = ("_baton", "_claim", "_current", "_home", "_thread", "main")
 
     def __init__(self) -> None:
         self.main = Worker()
         self._current = self.main
         self._home = current_thread()
         self._thread: Thread | None = None
+        self._baton: Thread | None = None
         self._claim = Lock()
 
     @property
@@ -114,10 +118,16 @@ class Workers:
     def check(self) -> None:
         """Raise KernelError if a kernel calls the host's side, and SecondThreadError if a second thread does."""
         check_host_calls()
-        if current_thread() is not self._thread:  # a new thread may have the number of an ended thread
+        if current_thread() is not (self._baton or self._thread):  # a new thread may have the number of an ended one
             with self._claim:
+                if self._baton is not None:
+                    raise _make_thread_error(
+                        f"{self._current} runs in thread {self._baton.name!r}: only that thread may"
+                    )
                 if self._thread is not None and self._thread.is_alive():
-                    raise _make_thread_error(self._thread)
+                    raise _make_thread_error(
+                        f"thread {self._thread.name!r} has called the machine before: only one thread of a program may"
+                    )
                 self.take_over()
 
     def take_over(self) -> None:
@@ -130,20 +140,21 @@ class Workers:
             self.take_over()
 
     @contextmanager
-    def running(self, worker: Worker) -> Iterator[None]:
-        """Make ``worker`` the current one inside the ``with`` block."""
-        before, self._current = self._current, worker
+    def running(self, worker: Worker, thread: Thread | None = None) -> Iterator[None]:
+        """Make ``worker`` the current one inside the ``with`` block, and pass the baton to its ``thread``, if any."""
+        before = self._current, self._baton
+        self._current, self._baton = worker, thread
         try:
             yield
         finally:
-            self._current = before
+            self._current, self._baton = before
 
 
-def _make_thread_error(owner: Thread) -> SecondThreadError:
+def _make_thread_error(reason: str) -> SecondThreadError:
     called, where = describe_call()
     return SecondThreadError(
-        f"{where}thread {current_thread().name!r} calls {called}, but thread {owner.name!r} has called the machine "
-        f"before: only one thread of a program may. Other threads can pass it their calls in a queue.Queue"
+        f"{where}thread {current_thread().name!r} calls {called}, but {reason}. Other threads can pass it their "
+        f"calls in a queue.Queue"
     )
 
 
@@ -158,11 +169,44 @@ W = TypeVar("W")
 ENDS_IN_VAIN = 100
 
 
-class RankRunner(Generic[W]):
+class RankRunner(ABC, Generic[W]):
     """One run of ``function(*args)``, which passes each of its waits (a ``W``) to the caller of ``resume``.
 
     Only the scheduler resumes ranks and advances simulated time, so no kernel runs inside a rank.
     """
+
+    __slots__ = ()
+
+    @property
+    def thread(self) -> Thread | None:
+        """The thread of the program; None if it runs in that of the scheduler."""
+        return None
+
+    @abstractmethod
+    def resume(self) -> W | None:
+        """Run the program until its next wait, and return that wait; None if the program has returned.
+
+        Raises the error of the program.
+        """
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End an unfinished program where it waits.
+
+        Its ``finally`` blocks run; only a KeyboardInterrupt is raised here.
+        """
+
+    @abstractmethod
+    def pause(self, waits_for: W) -> None:
+        """Suspend the program until it is resumed; called from inside it."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Leave the program if it was stopped, also from its ``finally`` blocks; called from inside it."""
+
+
+class GreenletRunner(RankRunner[W]):
+    """A program in a greenlet of the scheduler's thread: the programs of kernbench itself, about 1 µs a switch."""
 
     __slots__ = ("_ends", "_greenlet", "_stopped")
 
@@ -174,19 +218,13 @@ class RankRunner(Generic[W]):
         self._ends = 0
 
     def resume(self) -> W | None:
-        """Run the program until its next wait, and return that wait; None if the program has returned.
-
-        Raises the error of the program.
-        """
+        """Run the program until its next wait, and return that wait; None if the program has returned."""
         waits_for = self._greenlet.switch()
         # A dead greenlet passes on the return value of the program.
         return None if self._greenlet.dead else waits_for
 
     def stop(self) -> None:
-        """End an unfinished program where it waits.
-
-        Its ``finally`` blocks run; only a KeyboardInterrupt is raised here.
-        """
+        """End an unfinished program where it waits."""
         self._stopped = True
         if not self._greenlet.dead:
             try:
@@ -198,12 +236,12 @@ class RankRunner(Generic[W]):
                 pass
 
     def pause(self, waits_for: W) -> None:
-        """Suspend the program until it is resumed; called from inside it."""
+        """Suspend the program until it is resumed."""
         self.check()
         self._parent().switch(waits_for)
 
     def check(self) -> None:
-        """Leave the program if it was stopped, also from its ``finally`` blocks; called from inside it."""
+        """Leave the program if it was stopped."""
         assert getcurrent() is self._greenlet, "a rank waits for itself only"
         if self._stopped:
             self._ends += 1
@@ -215,6 +253,152 @@ class RankRunner(Generic[W]):
         parent = self._greenlet.parent
         assert parent is not None, "a running program has a resumer"
         return parent
+
+
+POLL_S = 0.2
+"""Interval at which a thread that waits for a rank can be interrupted, and an interrupt is repeated in the rank"""
+STOP_S = 10.0
+"""Real time after which a thread that does not end, in a call of a library, is left alone without the baton"""
+
+
+class ThreadRunner(RankRunner[W]):
+    """A program in a thread of its own, for libraries with state by thread, such as PyTorch.
+
+    The thread runs only between ``resume`` and the program's next wait, while the scheduler's thread waits for it.
+    Exactly one of the two has the baton. ``around`` is entered in the thread. A hand-over takes about 100 µs.
+    """
+
+    __slots__ = (
+        "_around",
+        "_back",
+        "_baton",
+        "_ends",
+        "_error",
+        "_has_started",
+        "_stopped",
+        "_thread",
+        "_waits",
+        "_waits_for",
+    )
+
+    def __init__(
+        self,
+        function: Callable[..., object],
+        args: tuple[object, ...],
+        around: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        program, self._around = partial(function, *args), around
+        target = partial(copy_context().run, self._run, program)
+        self._thread = Thread(target=target, name=f"rank {args[0]}", daemon=True)
+        self._baton, self._back = Lock(), Lock()  # locked: the other side has it
+        for lock in (self._baton, self._back):
+            lock.acquire()
+        self._waits_for: W | None = None
+        self._error: BaseException | None = None
+        self._has_started = self._waits = self._stopped = False
+        self._ends = 0
+
+    @property
+    def thread(self) -> Thread:
+        """The thread of the program."""
+        return self._thread
+
+    def resume(self) -> W | None:
+        """Run the program until its next wait, and return that wait; None if the program has returned.
+
+        Ctrl-C and the limit of real time, which the waiting thread receives, end the program where it runs.
+        """
+        try:
+            self._pass_baton()
+        except BaseException as interrupt:
+            place = self._interrupt()
+            raise interrupt.with_traceback(place or interrupt.__traceback__) from None
+        if self._thread.is_alive():
+            return self._waits_for
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        return None
+
+    def stop(self) -> None:
+        """End an unfinished program where it waits."""
+        self._stopped = True
+        if self._thread.is_alive():
+            try:
+                self._pass_baton()
+            except BaseException:
+                self._interrupt()
+                raise
+        error, self._error = self._error, None
+        if isinstance(error, KeyboardInterrupt):  # other errors that follow a stop are no cause of a failure
+            raise error
+
+    def pause(self, waits_for: W) -> None:
+        """Suspend the program until it is resumed."""
+        self.check()
+        self._waits_for = waits_for
+        self._wait_for_baton()
+        self.check()
+
+    def check(self) -> None:
+        """Leave the program if it was stopped."""
+        assert current_thread() is self._thread, "a rank waits for itself only"
+        if self._stopped:
+            self._ends += 1
+            if self._ends > ENDS_IN_VAIN:
+                self._wait_for_baton()
+            raise GreenletExit
+
+    def _run(self, program: Callable[[], object]) -> None:
+        """Run the program in its thread, and note its error."""
+        try:
+            with self._around():
+                program()
+        except GreenletExit:
+            pass
+        except BaseException as error:
+            trace = error.__traceback__
+            self._error = error.with_traceback(None if trace is None else trace.tb_next)
+        finally:
+            self._give_back()
+
+    def _wait_for_baton(self) -> None:
+        """Give the baton back, and wait for it; called from the program's thread."""
+        self._waits = True
+        self._give_back()
+        self._baton.acquire()
+        self._waits = False
+
+    def _give_back(self) -> None:
+        if self._back.locked():  # else an interrupt came between: the other side no longer waits for it
+            self._back.release()
+
+    def _pass_baton(self) -> None:
+        """Let the program run until it gives the baton back."""
+        if self._has_started:
+            self._baton.release()
+        else:
+            self._has_started = True
+            self._thread.start()
+        while not self._back.acquire(timeout=POLL_S):
+            pass
+        if not self._waits:
+            self._thread.join()
+
+    def _interrupt(self) -> TracebackType | None:
+        """Raise KeyboardInterrupt in the program until its thread ends; return the place where the program was."""
+        self._stopped = True
+        until_s = time.monotonic() + STOP_S
+        kind: type[KeyboardInterrupt] = KeyboardInterrupt
+        while self._thread.is_alive() and time.monotonic() < until_s:
+            with suppress(KeyboardInterrupt):  # a second one changes nothing: the program is being ended
+                if self._waits and self._baton.locked():
+                    self._baton.release()
+                raise_in_thread(self._thread, kind)
+                self._thread.join(POLL_S)
+                kind = InterruptAtLines  # the program may have caught the first one
+        error, self._error = self._error, None
+        return None if error is None else error.__traceback__
 
 
 WaitText = Callable[[], str]
@@ -256,6 +440,10 @@ class RankGate:
         return Sleep(self._label, gate=self)
 
 
+MakeRunner: TypeAlias = Callable[[Callable[..., object], tuple[object, ...]], RankRunner[Sleep]]
+"""Creates the runner of ``function(*args)``; the first argument is the rank"""
+
+
 class RankTask:
     """A spawned rank: its program ``function(rank, *args)``, and its state.
 
@@ -265,13 +453,24 @@ class RankTask:
 
     __slots__ = ("_runner", "ended", "error", "sleep", "stopped", "worker")
 
-    def __init__(self, worker: Worker, function: Callable[..., object], args: tuple[object, ...]) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        function: Callable[..., object],
+        args: tuple[object, ...],
+        make_runner: MakeRunner = GreenletRunner,
+    ) -> None:
         self.worker = worker
-        self._runner: RankRunner[Sleep] = RankRunner(function, (worker.rank, *args))
+        self._runner: RankRunner[Sleep] = make_runner(function, (worker.rank, *args))
         self.sleep: Sleep | None = None
         self.ended = False
         self.stopped = False
         self.error: BaseException | None = None
+
+    @property
+    def thread(self) -> Thread | None:
+        """The thread of the rank; None if the rank runs in that of the scheduler."""
+        return self._runner.thread
 
     @property
     def standing(self) -> str:
@@ -305,7 +504,7 @@ class RankTask:
 
 
 def _drop_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Remove the frames that resumed the rank: ``RankTask.run`` and ``RankRunner.resume``."""
+    """Remove the frames that resumed the rank: ``RankTask.run`` and ``resume`` of its runner."""
     for _ in range(2):
         trace = trace.tb_next if trace is not None else None
     return trace

@@ -257,6 +257,11 @@ class Requests:
         """Return True when no wait has returned the request's completion, so its error, if any, has not been raised."""
         return handle.request_id in self._unseen
 
+    def is_of_another_rank(self, handle: RequestHandle) -> bool:
+        """Return True, in a rank, for a request of another rank whose end no wait has seen."""
+        submitted, worker = self._unseen.get(handle.request_id), self._workers.current
+        return submitted is not None and worker.spawned and submitted.worker is not worker
+
     def unseen_of(self, worker: Worker) -> tuple[str, ...]:
         """Return the requests of a worker whose end no wait has seen, as text."""
         return tuple(str(submitted) for submitted in self._unseen.values() if submitted.worker is worker)
@@ -280,14 +285,16 @@ class Requests:
             raise
         finally:
             self._see(handle for handle in handles if handle.done)
-        failed = next((handle for handle in self._failed_in_order if self.unseen(handle)), None)
-        self._failed_in_order.clear()
-        if failed is not None:
-            self.wait([failed])
+        if self._failed_in_order:
+            failed = [handle for handle in self._failed_in_order if self.unseen(handle)]
+            self._failed_in_order = [handle for handle in failed if self.is_of_another_rank(handle)]
+            mine = [handle for handle in failed if handle not in self._failed_in_order]
+            if mine:
+                self.wait(mine[:1])
         return [handle.completion() for handle in handles]
 
     def raise_at_next_wait(self, handle: RequestHandle) -> None:
-        """Let the next wait for any request raise the error of this one, if it fails."""
+        """Let the next wait of its rank, for any request, raise the error of this one, if it fails."""
         handle.notify(self._note_failure)
 
     def _note_failure(self, handle: RequestHandle) -> None:
@@ -526,6 +533,10 @@ class Uses:
         queued = [handle for handle in self.under_way(key) if is_queued(handle)]
         if queued:
             self._requests.wait(queued)
+
+    def is_exchanged(self, key: TensorKey) -> bool:
+        """Return True while a request other than the launches of queues uses a tensor."""
+        return any(not handle.done and not is_queued(handle) for handle in self.under_way(key))
 
     def under_way(self, key: TensorKey) -> list[RequestHandle]:
         """Return the requests in flight that use a tensor."""

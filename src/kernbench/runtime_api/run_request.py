@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Command: TypeAlias = Literal["run", "web", "sweep"]
 Scope: TypeAlias = Literal["simulation", "evaluation"]
+RankCount: TypeAlias = "int | Literal['all']"
+"""A number of ranks; ``all``: one for each SIP"""
 CclSource: TypeAlias = "str | os.PathLike[str] | CclConfig | None"
 RUN: tuple[Command, ...] = ("run",)
 PAGES: tuple[Command, ...] = ("run", "web")
@@ -60,7 +62,7 @@ class RunOption:
     ``--help``; empty for a choice that is no option. ``flag``: the option; None: the name with dashes. ``metavar``: the
     form of the value, with its unit. ``commands``: the commands with this option. ``keyword``: the keyword of
     ``kb.run``, or None. ``setting``: the front-end setting that the option sets. ``scope``: the only kind of program
-    that accepts the option.
+    that accepts the option. ``alone``: the value of an option that may be written without one.
     """
 
     name: str
@@ -74,6 +76,7 @@ class RunOption:
     keyword: str | None = None
     setting: str | None = None
     scope: Scope | None = None
+    alone: str | None = None
 
     @property
     def spelling(self) -> str:
@@ -115,6 +118,7 @@ class ProgramOptions:
     """The program: a bench or a script, its parameters, and the settings of its front end.
 
     ``bench``: a registered name, ``file.py[:function]`` or ``module:function``. ``args``: the arguments of the script.
+    ``ranks``: the number of ranks that run the script, as torchrun starts them; None: it runs once, without ranks.
     ``params``, ``settings``: bench parameters and front-end settings as texts, ``bench.m=512`` and ``torch.cubes=4``.
     """
 
@@ -132,6 +136,12 @@ class ProgramOptions:
         False,
         keyword="as_cuda",
         setting="torch.as_cuda",
+    )
+    ranks: RankCount | None = option(
+        "Run the script once for each of N ranks, as torchrun does; without N, one rank for each SIP (with --script).",
+        metavar="[N]",
+        keyword="ranks",
+        alone="all",
     )
     params: tuple[str, ...] = option(default=(), keyword="params")
     settings: tuple[str, ...] = option(default=(), keyword="settings")

@@ -1,4 +1,4 @@
-"""PyTorch's collectives: those of a group of one rank are copies; groups of more ranks are refused.
+"""PyTorch's collectives in a program without ranks: those of a group of one rank are copies; more are refused.
 
 The schemas of c10d's operators do not declare outputs, so the host cannot compute such an operator for the machine.
 """
@@ -19,6 +19,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import comm
 
 from kernbench.common.errors import InputError
+from kernbench.frontends.torch.distributed.functional import by_size, group_of
 from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.storage import Lowering, TorchOperator
 from kernbench.frontends.torch.tensor import replace
@@ -26,7 +27,7 @@ from kernbench.runtime_api.context import current_context
 
 NAMESPACES = frozenset(["c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem"])
 """Namespaces of the operators by which ranks exchange tensors."""
-_ONE_RANK = "programs of PyTorch with more ranks than one do not run on the machine yet; run one rank"
+_START_RANKS = "start a rank for each SIP with --ranks N, or with torch.multiprocessing.spawn"
 
 
 def refuse(operator: TorchOperator, *_: object, **__: object) -> NoReturn:
@@ -42,11 +43,7 @@ def refuse(operator: TorchOperator, *_: object, **__: object) -> NoReturn:
 
 def _check_group(group: str | ProcessGroup | torch.ScriptObject) -> None:
     """Raise InputError if ``group`` has several ranks. It is a name, a group, or the boxed operand of an operator."""
-    if isinstance(group, str):
-        ranks = c10d._resolve_process_group(distributed_c10d.GroupName(group))  # noqa: SLF001 - as PyTorch does
-    else:
-        ranks = group if isinstance(group, ProcessGroup) else ProcessGroup.unbox(group)
-    _check_size(ranks.size())
+    _check_size(group_of(group).size())
 
 
 def _check_root(root: object) -> None:
@@ -197,8 +194,11 @@ _FUNCTIONAL: Mapping[str, Lowering] = MappingProxyType(
 )
 LOWERINGS: Mapping[TorchOperator, Lowering] = MappingProxyType(
     {getattr(torch.ops.c10d, name).default: collective for name, collective in _C10D.items()}
-    | {getattr(torch.ops._c10d_functional, name).default: collective for name, collective in _FUNCTIONAL.items()}  # noqa: SLF001
-    | {torch.ops._dtensor.shard_dim_alltoall.default: _copy_of}  # noqa: SLF001 - operators' names
+    | {
+        getattr(torch.ops._c10d_functional, name).default: by_size(name, collective)  # noqa: SLF001 - operators' names
+        for name, collective in _FUNCTIONAL.items()
+    }
+    | {torch.ops._dtensor.shard_dim_alltoall.default: by_size("shard_dim_alltoall", _copy_of)}  # noqa: SLF001
 )
 
 
@@ -207,15 +207,16 @@ LOWERINGS: Mapping[TorchOperator, Lowering] = MappingProxyType(
 
 def _check_size(n_ranks: int) -> None:
     if n_ranks > 1:
-        raise InputError(f"{program_place()}: a group of {n_ranks} ranks: {_ONE_RANK}")
+        raise InputError(f"{program_place()}: a group of {n_ranks} ranks in a program of one: {_START_RANKS}")
 
 
 def _check_before(function: Callable[_P, _Results], check: Callable[..., None]) -> Callable[_P, _Results]:
-    """Return ``function``, changed to call ``check`` first while a program runs on the machine."""
+    """Return ``function``, changed to call ``check`` first in a program on the machine, outside of its ranks."""
 
     @wraps(function)
     def call(*args: _P.args, **options: _P.kwargs) -> _Results:
-        if current_context() is not None:
+        context = current_context()
+        if context is not None and not (check in _OF_RANKS and context.multiprocessing.is_rank):
             check(*args, **options)
         return function(*args, **options)
 
@@ -223,7 +224,7 @@ def _check_before(function: Callable[_P, _Results], check: Callable[..., None]) 
 
 
 def _check_rendezvous(url: str, rank: int = -1, world_size: int = -1, **_: object) -> None:  # noqa: ARG001
-    """Refuse several ranks before PyTorch waits for the others to join."""
+    """Refuse several ranks, in a program without ranks, before PyTorch waits for the others to join."""
     _check_size(world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1")))
 
 
@@ -231,21 +232,20 @@ def _check_new_group(n_ranks: int, *_: object, **__: object) -> None:
     _check_size(n_ranks)
 
 
-def _refuse_processes(*_: object, **__: object) -> None:
-    raise InputError(f"{program_place()}: torch.multiprocessing.spawn: other processes have no machine; {_ONE_RANK}")
+_OF_RANKS = (_check_rendezvous, _check_new_group)
+"""Checks of what ranks may do."""
 
 
 def _refuse_replicas(*_: object, **__: object) -> None:
     raise InputError(
-        f"{program_place()}: DataParallel runs a copy of the model on each device: {_ONE_RANK}, and the model itself"
+        f"{program_place()}: DataParallel runs a copy of the model on each device from one process; use "
+        f"DistributedDataParallel instead: {_START_RANKS}"
     )
 
 
 REPLACED: tuple[tuple[ModuleType | type, str, Callable[..., None]], ...] = (
     (distributed_c10d, "rendezvous", _check_rendezvous),
     (distributed_c10d, "_new_process_group_helper", _check_new_group),
-    (torch.multiprocessing, "spawn", _refuse_processes),
-    (torch.multiprocessing, "start_processes", _refuse_processes),
     (torch.nn.DataParallel, "__init__", _refuse_replicas),
     (torch.nn.parallel, "data_parallel", _refuse_replicas),
     (comm, "broadcast", _refuse_replicas),

@@ -7,6 +7,7 @@ PyTorch's compilers run a function operator by operator, and the report has a re
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from importlib.metadata import version
@@ -15,6 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+from torch._C import _distributed_c10d
 from torch._higher_order_ops.flex_attention import (
     flex_attention,
     flex_attention_backward,
@@ -23,6 +25,7 @@ from torch._higher_order_ops.flex_attention import (
 )
 from torch._library import triton as triton_operators
 from torch.autograd import graph
+from torch.distributed import distributed_c10d
 from torch.jit import _trace
 from torch.library import Library
 from torch.nn.attention import flex_attention as flex
@@ -37,6 +40,8 @@ from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch import autocast, collectives, device, device_names, moving, operators
 from kernbench.frontends.torch.attention import scaled_dot_product_attention
 from kernbench.frontends.torch.device_names import see_as_program
+from kernbench.frontends.torch.distributed import functional, joining, processes, reducers, worlds
+from kernbench.frontends.torch.distributed.reducers import unpinned
 from kernbench.frontends.torch.modules import follow_modules, program_place
 from kernbench.frontends.torch.norms import renorm, renorm_in_place, rms_norm
 from kernbench.frontends.torch.refusals import check_operands
@@ -67,6 +72,12 @@ _NAMES: tuple[tuple[ModuleType | type, str], ...] = (
     (torch._C._autograd, "_push_saved_tensors_default_hooks"),  # noqa: SLF001
     (torch._C, "_swap_tensor_impl"),  # noqa: SLF001
     (torch._C._acc, "DeviceGuard"),  # noqa: SLF001
+    (distributed_c10d, "_World"),
+    (distributed_c10d, "_world"),
+    (_distributed_c10d, "_set_thread_isolation_mode"),
+    (torch.multiprocessing, "spawn"),
+    (torch.multiprocessing, "start_processes"),
+    (torch.multiprocessing, "get_context"),
     *[(owner, name) for owner, name, _ in collectives.REPLACED],
 )
 
@@ -132,31 +143,39 @@ _raise_pending = ctypes.pythonapi.Py_IsInitialized
 """Any function of Python's C interface: after its call, ``ctypes`` raises a pending exception."""
 
 
+class _StoredError(threading.local):
+    """The exception that was pending in a thread; each rank has a thread of its own."""
+
+    error: BaseException | None = None
+
+
 class AhbmGuard(torch._C._acc.DeviceGuard):  # noqa: SLF001 - the documented base
     """The guard of device ``ahbm``. It switches no device, because no thread has a current device of its own.
 
     PyTorch's engine holds a guard while it runs a node of backward or a hook of the program. At the end, the engine
     calls the guard's Python method for the device type. If an exception were pending then, the call would return
-    nothing, and the process would end. The method therefore stores the exception, and the call of backward raises it.
+    nothing, and the process would end. The method therefore stores the exception, for its thread, and the call of
+    backward raises it.
     """
 
-    __slots__ = ("_error",)  # a lookup in a dictionary would fail while an exception is pending
+    __slots__ = ("_stored",)  # a lookup in a dictionary would fail while an exception is pending
 
     def __init__(self) -> None:
         super().__init__()
-        self._error: BaseException | None = None
+        self._stored = _StoredError()
 
     def type_(self) -> Any:  # PyTorch declares another type than it needs
         """Return the type of the device. Store a pending exception for `raise_stored`."""
         try:
             _raise_pending()
         except BaseException as error:
-            self._error = self._error or error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
+            trace = error.__traceback__
+            self._stored.error = self._stored.error or error.with_traceback(trace and trace.tb_next)
         return torch._C._autograd.DeviceType.PrivateUse1  # noqa: SLF001 - its only name
 
     def raise_stored(self) -> None:
         """Raise the stored exception, if there is one, and forget it."""
-        error, self._error = self._error, None
+        error, self._stored.error = self._stored.error, None
         if error is not None:
             raise error
 
@@ -172,7 +191,7 @@ def _install_backward(guard: AhbmGuard) -> None:
         failure = None
         try:
             # The simulation needs one thread. Leaving inference mode would let the engine use several.
-            with see_as_program(), torch.autograd.set_multithreading_enabled(False):
+            with see_as_program(), unpinned(), torch.autograd.set_multithreading_enabled(False):
                 gradients = run_backward(*args, **kwargs)
         except SystemError as error:  # from the engine, since the guard has stored the exception
             failure = error
@@ -301,6 +320,11 @@ def _replace_functions() -> None:
     moving.install()
     device_names.install()
     collectives.install()
+    worlds.install()
+    joining.install()
+    processes.install()
+    reducers.install()
+    functional.install()
     _install_backward(_guard)
     # The simulation runs in one thread. A backward pass in another thread would be outside of it.
     torch.autograd.set_multithreading_enabled(False)

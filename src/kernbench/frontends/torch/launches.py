@@ -31,7 +31,8 @@ def measure(name: str, *, loads: bool = False) -> AbstractContextManager[None]:
     tallies = context.operators
     if tallies.is_loading and not loads and not tallies.is_inside and not is_made_by_module():
         context.queue.wait()
-        tallies.end_loading(" ".join(filter(None, (current_module(), name, str(program_place() or "")))))
+        if tallies.is_loading:  # no other rank has computed meanwhile
+            tallies.end_loading(" ".join(filter(None, (current_module(), name, str(program_place() or "")))))
     return tallies.measure(name)
 
 

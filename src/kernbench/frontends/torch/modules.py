@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import field
 from functools import lru_cache
 from pathlib import Path
@@ -102,18 +103,23 @@ class ModulePlaces:
         return name
 
 
-_PLACES = ModulePlaces()
+_PLACES = ContextVar("module_places", default=ModulePlaces())  # noqa: B039 - a rank sets its own
+
+
+def track_modules_of_rank() -> None:
+    """Track the modules of this rank apart from those of the program and of other ranks."""
+    _PLACES.set(ModulePlaces())
 
 
 def current_module() -> str:
     """Return the dotted name of the module that calls an operator; "" outside of all modules."""
-    return _PLACES.here()
+    return _PLACES.get().here()
 
 
 def follow_modules() -> None:
     """Start to track modules."""
-    register_module_forward_pre_hook(lambda module, _: _PLACES.enter(module))
-    register_module_forward_hook(lambda *_: _PLACES.leave(), always_call=True)
+    register_module_forward_pre_hook(lambda module, _: _PLACES.get().enter(module))
+    register_module_forward_hook(lambda *_: _PLACES.get().leave(), always_call=True)
 
 
 def is_made_by_module() -> bool:

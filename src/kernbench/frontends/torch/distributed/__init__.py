@@ -1,0 +1,1 @@
+"""``torch.distributed`` and ``torch.multiprocessing`` of PyTorch programs with many ranks."""
