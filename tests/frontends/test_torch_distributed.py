@@ -75,6 +75,18 @@ def exchange_lists(rank: int, device: str) -> list[float]:
     return torch.cat(outputs).tolist()
 
 
+def gather_to_one(rank: int, device: str) -> list[list[float]]:
+    outputs = [torch.zeros(N, device=device) for _ in range(N)] if rank == 1 else None
+    dist.gather(block(rank, device), outputs, dst=1)
+    return [x.tolist() for x in outputs or ()]
+
+
+def scatter_from_one(rank: int, device: str) -> list[float]:
+    output = torch.zeros(1, device=device)
+    dist.scatter(output, list(block(2, device).split(1)) if rank == 2 else None, src=2)
+    return output.tolist()
+
+
 def send_around(rank: int, device: str) -> list[float]:
     y = torch.zeros(N, device=device)
     ops = [
@@ -102,6 +114,8 @@ COLLECTIVES: dict[str, tuple[Callable[[int, str], Any], Callable[[int], Any]]] =
     "reduce_scatter_single": (into(1, dist.reduce_scatter_single), lambda rank: [SUM[rank]]),
     "all_to_all": (exchange_lists, lambda rank: COLUMNS[rank]),
     "all_to_all_single": (into(N, dist.all_to_all_single), lambda rank: COLUMNS[rank]),
+    "gather": (gather_to_one, lambda rank: ROWS if rank == 1 else []),
+    "scatter": (scatter_from_one, lambda rank: [ROWS[2][rank]]),
     "send and receive": (send_around, lambda rank: ROWS[rank - 1]),
 }
 
@@ -210,7 +224,9 @@ def test_whole_numbers_that_ranks_know_stay_known_without_data() -> None:
 
 REFUSED: dict[str, Callable[[], object]] = {
     "PRODUCT": lambda: dist.all_reduce(torch.ones(2, device="cuda"), dist.ReduceOp.PRODUCT),
-    "gather": lambda: dist.gather(torch.ones(2, device="cuda"), [torch.ones(2)] * 2 if dist.get_rank() == 0 else None),
+    "on cpu and one of the machine": lambda: dist.gather(
+        torch.ones(2, device="cuda"), [torch.ones(2)] * 2 if dist.get_rank() == 0 else None
+    ),
     "different sizes": lambda: dist.all_to_all_single(
         torch.ones(4, device="cuda"), torch.ones(4, device="cuda"), [1, 3], [1, 3]
     ),

@@ -82,13 +82,13 @@ _NAMES: tuple[tuple[ModuleType | type, str], ...] = (
 )
 
 
-def _check() -> None:
-    """Raise ImportError, which names the supported version, if this PyTorch lacks a name that is used here."""
+def check_names(names: Sequence[tuple[Any, str]]) -> None:
+    """Raise ImportError, which names the supported version, if this PyTorch lacks one of ``names`` of its owners."""
     installed = version("torch")
     made_for = f"kernbench.torch is made for torch {MADE_FOR}"
     if not installed.startswith(f"{MADE_FOR}."):
         raise ImportError(f"{made_for}, and this is {installed}: pip install 'kernbench[torch]'")
-    for owner, name in _NAMES:
+    for owner, name in names:
         if name not in vars(owner) and name not in dir(owner):
             raise ImportError(f"{made_for}: {owner.__name__} of {installed} has no {name}")
 
@@ -329,7 +329,7 @@ def _replace_functions() -> None:
     torch.autograd.set_multithreading_enabled(False)
 
 
-_check()
+check_names(_NAMES)
 _guard = AhbmGuard()
 _libraries = _register()
 _replace_functions()

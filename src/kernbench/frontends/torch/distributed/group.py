@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import reduce as fold
 from types import MappingProxyType
@@ -358,22 +358,39 @@ class AhbmGroup(dist.ProcessGroup):
     def gather(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *_: object) -> Work:  # type: ignore[override]
         """Copy the tensor of each rank to the root."""
         x, root = input_tensors[0], opts.rootRank
-        if isinstance(x, AhbmTensor) and self._n > 1:
-            refuse("gather")
-        values = self._exchange("gather", x if isinstance(x, AhbmTensor) else x.detach().clone())
-        if self._rank == root:
-            _copy_all(output_tensors[0], values)
-        return StartedWork([], [x])
+        is_root = self._rank == root
+        if not isinstance(x, AhbmTensor):
+            values = self._exchange("gather", x.detach().clone())
+            if is_root:
+                _copy_all(output_tensors[0], values)
+            return StartedWork([], [x])
+        if not is_root:
+            return self._start_messages(calls.send, [(root, x)])
+        output_tensors[0][root].copy_(x)
+        return self._start_messages(calls.receive, enumerate(output_tensors[0]))
 
     def scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *_: object) -> Work:  # type: ignore[override]
         """Copy tensor r of the root to rank r."""
         output, root = output_tensors[0], opts.rootRank
-        if isinstance(output, AhbmTensor) and self._n > 1:
-            refuse("scatter")
         xs = input_tensors[0] if self._rank == root else ()
-        values = self._exchange("scatter", [x if isinstance(x, AhbmTensor) else x.detach().clone() for x in xs])
-        output.copy_(values[root][self._rank])
-        return StartedWork([], [output])
+        if not isinstance(output, AhbmTensor):
+            values = self._exchange("scatter", [x.detach().clone() for x in xs])
+            output.copy_(values[root][self._rank])
+            return StartedWork([], [output])
+        if self._rank != root:
+            return self._start_messages(calls.receive, [(root, output)])
+        output.copy_(xs[root])
+        return self._start_messages(calls.send, enumerate(xs))
+
+    def _start_messages(
+        self,
+        start: Callable[[Tensor, int, RankGroup | None], requests.Work | None],
+        messages: Iterable[tuple[int, Any]],
+    ) -> Work:
+        """Start a message of the machine to or from each other rank of the group, with a tensor."""
+        others = [(other, x) for other, x in messages if other != self._rank]
+        works = [start(x, self._ranks[other], self._group) for other, x in others]
+        return StartedWork([work for work in works if work is not None], [x for _, x in others])
 
     # messages
 

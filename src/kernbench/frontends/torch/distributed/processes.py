@@ -40,6 +40,8 @@ from kernbench.runtime_api.rank_process import MAIN, PYTHON, GeneratorState, Ran
 
 SPAWNED_MAIN = "__mp_main__"
 """The name of the program in ranks that it spawns; ``if __name__ == "__main__"`` is false there, as in Python"""
+_SHARDING = "kernbench.frontends.torch.distributed.sharding"
+"""The module that changes DTensor. Its import takes long, and only ranks need it."""
 ADDRESS, PORT = "127.0.0.1", "29500"
 
 # what PyTorch stores for a process
@@ -83,6 +85,7 @@ def rank_process(folder: Path | None = None, *, n_ranks: int | None = None) -> R
     def variables(rank: int) -> Mapping[str, str]:
         return {} if n_ranks is None else torchrun_variables(rank, n_ranks)
 
+    importlib.import_module(_SHARDING)
     current().rank_local.put(Meetings())  # the ranks inherit it
     return RankProcess(around=_in_rank, variables=variables, generators=_GENERATORS, folder=folder)
 
