@@ -85,7 +85,7 @@ def _run_without_elements(operator: TorchOperator, args: CallArguments, kwargs: 
 
 
 class StorageBytes:
-    """The bytes of a storage, as ``x.untyped_storage()`` returns them. A program may give them back by ``resize_(0)``."""
+    """The bytes of a storage, as ``x.untyped_storage()`` returns them. ``resize_(0)`` gives them back."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
