@@ -76,4 +76,5 @@ CHECKS: dict[str, Callable[[Tensors, Tensors, str, Mapping[str, Any]], None]] = 
     "all_gather": _gathered,
     "reduce_scatter": _scattered,
     "all_to_all": _exchanged,
+    "exchange": _exchanged,
 }

@@ -41,7 +41,8 @@ PATTERN_OF = {
 }
 IN_PLACE = ("sip_allreduce", "broadcast", "reduce", "send_recv")
 BETWEEN = ("all_gather", "reduce_scatter", "all_to_all")
-MOVES_ONLY = ("broadcast", "send_recv", "all_gather", "all_to_all", "barrier")
+EXCHANGE = "exchange"
+MOVES_ONLY = ("broadcast", "send_recv", "all_gather", "all_to_all", "barrier", EXCHANGE)
 PES = ((0, 0), (1, 2))
 
 
@@ -94,7 +95,7 @@ class World:
         """From tensor to tensor: the one that has a block for every rank is the source, the target, or both."""
         owned = self._owned(n)
         blocks = {"all_gather": (1, self.ranks), "reduce_scatter": (self.ranks, 1)}.get(self.name, (self.ranks,) * 2)
-        each = blocks if self.name in BETWEEN else (1,)
+        each = blocks if self.name in (*BETWEEN, EXCHANGE) else (1,)
         tensors = [shards_of(self.ranks, owned, rng, dtype, count) for count in each]
         return over_sips(self.name, self.topology, tensors, dtype=dtype, reduce_op=op, **dict(self.passed))
 
@@ -152,7 +153,7 @@ def _where_ranks_are_sips() -> list[World]:
         worlds.append(World(name="intercube_allreduce", ranks=sips, machine=cubes, mapper="pe0_of_every_cube"))
         if fabric in ("ring_1d", "torus_2d"):
             worlds.append(World(name="hierarchical_allreduce", ranks=sips, machine=tiny, mapper="all_pes"))
-        for name in (*IN_PLACE, *BETWEEN, "barrier"):
+        for name in (*IN_PLACE, *BETWEEN, "barrier", EXCHANGE):
             worlds.append(World(name=name, ranks=sips, machine=tiny, passed=_roots(name, sips)))
     return worlds
 

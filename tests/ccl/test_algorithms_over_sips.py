@@ -89,10 +89,19 @@ def test_reduce_scatter(sips: int, fabric: str, grid: str, op: str) -> None:
     assert_on_mock("reduce_scatter", small(sips, fabric=fabric, grid=grid), tensors, op)
 
 
+@pytest.mark.parametrize("name", ["sip_allreduce", "reduce_scatter"])
 @fabrics
-def test_all_to_all(sips: int, fabric: str, grid: str) -> None:
+def test_pes_far_from_the_memory_have_the_same_results(name: str, sips: int, fabric: str, grid: str) -> None:
+    tensors = [shards(sips, seed=12, blocks=1 if name == "sip_allreduce" else sips)]
+    tensors += [shards(sips, seed=13)] if name == "reduce_scatter" else []
+    assert_on_mock(name, small(sips, fabric=fabric, grid=grid), tensors, "avg", far=True)
+
+
+@pytest.mark.parametrize("name", ["all_to_all", "exchange"])
+@fabrics
+def test_all_to_all(name: str, sips: int, fabric: str, grid: str) -> None:
     tensors = [shards(sips, seed=seed, blocks=sips) for seed in (8, 9)]
-    assert_on_mock("all_to_all", small(sips, fabric=fabric, grid=grid), tensors)
+    assert_on_mock(name, small(sips, fabric=fabric, grid=grid), tensors)
 
 
 def test_send_and_receive_by_the_direct_queue() -> None:

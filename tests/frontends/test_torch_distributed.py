@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from math import prod
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from torch import nn  # noqa: E402
 from torch.distributed import _functional_collectives as functional  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.tensor import DTensor, Shard  # noqa: E402
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 from frontends.torch_programs import machine  # noqa: E402
@@ -29,7 +31,11 @@ from frontends.torch_rank_programs import run_ranks, sips  # noqa: E402
 from kernbench.common.errors import InputError, SimulationDeadlock  # noqa: E402
 from kernbench.common.program_line import SpawnException  # noqa: E402
 from kernbench.frontends.torch.storage import current  # noqa: E402
+from kernbench.topology.builder import resolve_topology  # noqa: E402
 
+TWO_CUBES = resolve_topology(
+    "default", ["system.sips.count=2", "sip.cube_mesh.w=2", "sip.cube_mesh.h=1", "cube.pe_layout.pe_per_corner=1"]
+)
 N = 4
 ROWS = [[10.0 * rank + i for i in range(N)] for rank in range(N)]
 """The tensor of each rank"""
@@ -75,16 +81,41 @@ def exchange_lists(rank: int, device: str) -> list[float]:
     return torch.cat(outputs).tolist()
 
 
-def gather_to_one(rank: int, device: str) -> list[list[float]]:
-    outputs = [torch.zeros(N, device=device) for _ in range(N)] if rank == 1 else None
-    dist.gather(block(rank, device), outputs, dst=1)
-    return [x.tolist() for x in outputs or ()]
-
-
-def scatter_from_one(rank: int, device: str) -> list[float]:
+def scatter(rank: int, device: str) -> list[float]:
     output = torch.zeros(1, device=device)
-    dist.scatter(output, list(block(2, device).split(1)) if rank == 2 else None, src=2)
+    dist.scatter(output, list(block(rank, device).split(1)) if rank == 1 else None, 1)
     return output.tolist()
+
+
+def gather(rank: int, device: str) -> list[list[float]] | None:
+    outputs = [torch.zeros(N, device=device) for _ in range(N)] if rank == 2 else None
+    dist.gather(block(rank, device), outputs, 2)
+    return None if outputs is None else [x.tolist() for x in outputs]
+
+
+def exchange_uneven(rank: int, device: str) -> list[float]:
+    """Send to each rank as many elements as its number, plus one on odd ranks."""
+    sizes = [to + rank % 2 for to in range(N)]
+    x = torch.arange(float(sum(sizes)), device=device) + 100 * rank
+    come = [rank + source % 2 for source in range(N)]
+    output = torch.zeros(sum(come), device=device)
+    dist.all_to_all_single(output, x, come, sizes)
+    return output.tolist()
+
+
+def uneven_result(rank: int) -> list[float]:
+    begins = [sum(to + source % 2 for to in range(rank)) for source in range(N)]
+    counts = [rank + source % 2 for source in range(N)]
+    return [100.0 * source + begins[source] + i for source in range(N) for i in range(counts[source])]
+
+
+def reduce_bits(rank: int, device: str) -> list[list[int]]:
+    results = []
+    for op in (dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR):
+        x = torch.tensor([rank + 4, 7], device=device)
+        dist.all_reduce(x, op)
+        results.append(x.tolist())
+    return results
 
 
 def send_around(rank: int, device: str) -> list[float]:
@@ -106,6 +137,14 @@ COLLECTIVES: dict[str, tuple[Callable[[int, str], Any], Callable[[int], Any]]] =
     "all_reduce AVG": (in_place(lambda x: dist.all_reduce(x, dist.ReduceOp.AVG)), lambda _: [x / N for x in SUM]),
     "all_reduce MAX": (in_place(lambda x: dist.all_reduce(x, dist.ReduceOp.MAX)), lambda _: ROWS[-1]),
     "all_reduce MIN": (in_place(lambda x: dist.all_reduce(x, dist.ReduceOp.MIN)), lambda _: ROWS[0]),
+    "all_reduce PRODUCT": (
+        in_place(lambda x: dist.all_reduce(x, dist.ReduceOp.PRODUCT)),
+        lambda _: [prod(column) for column in COLUMNS],
+    ),
+    "all_reduce BAND, BOR, BXOR": (reduce_bits, lambda _: [[4, 7], [7, 7], [0, 0]]),
+    "scatter": (scatter, lambda rank: [ROWS[1][rank]]),
+    "gather": (gather, lambda rank: ROWS if rank == 2 else None),
+    "uneven all_to_all_single": (exchange_uneven, uneven_result),
     "broadcast": (in_place(lambda x: dist.broadcast(x, 2)), lambda _: ROWS[2]),
     "reduce": (in_place(lambda x: dist.reduce(x, 1)), lambda rank: SUM if rank == 1 else ROWS[rank]),
     "all_gather": (gather_list, lambda _: ROWS),
@@ -114,8 +153,6 @@ COLLECTIVES: dict[str, tuple[Callable[[int, str], Any], Callable[[int], Any]]] =
     "reduce_scatter_single": (into(1, dist.reduce_scatter_single), lambda rank: [SUM[rank]]),
     "all_to_all": (exchange_lists, lambda rank: COLUMNS[rank]),
     "all_to_all_single": (into(N, dist.all_to_all_single), lambda rank: COLUMNS[rank]),
-    "gather": (gather_to_one, lambda rank: ROWS if rank == 1 else []),
-    "scatter": (scatter_from_one, lambda rank: [ROWS[2][rank]]),
     "send and receive": (send_around, lambda rank: ROWS[rank - 1]),
 }
 
@@ -222,22 +259,45 @@ def test_whole_numbers_that_ranks_know_stay_known_without_data() -> None:
     assert run_ranks(program, data=False) == [([1, 3, 5], [[0, 1, 2], [1, 2, 3]], [0, 1, 2, 1, 2, 3])] * 2
 
 
-REFUSED: dict[str, Callable[[], object]] = {
-    "PRODUCT": lambda: dist.all_reduce(torch.ones(2, device="cuda"), dist.ReduceOp.PRODUCT),
-    "on cpu and one of the machine": lambda: dist.gather(
-        torch.ones(2, device="cuda"), [torch.ones(2)] * 2 if dist.get_rank() == 0 else None
-    ),
-    "different sizes": lambda: dist.all_to_all_single(
-        torch.ones(4, device="cuda"), torch.ones(4, device="cuda"), [1, 3], [1, 3]
-    ),
-    "src=N": lambda: dist.recv(torch.ones(2, device="cuda")),
-}
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: dist.recv(torch.ones(2, device="cuda")), "name the rank, src=N"),
+        (lambda: dist.all_reduce(torch.ones(2, device="cuda"), dist._make_nccl_premul_sum(2.0)), "a reduction by"),  # noqa: SLF001
+        (lambda: dist.all_gather([torch.ones(2)] * 2, torch.ones(2, device="cuda")), "move both to one"),
+    ],
+)
+def test_a_collective_that_the_machine_lacks_is_refused_at_its_line(call: Callable[[], object], text: str) -> None:
+    with pytest.raises(SpawnException, match=rf"rank \d failed: InputError: test_torch_distributed.py:\d+: .*{text}"):
+        run_ranks(lambda _: call())
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_collective_that_the_machine_lacks_is_refused_at_its_line(name: str) -> None:
-    with pytest.raises(SpawnException, match=rf"rank \d failed: InputError: test_torch_distributed.py:\d+: .*{name}"):
-        run_ranks(lambda _: REFUSED[name]())
+@pytest.mark.parametrize("comm", ["same", "cube", "pes:1"])
+def test_collectives_run_on_the_pes_of_the_setting(comm: str) -> None:
+    with machine("torch.queue=64", f"torch.comm={comm}", topology=TWO_CUBES) as context, kernbench.torch.as_cuda():
+        results = []
+
+        def main(rank: int) -> None:
+            dist.init_process_group("nccl")
+            x = torch.full((4096,), rank + 1.0, device="cuda") * 2
+            dist.all_reduce(x)
+            results.append((x[0].item(), x[-1].item()))
+
+        torch.multiprocessing.spawn(main, nprocs=2)
+        pes = {pe[1:] for trace in context.traces if trace.name == "all_reduce" for pe in trace.pe_exec_ns}
+        owners = {pe[1:] for trace in context.traces if trace.name.startswith("mul") for pe in trace.pe_exec_ns}
+        remarks = context.remarks
+    assert results == [(6, 6)] * 2
+    cubes = {"same": {0}, "cube": {1}, "pes:1": {0}}[comm]
+    assert {cube for cube, _ in pes} == cubes
+    assert (pes == owners) is (comm == "same")
+    assert comm == "same" or not pes & owners
+    assert any(remark.startswith("collectives of 2 ranks: on the PEs of") for remark in remarks)
+
+
+def test_a_setting_that_leaves_no_pes_is_refused_before_ranks_start() -> None:
+    with pytest.raises(InputError, match=r"torch.comm=cube: tensors lie on all 1 cubes"):
+        run_ranks(print, 2, "torch.comm=cube")
 
 
 def test_ranks_that_never_join_are_named() -> None:
@@ -466,6 +526,29 @@ def test_one_rank_needs_no_collective() -> None:
     assert run_ranks(program, 1) == [4]
     with pytest.raises(InputError), machine(topology=sips(1)):
         dist.init_process_group("nccl", rank=0, world_size=2, store=dist.HashStore())
+
+
+def test_tensor_parallel_models_are_trained_as_one_process() -> None:
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
+
+    def make() -> nn.Sequential:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+
+    def program(_: int) -> Any:
+        mesh = init_device_mesh("cuda", (2,))
+        model: Any = parallelize_module(make().cuda(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        y = model(x.cuda())
+        y.square().sum().backward()
+        return y.detach().cpu(), [p.grad.full_tensor().cpu() for p in model.parameters()]
+
+    host = make()
+    wanted = host(x)
+    wanted.square().sum().backward()
+    for y, trained in run_ranks(program):
+        torch.testing.assert_close(y, wanted.detach(), atol=1e-6, rtol=1e-6)
+        for gradient, p in zip(trained, host.parameters(), strict=True):
+            torch.testing.assert_close(gradient, p.grad, atol=1e-5, rtol=1e-5)
 
 
 def test_functional_collectives() -> None:

@@ -9,7 +9,7 @@ import pytest
 from fake_engine import FakeEngine, no_kernel
 from machines import RING, context_on, run_ranks, working_machine
 
-from kernbench.common.errors import AbandonedError, InputError, IpcqDeadlock, RunError, UnsupportedError
+from kernbench.common.errors import AbandonedError, InputError, IpcqDeadlock, RunError
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
 from kernbench.policy.placement.dp import DPPolicy
@@ -353,15 +353,6 @@ def test_pytorchs_forms_of_calls(torch):
 
     assert run_ranks(torch, program) == [("ahbm", [0, 1], [2, 2])] * 2
     assert torch.multiprocessing.spawn(lambda rank: None, join=False).join(timeout=5)
-
-
-def test_blocks_of_different_sizes_are_refused(torch):
-    def program(rank):
-        torch.distributed.all_to_all_single(torch.ones(4), torch.ones(4), [1, 3], [1, 3])
-
-    with pytest.raises(SpawnException, match="different sizes are not supported") as caught:
-        run_ranks(torch, program)
-    assert isinstance(caught.value.errors[1], UnsupportedError)
 
 
 @pytest.mark.parametrize("sip", [True, 1.0, "1", None])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -14,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from kernbench.common.errors import LimitReached, RunStopped, SecondThreadError
-from kernbench.common.threads import raise_in_thread
 from kernbench.result.simulation import wall_limit
 from kernbench.runtime_api.multiprocessing import Multiprocessing, SpawnException
 from kernbench.runtime_api.rank_process import PYTHON, RankProcess
@@ -120,7 +120,7 @@ def test_an_interrupt_ends_a_rank_that_loops_for_ever(torch, spawn):
         finally:
             left.append(rank)
 
-    timer = threading.Timer(0.3, raise_in_thread, (threading.current_thread(), KeyboardInterrupt))
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         spawn(program, nprocs=2)

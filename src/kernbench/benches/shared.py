@@ -12,6 +12,7 @@ import numpy as np
 
 from kernbench.common.dtypes import Array
 from kernbench.common.dtypes import dtype as dtype_of
+from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.kernels.gemm import qkv_composite
 from kernbench.messages.requests import PeCoord
@@ -170,6 +171,10 @@ def reduce_values(op: ReduceName, values: Sequence[float]) -> float:
             return max(values)
         case "min":
             return min(values)
+        case "product":
+            return prod(values)
+        case "band" | "bor" | "bxor":
+            raise InputError(f"reduction {op!r}: the contributions are floats; only integers have bits to combine")
 
 
 def spread_rows(pes: Collection[PeCoord]) -> tuple[int, DPPolicy]:

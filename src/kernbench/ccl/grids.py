@@ -21,8 +21,8 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from kernbench.ccl.pieces import Messages, split_evenly
-from kernbench.ccl.rings import PartPieces, RingPlace
-from kernbench.messages.steps import Chunk, Step, copy, load, receive, send, store
+from kernbench.ccl.rings import PartPieces, RingPlace, half_a_hop
+from kernbench.messages.steps import Chunk, Step, copy, load, receive, send
 from kernbench.topology.spec import TWO_DIMENSIONAL, current_topology_name
 
 
@@ -228,13 +228,4 @@ def all_reduce_segment(segment: Chunk, sips: SipGrid, here: int, messages: Messa
     pieces = split_evenly(segment, sips.pieces(segment.size, messages.chunk))
     table = grid_schedule(sips.axes(here), len(pieces))
     loads = [load(i, pieces[i]) for i in order_of_use(table, len(pieces), half_a_hop(messages))]
-    return [
-        *loads,
-        *all_reduce_by(table, pieces, messages, sips.n),
-        *(store(i, piece) for i, piece in enumerate(pieces)),
-    ]
-
-
-def half_a_hop(messages: Messages) -> int:
-    """Return how many messages are in flight between two SIPs, one way."""
-    return messages.in_flight(messages.hop_bytes[-1] // 2)
+    return messages.store_all([*loads, *all_reduce_by(table, pieces, messages, sips.n)], enumerate(pieces))

@@ -8,7 +8,18 @@ from typing import NamedTuple
 from kernbench.common.dtypes import dtype as element_type
 from kernbench.common.errors import InputError, UnknownNameError
 from kernbench.kernels.shares import blocks
-from kernbench.messages.steps import REDUCE_OPS, Chunk, ChunkSource, ReduceName, Step, load, reduce, scale
+from kernbench.messages.steps import (
+    BIT_OPS,
+    REDUCE_OPS,
+    Chunk,
+    ChunkSource,
+    ReduceName,
+    Step,
+    load,
+    reduce,
+    scale,
+    store,
+)
 
 SLOT_BYTES = 4096
 """The default bytes of a slot."""
@@ -21,7 +32,8 @@ class Messages(NamedTuple):
 
     A queue has ``n_slots`` slots, and TCM has ``scratch_bytes`` for arrays. ``load_bytes`` is the number of bytes in
     flight that sustain the memory's bandwidth. ``hop_bytes`` is the number of bytes in flight on a hop and back, for
-    hops within a cube, between cubes and between SIPs.
+    hops within a cube, between cubes and between SIPs. ``far``: the PEs load and store over links that they
+    share, so they load pieces in the order of use, and store each when it is complete, beside the messages.
     """
 
     op: ReduceName
@@ -31,6 +43,7 @@ class Messages(NamedTuple):
     load_bytes: int = SLOT_BYTES
     hop_bytes: tuple[int, ...] = (SLOT_BYTES,) * 3
     scratch_bytes: int = SCRATCH_BYTES
+    far: bool = False
 
     def pieces(self, chunk: Chunk) -> list[Chunk]:
         """Return ``chunk`` as pieces of one message each."""
@@ -63,6 +76,18 @@ class Messages(NamedTuple):
         """Return the step that reduces ``source`` into ``buffer``."""
         return reduce(buffer, buffer, source, self.op)
 
+    def store_all(self, steps: Sequence[Step], stores: Iterable[tuple[int, Chunk]]) -> list[Step]:
+        """Return ``steps`` with a store of each (buffer, chunk): at the end, or after the last write of the buffer."""
+        later = dict(stores)
+        if not self.far:
+            return [*steps, *(store(buffer, chunk) for buffer, chunk in later.items())]
+        backwards: list[Step] = []
+        for step in reversed(steps):
+            if isinstance(step.to, int) and step.to in later and step.does not in ("send", "store"):
+                backwards.append(store(step.to, later.pop(step.to)))
+            backwards.append(step)
+        return backwards[::-1]
+
     def finish(self, buffer: int, contributions: int) -> list[Step]:
         """Return the steps that end a reduction: for ``avg`` a division by the number of contributions, else none."""
         return [scale(buffer, buffer, contributions)] if self.op == "avg" and contributions > 1 else []
@@ -79,6 +104,7 @@ def messages_of(
     load_bytes: int = SLOT_BYTES,
     hop_bytes: tuple[int, ...] = (SLOT_BYTES,) * 3,
     scratch_bytes: int = SCRATCH_BYTES,
+    far: bool = False,
     **_others: object,
 ) -> Messages:
     """Return the messages of a configuration; ``chunk_size`` is in bytes and defaults to ``slot_size``.
@@ -88,6 +114,8 @@ def messages_of(
     item = element_type(dtype)
     if reduce_op not in REDUCE_OPS:
         raise UnknownNameError("reduce_op", reduce_op, REDUCE_OPS)
+    if reduce_op in BIT_OPS and item.is_float:
+        raise InputError(f"reduce_op {reduce_op!r} of {item}: {', '.join(BIT_OPS)} combine the bits of integers")
     nbytes = slot_size if chunk_size is None else chunk_size
     if not item.itemsize <= nbytes <= slot_size:
         raise InputError(
@@ -95,7 +123,7 @@ def messages_of(
             f"slot (slot_size {slot_size})"
         )
     chunk = nbytes // item.itemsize
-    return Messages(reduce_op, chunk, item.itemsize, n_slots, load_bytes, hop_bytes, scratch_bytes)
+    return Messages(reduce_op, chunk, item.itemsize, n_slots, load_bytes, hop_bytes, scratch_bytes, far)
 
 
 def split_evenly(chunk: Chunk, parts: int) -> list[Chunk]:

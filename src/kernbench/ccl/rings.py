@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 from kernbench.ccl.pieces import Messages, number_pieces, split_evenly
 from kernbench.ccl.topologies import direct_direction, global_direction
 from kernbench.common.errors import InputError
-from kernbench.messages.steps import Chunk, Step, copy, load, receive, send, store
+from kernbench.messages.steps import Chunk, Step, copy, load, receive, send
 from kernbench.topology.grid import OPPOSITE, Grid
 from kernbench.topology.spec import SipsSpec, TopologySpec, sip_neighbours
 
@@ -125,8 +125,26 @@ def all_reduce_segment(segment: Chunk, ring: RingPlace, messages: Messages) -> l
     by_part = [messages.pieces(chunks[place]) for place in ring.backwards(ring.place)]
     parts, pieces = number_pieces(by_part), list(chain(*by_part))
     rounds = all_reduce_round(ring, parts, pieces, messages, ring.size)
-    done = chain(parts[-1], *parts[:-1])
-    return [*(load(i, piece) for i, piece in enumerate(pieces)), *rounds, *(store(i, pieces[i]) for i in done)]
+    loads = [load(i, pieces[i]) for i in (order_of_use(parts, messages) if messages.far else range(len(pieces)))]
+    return messages.store_all([*loads, *rounds], ((i, pieces[i]) for i in chain(parts[-1], *parts[:-1])))
+
+
+def order_of_use(parts: PartPieces, messages: Messages) -> list[int]:
+    """Return the order in which a reduction round a ring needs pieces; ``parts`` are in the order of sending.
+
+    Pieces of the first part are sent, one at a time. Those of the next part are added to messages, which arrive behind
+    the first sends, and so on.
+    """
+    lead, length = half_a_hop(messages), max(map(len, parts))
+    needed = {i: at for at, i in enumerate(parts[0])}
+    for part_number, part in enumerate(parts[1:]):
+        needed |= {i: part_number * length + at + lead for at, i in enumerate(part)}
+    return sorted(needed, key=lambda i: needed[i])
+
+
+def half_a_hop(messages: Messages) -> int:
+    """Return how many messages are in flight between two SIPs, one way."""
+    return messages.in_flight(messages.hop_bytes[-1] // 2)
 
 
 class SipRing(NamedTuple):

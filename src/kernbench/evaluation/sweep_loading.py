@@ -54,6 +54,7 @@ from kernbench.runtime_api.run_request import (
     MachineOptions,
     ObservationOptions,
     ProgramOptions,
+    RankCount,
     RunRequest,
 )
 from kernbench.runtime_api.types import DeviceSelector
@@ -199,7 +200,10 @@ def plan_document(
     draft = loading.with_overrides(draft, choices.override_texts)
     loading.complain(*draft_complaints(draft))
     draft = draft.without({complaint.path[:2] for complaint in loading.complaints})
-    program = ProgramOptions() if bench is not None else _read_program(draft.program, path.parent)
+    ranks: RankCount | None = "all" if document.get(("run",)) == "ranks" else None
+    program = ProgramOptions() if bench is not None else _read_program(draft.program, path.parent, ranks)
+    if ranks is not None and program.script is None:
+        loading.complain(Complaint(("run",), "only a script has ranks"))
     bench = loading.bench(program) if bench is None else bench
     bases = loading.bases(draft, choices.machine.topology) if base is None else {BASE: base}
     machines = loading.compile(bases) if bases else None
@@ -225,7 +229,7 @@ def plan_document(
     return SweepPlan(path.stem, spec, bench, request, machines, collectives, data)
 
 
-def _read_program(entries: Mapping[str, Any], beside: Path) -> ProgramOptions:
+def _read_program(entries: Mapping[str, Any], beside: Path, ranks: RankCount | None) -> ProgramOptions:
     """Return the program of a sweep file. Its path becomes absolute, because workers may have another folder."""
     bench, script = (content if isinstance(content := entries.get(key), str) else None for key in ("bench", "script"))
     if script is None:
@@ -235,6 +239,7 @@ def _read_program(entries: Mapping[str, Any], beside: Path) -> ProgramOptions:
         script=os.fspath((beside / script).resolve()),
         args=tuple(map(str, args)) if isinstance(args, list | tuple) else (),
         as_cuda=entries.get("as_cuda") is True,
+        ranks=ranks,
     )
 
 

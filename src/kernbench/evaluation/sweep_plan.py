@@ -139,6 +139,7 @@ class SweepPlan:
         """
         program, reuse = self.request.program, self.request.reuse
         script = {"args": list(program.args), "as_cuda": program.as_cuda}
+        script |= {} if program.ranks is None else {"ranks": program.ranks}
         configurations = {name: machine.configuration for name, machine in self.machines.items()}
         return {
             "kernbench": __version__,

@@ -194,7 +194,8 @@ class SweepSpec(ConfigModel):
     ``bench`` or ``script`` is the program: ``script`` is a whole file, run with ``args``, with PyTorch's device "cuda"
     as the machine if ``as_cuda``. ``explain``: record the critical path and the roofline of every point, which adds
     about a third to the run time. ``run``: ``reuse`` runs without data and lets the time of launches pass that are like
-    earlier ones. ``columns``: expressions of derived columns. ``work``: axes whose values are
+    earlier ones; ``ranks`` runs a script once for each SIP, as torchrun does. ``columns``: expressions of derived
+    columns. ``work``: axes whose values are
     different work; only points of equal work are compared. ``draft_complaints`` has the rules between entries.
     """
 
@@ -207,7 +208,7 @@ class SweepSpec(ConfigModel):
     device: str = "all"
     verify: bool = False
     explain: bool = True
-    run: Literal["complete", "reuse"] = "complete"
+    run: Literal["complete", "reuse", "ranks"] = "complete"
     fixed: dict[str, Any] = Field(default_factory=dict, alias="set")
     grid: dict[str, AxisValues] = Field(min_length=1)
     columns: dict[str, str] = Field(default_factory=dict)

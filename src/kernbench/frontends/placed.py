@@ -8,6 +8,7 @@ from __future__ import annotations
 from kernbench.common.errors import InputError
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.collective_pes import pes_of_tensors_in_cube
 from kernbench.runtime_api.context import AnyContext
 from kernbench.runtime_api.tensor import Tensor
 
@@ -29,7 +30,7 @@ def whole_grid(context: AnyContext) -> tuple[int, int]:
     Raises InputError if the settings name more cubes or PEs than the machine has.
     """
     settings, spec = context.frontends.torch, context.topology
-    pes = spec.pes_per_cube if settings.pes is None else settings.pes
+    pes = pes_of_tensors_in_cube(settings, spec)
     for name, count, limit in (("cubes", settings.cubes, spec.cubes_per_sip), ("pes", pes, spec.pes_per_cube)):
         if count > limit:
             raise InputError(f"--set torch.{name}={count}: this machine has {limit}")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from pydantic import ValidationError
@@ -351,6 +351,7 @@ def sweep(
     verify: bool = False,
     observe: bool = True,
     reuse: bool = False,
+    ranks: Literal["all"] | None = None,
     on_progress: OnSweepProgress | None = None,
 ) -> Sweep:
     """Run a program at every point of a grid.
@@ -364,13 +365,14 @@ def sweep(
     processes, by default one per core; 1: this process. ``folder``: the folder of results and of a journal. A
     second call continues an interrupted sweep from there, also if ``kernbench sweep`` began it. ``observe``: record
     the causes of the time of each point. ``reuse``: run without data, and let the time of launches pass that are like
-    earlier ones.
+    earlier ones. ``ranks="all"``: run the script once for each SIP, as torchrun does; an axis may vary their number.
 
     A bench name, a file, a script and ``module:function`` run on workers. A function object runs in this process,
     without a folder. An error that concerns only some points is in their results, see ``failed``. Raises ConfigError
     with every other error.
     """
-    entries = script_choices(program, script, args, as_cuda=as_cuda)
+    entries = script_choices(program, script, args, as_cuda=as_cuda, ranks=ranks)
+    entries.pop("ranks", None)
     path = script if program is None else program if isinstance(program, str | os.PathLike) else None
     named = path is not None
     if not named and folder is not None:
@@ -383,7 +385,9 @@ def sweep(
     fixed = _fixed(overrides or {}, settings or {})
     entries = entries if program is None else {"bench": "" if path is None else os.fspath(path)}
     entries |= {"verify": verify, "explain": observe, "set": fixed, "columns": columns or {}, "work": work}
-    entries |= {"run": "reuse"} if reuse else {}
+    if reuse and ranks:
+        raise InputError("reuse and ranks: give one of them")
+    entries |= {"run": "reuse"} if reuse else {"run": "ranks"} if ranks else {}
     document = _document_of(entries, grid)
     if MACHINE in grid and machine is not None:
         raise InputError(f"machine: the grid varies {MACHINE}; give the machine in one place")

@@ -11,8 +11,10 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 ChunkSource: TypeAlias = int | str
 """A buffer, by its number, or the slot of the last message from a direction, by the direction's name"""
-ReduceName: TypeAlias = Literal["sum", "max", "min", "avg"]
+ReduceName: TypeAlias = Literal["sum", "max", "min", "avg", "product", "band", "bor", "bxor"]
 REDUCE_OPS: tuple[ReduceName, ...] = get_args(ReduceName)
+BIT_OPS: tuple[ReduceName, ...] = ("band", "bor", "bxor")
+"""The reductions of integers alone"""
 Does: TypeAlias = Literal["load", "store", "send", "receive", "await", "reduce", "copy", "scale", "zero"]
 
 
@@ -68,7 +70,7 @@ def await_message(direction: str, count: int) -> Step:
 
 
 def reduce(buffer: int, source: ChunkSource, other: ChunkSource, op: ReduceName) -> Step:
-    """Combine ``source`` and ``other`` in ``buffer``: their sum (also for ``avg``), the larger, or the smaller."""
+    """Combine ``source`` and ``other`` in ``buffer``: for ``avg`` their sum."""
     return Step("reduce", buffer, source, other, op=op)
 
 

@@ -180,14 +180,21 @@ def _say_queues(traffic: QueueTraffic) -> str:
 
 
 def operators_table(operators: Sequence[OperatorUse], most: int | None = None) -> Table[OperatorUse]:
-    """Return the operators of a host library by time. On the terminal, those that the host computed are red."""
+    """Return the operators of a host library by time. On the terminal, those that the host computed are red.
+
+    ``most``: the number that the terminal shows, with the least and the most time of a rank; None: all, with the time
+    of each rank.
+    """
     of, total_ns = table_columns(OperatorUse), sum(use.ns for use in operators)
+    n_ranks = max((len(use.rank_ns) for use in operators), default=0)
+    by_rank = words("by rank", lambda use: _say_ranks(use.rank_ns, every=most is None))
     columns = (
         of["name"],
         words("operator", lambda use: use.name if use.modelled else f"{use.name} (unmodelled)"),
         of["calls"].number("calls", count_text),
         of["launches"].number("launches", count_text),
         of["ns"].number("ns", "{:,.0f}".format),
+        *([by_rank] if n_ranks else []),
         of["modelled"],
         number("share", lambda use: _share(use.ns, total_ns), percent_text),
         bars(lambda use: _share(use.ns, total_ns)),
@@ -197,10 +204,15 @@ def operators_table(operators: Sequence[OperatorUse], most: int | None = None) -
         "operators",
         tuple(operators),
         columns,
-        f"Operators: {total_ns:,.0f} ns in all{longest}",
+        f"Operators: {total_ns:,.0f} ns in all{f', over {n_ranks} ranks' if n_ranks else ''}{longest}",
         tuple(operators[:most]),
         style=lambda use: "" if use.modelled else "bold red",
     )
+
+
+def _say_ranks(rank_ns: Sequence[float], *, every: bool) -> str:
+    shown = rank_ns if every else (min(rank_ns), max(rank_ns))
+    return (", " if every else " – ").join(f"{ns:,.0f}" for ns in shown)
 
 
 def comparisons_table(comparisons: Sequence[Comparison]) -> Table[Comparison]:

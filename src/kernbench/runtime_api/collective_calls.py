@@ -45,6 +45,8 @@ def group_of(ranks: Iterable[int] | None, world_size: int) -> RankGroup:
 CallChannel: TypeAlias = Hashable
 """A separately counted sequence of calls: collectives of all ranks or of a group, or messages between two ranks."""
 ShardPlaces: TypeAlias = tuple[tuple[int, int, int, int], ...]
+Splits: TypeAlias = tuple[tuple[int, ...], ...]
+"""The elements that a rank sends to each rank, and those that it receives from each; empty if the call has no blocks"""
 
 
 class CollectiveMismatch(RunError):  # noqa: N818 - the name describes the event
@@ -77,11 +79,15 @@ class CollectiveTensor:
 
 @value(kw_only=True)
 class CollectiveCall:
-    """A collective call of one rank. ``details``: the reduction, the root and similar arguments."""
+    """A collective call of one rank. ``details``: the reduction, the root and similar arguments.
+
+    ``splits``: the sizes of blocks, which must agree between each two ranks.
+    """
 
     name: str
     operands: tuple[CollectiveTensor, ...] = ()
     details: tuple[tuple[str, object], ...] = ()
+    splits: Splits = field(default=(), compare=False)
 
     def __str__(self) -> str:
         return (
@@ -97,12 +103,26 @@ class CollectiveCall:
 
 @state
 class RankMeeting:
-    """One collective: the call of the first rank that arrived, and the ranks ``here`` that have made the call."""
+    """One collective: the call of the first rank that arrived, and the ranks ``here`` that have made the call.
+
+    ``splits``: the sizes of the blocks of each of these ranks.
+    """
 
     call: CollectiveCall
     number: int
     parties: Sequence[int]
     here: list[int] = field(default_factory=list)
+    splits: dict[int, Splits] = field(default_factory=dict)
+
+    def find_unequal_block(self, rank: int, splits: Splits) -> str | None:
+        """Return a block of ``rank`` whose sender and receiver expect different sizes, as text; None without one."""
+        at = {party: index for index, party in enumerate(self.parties)}
+        for peer, theirs in (self.splits | {rank: splits}).items():
+            for (src, sends), (dst, receives) in (((rank, splits), (peer, theirs)), ((peer, theirs), (rank, splits))):
+                sent, received = sends[0][at[dst]], receives[1][at[src]]
+                if sent != received:
+                    return f"rank {src} sends {sent} elements to rank {dst}, which receives {received} from it"
+        return None
 
     def __str__(self) -> str:
         """Return the call and the ranks that have yet to make it, as text."""
@@ -140,6 +160,12 @@ class CallBook:
         if meeting.call != call:
             self._broken = _make_mismatch(meeting, rank, call)
             raise self._broken
+        if call.splits:
+            unequal = meeting.find_unequal_block(rank, call.splits)
+            if unequal is not None:
+                self._broken = CollectiveMismatch(f"collective number {number}, {call}: {unequal}")
+                raise self._broken
+            meeting.splits[rank] = call.splits
         meeting.here.append(rank)
         if len(meeting.here) == len(parties):
             del self._open[channel, number]

@@ -5,163 +5,90 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any
 
 from kernbench.ccl.loading import Algorithm
-from kernbench.ccl.rings import SipRing, ring_among
 from kernbench.common.errors import InputError
 from kernbench.common.program_line import calling_line
-from kernbench.common.values import value
-from kernbench.kernels.shares import blocks
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef, LaunchArg, LaunchStream, PeCoord
-from kernbench.runtime_api.collective_calls import CallChannel, CollectiveCall, CollectiveTensor, RankGroup
-from kernbench.runtime_api.layout import TensorLayout, shard_table
+from kernbench.runtime_api.collective_calls import CollectiveCall, CollectiveTensor
+from kernbench.runtime_api.collective_operations import (
+    ELEMENTWISE,
+    Member,
+    StartedCollective,
+    name_op,
+    prepare_blocks,
+    prepare_exchange,
+    prepare_shards,
+    prepare_stretches,
+)
+from kernbench.runtime_api.collective_pes import CollectivePes, policy_pes
+from kernbench.runtime_api.collective_tables import BLOCK_COLUMNS, Stretch, block_table
+from kernbench.runtime_api.layout import TensorLayout
 from kernbench.runtime_api.memory import TensorMemory
-from kernbench.runtime_api.process_group import ProcessGroup
 from kernbench.runtime_api.requests import Requests, Work
 from kernbench.topology.spec import TopologySpec
 
 
-def list_table(layout: TensorLayout) -> tuple[int, ...]:
-    """Return ``(cube, pe, in_offset, n_elem, out_offset, stride)`` of every shard, replicas included.
-
-    All numbers but ``n_elem`` are in bytes. The table is for tensors of this layout, one for each rank, at consecutive
-    virtual addresses.
-    """
-    size = layout.dtype.itemsize
-    lines = ((s.cube, s.pe, s.offset_bytes, s.nbytes // size, s.offset_bytes, layout.nbytes) for s in layout.shards)
-    return tuple(value for line in lines for value in line)
-
-
-def part_table(name: str, part: TensorLayout, full: TensorLayout) -> tuple[int, ...]:
-    """Return the ``list_table`` of tensor ``part`` for a collective with ``full``: one block per rank, in rank order.
-
-    A block of ``full`` has the size of ``part``. Raises InputError for layouts in which blocks are not at consecutive
-    virtual addresses.
-    """
-    if not (_copies(part) and _copies(full) and part.owners == full.owners):
-        _check_in_order(name, part, copies=True)
-        _check_in_order(name, full)
-    return list_table(part)
-
-
-def exchange_table(name: str, inputs: TensorLayout, outputs: TensorLayout, ranks: int) -> tuple[int, ...]:
-    """Return a table in the format of ``list_table`` for two tensors with a block for every rank.
-
-    Every block is divided evenly among the PEs that own the tensors. Raises InputError as ``part_table`` does.
-    """
-    size = inputs.dtype.itemsize
-    stride = inputs.nbytes // ranks
-    count = stride // size
-    if _copies(inputs) and _copies(outputs) and inputs.owners == outputs.owners:
-        shares = [(owner, (0, count)) for owner in inputs.owners]
-    else:
-        _check_in_order(name, inputs)
-        _check_in_order(name, outputs)
-        share = -(-count // len(inputs.owners))
-        shares = list(zip(inputs.owners, blocks(count, share), strict=False))
-    lines = ((cube, pe, at * size, n, at * size, stride) for (_, cube, pe), (at, n) in shares)
-    return tuple(value for line in lines for value in line)
-
-
-def _copies(layout: TensorLayout) -> bool:
-    """Return True when there are several shards and each holds the complete tensor."""
-    return len(layout.views) > 1 and all(view.window == layout.whole for view in layout.views)
-
-
-def _check_in_order(name: str, layout: TensorLayout, *, copies: bool = False) -> None:
-    if (layout.has_copies and not copies) or not layout.is_row_major:
-        raise InputError(
-            f"{name}: {layout.name} ({layout.dp}) is not stored in the order of its elements, each once. Spread a "
-            f"tensor with a block for each rank by row_wise, or replicate both tensors over the same PEs; for any "
-            f"other layout give a list of tensors, one for each rank"
-        )
-
-
-ELEMENTWISE = "sip_allreduce"
-"""The algorithm that reduces elementwise over ranks, as PyTorch does, for any layout."""
-BLOCK_COLUMNS = 6
-
-
-@value
-class Member:
-    """A rank of a process group. ``among``: the ranks of its collectives; None: all ranks."""
-
-    group: ProcessGroup
-    rank: int
-    among: RankGroup | None = None
-
-    @property
-    def parties(self) -> Sequence[int]:
-        """The ranks of its collectives."""
-        return range(self.group.world_size) if self.among is None else self.among.ranks
-
-    @property
-    def size(self) -> int:
-        """The number of ranks that take part."""
-        return len(self.parties)
-
-    @property
-    def channel(self) -> CallChannel:
-        """The channel that numbers its collectives."""
-        return "all" if self.among is None else self.among
-
-    def ring(self, spec: TopologySpec) -> SipRing:
-        """Return the rank's place in the ring over the participating ranks, as an argument of kernels."""
-        if self.among is None:
-            return self.group.ring_of(self.rank, spec)
-        return ring_among(self.among.ranks, self.rank)
-
-
-@value(kw_only=True)
-class StartedCollective:
-    """A collective that one rank starts: the call, the kernel and its PEs, the tensors and the arguments.
-
-    ``channel``, ``parties``: the ranks that have to make the same call; by default those of the group. ``stream``: the
-    stream of the launch. ``writes``: the collective changes the tensors of this rank.
-    """
-
-    call: CollectiveCall
-    algorithm: Algorithm
-    pes: Collection[PeCoord]
-    tensors: Sequence[TensorLayout] = ()
-    pointers: Sequence[LaunchArg] = (None,)
-    config: dict[str, Any]
-    channel: CallChannel | None = None
-    parties: Sequence[int] = ()
-    stream: LaunchStream | None = None
-    writes: bool = True
-
-
 class Collectives:
-    """The launcher of collectives, for all process groups."""
+    """The launcher of collectives, for all process groups.
 
-    __slots__ = ("_memory", "_replaced", "_requests", "_spec")
+    A collective runs on the PEs that own its tensors. With ``pes`` it runs on some of those, selected by its bytes, and
+    always has the meaning of PyTorch.
+    """
 
-    def __init__(self, spec: TopologySpec, memory: TensorMemory, requests: Requests) -> None:
-        self._spec, self._memory, self._requests = spec, memory, requests
+    __slots__ = ("_memory", "_pes", "_replaced", "_requests", "_spec")
+
+    def __init__(
+        self, spec: TopologySpec, memory: TensorMemory, requests: Requests, pes: CollectivePes | None = None
+    ) -> None:
+        self._spec, self._memory, self._requests, self._pes = spec, memory, requests, pes
         self._replaced: set[tuple[str, str]] = set()
 
-    def all_reduce(self, member: Member, tensor: TensorLayout, op: str | None = None) -> Work:
-        """Start an all-reduce by the configured algorithm.
+    def on(self, pes: CollectivePes) -> Collectives:
+        """Return a launcher that runs collectives on ``pes``."""
+        return Collectives(self._spec, self._memory, self._requests, pes)
+
+    @property
+    def pes(self) -> CollectivePes | None:
+        """The PEs that run collectives; None: those that own the tensors."""
+        return self._pes
+
+    def all_reduce(
+        self, member: Member, stretches: Sequence[Stretch], op: str | None = None, *, elementwise: bool = False
+    ) -> Work:
+        """Start an all-reduce by the configured algorithm, or of several stretches, or ``elementwise`` over ranks.
 
         If the algorithm does not accept the layout, an elementwise reduction over ranks replaces it, with a warning.
         ``op`` None: the configured reduction. Raises InputError if the configuration forbids the replacement.
         """
+        pes = self._pes_for("all_reduce", stretches)
+        if pes is not None:
+            name = "all_reduce" if len(stretches) == 1 else "all_reduce_coalesced"
+            return self._start(member, prepare_stretches(member, name, stretches, pes, reduce_op=op or "sum"))
+        tensor = stretches[0].layout
+        if elementwise:
+            algorithm = member.group.algorithm_called(ELEMENTWISE)
+            return self._all_reduce(member, tensor, op or "sum", algorithm, tensor.owners, ("elementwise", True))
         configured, refusal = member.group.algorithm, self._explain_refusal(member, tensor)
         op = op or configured.config.reduce_op
         if refusal is None:
-            pes = tuple((member.rank, cube, pe) for cube, pe in configured.mapper_fn(self._spec, member.rank))
-            return self._all_reduce(member, tensor, op, configured, pes)
+            at_work = tuple((member.rank, cube, pe) for cube, pe in configured.mapper_fn(self._spec, member.rank))
+            return self._all_reduce(member, tensor, op, configured, at_work)
         if configured.config.module == ELEMENTWISE and member.among is None:
             return self._all_reduce(member, tensor, op, configured, tensor.owners)
         self._replace(configured, refusal)
         return self._all_reduce(member, tensor, op, member.group.algorithm_called(ELEMENTWISE), tensor.owners)
 
-    def all_reduce_elementwise(self, member: Member, tensor: TensorLayout, op: str) -> Work:
-        """Start an all-reduce elementwise over ranks, regardless of the configured algorithm."""
-        algorithm = member.group.algorithm_called(ELEMENTWISE)
-        return self._all_reduce(member, tensor, op, algorithm, tensor.owners, ("elementwise", True))
+    def _pes_for(self, name: str, stretches: Sequence[Stretch]) -> CollectivePes | None:
+        """Return the PEs that divide the stretches among themselves; None: each PE works on its own shards.
+
+        Raises InputError if the PEs cannot divide the stretches, because elements are not stored in order.
+        """
+        if self._pes is None and len(stretches) == 1 and stretches[0].is_whole:
+            return None
+        for stretch in stretches:
+            stretch.check_in_order(name)
+        return self._pes or policy_pes(stretches[0].layout.dp, self._spec)
 
     def _all_reduce(
         self,
@@ -175,29 +102,38 @@ class Collectives:
         call = CollectiveCall(
             name="all_reduce", operands=(CollectiveTensor.of(tensor),), details=(("op", op), *details)
         )
-        return self._start(member, _prepare_shards(call, algorithm, pes, tensor, reduce_op=op))
+        return self._start(member, prepare_shards(call, algorithm, pes, tensor, reduce_op=op))
 
-    def in_place(self, member: Member, name: str, tensor: TensorLayout, root: int, op: str | None = None) -> Work:
+    def in_place(self, member: Member, name: str, stretch: Stretch, root: int, op: str | None = None) -> Work:
         """Start a broadcast or a reduce between each shard and the same shard on the other SIPs."""
+        more = {"root": root} if op is None else {"root": root, "reduce_op": op}
+        pes = self._pes_for(name, [stretch])
+        if pes is not None:
+            return self._start(member, prepare_stretches(member, name, [stretch], pes, **more))
+        tensor = stretch.layout
         call = CollectiveCall(
-            name=name, operands=(CollectiveTensor.of(tensor),), details=(("root", root), *_name_op(op))
+            name=name, operands=(CollectiveTensor.of(tensor),), details=(("root", root), *name_op(op))
         )
         algorithm = member.group.algorithm_called(name)
-        more = {"root": root} if op is None else {"root": root, "reduce_op": op}
-        return self._start(member, _prepare_shards(call, algorithm, tensor.owners, tensor, **more))
+        return self._start(member, prepare_shards(call, algorithm, tensor.owners, tensor, **more))
 
-    def message(self, member: Member, tensor: TensorLayout, src: int, dst: int) -> Work:
+    def message(self, member: Member, stretch: Stretch, src: int, dst: int) -> Work:
         """Start this member's end of a message from ``src`` to ``dst``; the member's rank is one of the two.
 
         The messages from one rank to another form a stream of launches with its own queue. A PE thus has all messages
         of its rank in flight at once, even if one queue is full.
         """
-        call = CollectiveCall(
-            name="send_recv", operands=(CollectiveTensor.of(tensor),), details=(("src", src), ("dst", dst))
-        )
-        algorithm = member.group.algorithm_called("send_recv")
+        pes = self._pes_for("send_recv", [stretch])
+        if pes is not None:
+            operation = prepare_stretches(member, "send_recv", [stretch], pes, src=src, dst=dst)
+        else:
+            tensor = stretch.layout
+            ends = (("src", src), ("dst", dst))
+            call = CollectiveCall(name="send_recv", operands=(CollectiveTensor.of(tensor),), details=ends)
+            algorithm = member.group.algorithm_called("send_recv")
+            operation = prepare_shards(call, algorithm, tensor.owners, tensor, src=src, dst=dst)
         operation = replace(
-            _prepare_shards(call, algorithm, tensor.owners, tensor, src=src, dst=dst),
+            operation,
             channel=("send_recv", src, dst),
             parties=(src, dst),
             stream=LaunchStream(name=f"rank {src} to {dst}", count=2 * (self._spec.num_sips - 1)),
@@ -206,33 +142,84 @@ class Collectives:
         return self._start(member, operation)
 
     def barrier(self, member: Member) -> Work:
-        """Start a barrier: a token visits PE 0 of cube 0 of all ranks."""
+        """Start a barrier: a token visits one PE of all ranks, by default PE 0 of cube 0."""
         algorithm = member.group.algorithm_called("barrier")
-        call = CollectiveCall(name="barrier")
-        config = {"n_elem": 0}
-        return self._start(
-            member, StartedCollective(call=call, algorithm=algorithm, pes=[(member.rank, 0, 0)], config=config)
+        cube, pe = self._pes.within(0)[0] if self._pes else (0, 0)
+        operation = StartedCollective(
+            call=CollectiveCall(name="barrier"),
+            algorithm=algorithm,
+            pes=[(member.rank, cube, pe)],
+            config={"n_elem": 0} | ({"shards": (cube, pe, 0, 0)} if self._pes else {}),
         )
+        return self._start(member, operation)
+
+    def exchange(
+        self,
+        member: Member,
+        name: str,
+        inputs: Sequence[Stretch],
+        outputs: Sequence[Stretch],
+        root: int | None = None,
+    ) -> Work:
+        """Start an exchange in which ``inputs[i]`` goes to the i-th rank, and ``outputs[i]`` comes from it.
+
+        Either list may be empty. ``root``: the rank that sends or receives all blocks.
+        """
+        stretches = (*inputs, *outputs)
+        for stretch in stretches:
+            stretch.check_in_order(name)
+        pes = self._pes or policy_pes(stretches[0].layout.dp, self._spec)
+        return self._start(member, prepare_exchange(member, name, inputs, outputs, pes, root=root))
 
     def blocks(
         self,
         member: Member,
         name: str,
-        inputs: Sequence[TensorLayout],
-        outputs: Sequence[TensorLayout],
+        inputs: Sequence[Stretch],
+        outputs: Sequence[Stretch],
         op: str | None = None,
     ) -> Work:
         """Start a collective from ``inputs`` to ``outputs``.
 
         At least one of the two has a block for every rank, in a list or in one tensor.
         """
-        table = _block_table(name, inputs, outputs, member.size)
+        if self._pes is None and all(stretch.is_whole for stretch in (*inputs, *outputs)):
+            come, go = ([stretch.layout for stretch in side] for side in (inputs, outputs))
+            return self._start(member, self._prepare_whole_blocks(member, name, come, go, op))
+        if name == "all_to_all":
+            return self.exchange(member, name, _list_blocks(inputs, member.size), _list_blocks(outputs, member.size))
+        return self.coalesced_blocks(member, name, inputs, outputs, op)
+
+    def coalesced_blocks(
+        self,
+        member: Member,
+        name: str,
+        inputs: Sequence[Stretch],
+        outputs: Sequence[Stretch],
+        op: str | None = None,
+    ) -> Work:
+        """Start an all-gather or a reduce-scatter of stretches; pairs of one input and one output run as one kernel."""
+        for stretch in (*inputs, *outputs):
+            stretch.check_in_order(name)
+        pes = self._pes or policy_pes(inputs[0].layout.dp, self._spec)
+        more = {} if op is None else {"reduce_op": op}
+        return self._start(member, prepare_blocks(member, name, inputs, outputs, pes, **more))
+
+    def _prepare_whole_blocks(
+        self,
+        member: Member,
+        name: str,
+        inputs: Sequence[TensorLayout],
+        outputs: Sequence[TensorLayout],
+        op: str | None,
+    ) -> StartedCollective:
+        table = block_table(name, inputs, outputs, member.size)
         at_work = {table[at : at + 2] for at in range(0, len(table), BLOCK_COLUMNS)}
         call = CollectiveCall(
-            name=name, operands=(CollectiveTensor.of(inputs[0]), CollectiveTensor.of(outputs[0])), details=_name_op(op)
+            name=name, operands=(CollectiveTensor.of(inputs[0]), CollectiveTensor.of(outputs[0])), details=name_op(op)
         )
         config = {"n_elem": sum(table[3::BLOCK_COLUMNS]), "shards": table, "dtype": inputs[0].dtype.name}
-        operation = StartedCollective(
+        return StartedCollective(
             call=call,
             algorithm=member.group.algorithm_called(name),
             pes=[(member.rank, cube, pe) for cube, pe in at_work],
@@ -240,7 +227,6 @@ class Collectives:
             pointers=(self._join_pointers(inputs), self._join_pointers(outputs)),
             config=config if op is None else config | {"reduce_op": op},
         )
-        return self._start(member, operation)
 
     def _join_pointers(self, layouts: Sequence[TensorLayout]) -> LaunchArg:
         return layouts[0].argument if len(layouts) == 1 else self._memory.join(layouts)
@@ -279,9 +265,12 @@ class Collectives:
         for layout in operation.tensors:
             # Other PEs may still use the tensor, and a PE waits for its own work only.
             self._memory.settle(layout, writes=operation.writes)
-        posted = self._memory.map_on([(operation.tensors, message.targets)])
+        for layout in operation.inputs:
+            self._memory.settle(layout, writes=False)
+        posted = self._memory.map_on([((*operation.tensors, *operation.inputs), message.targets)])
         handle = self._requests.submit(message, lambda: str(meeting))
         self._memory.uses.note(handle, (layout.key for layout in operation.tensors), writes=operation.writes)
+        self._memory.uses.note(handle, (layout.key for layout in operation.inputs), writes=False)
         return Work((*posted, handle), self._requests)
 
     def _make_message(self, member: Member, operation: StartedCollective) -> KernelLaunchMsg:
@@ -302,37 +291,6 @@ class Collectives:
         )
 
 
-def _name_op(op: str | None) -> tuple[tuple[str, object], ...]:
-    return () if op is None else (("op", op),)
-
-
-def _prepare_shards(
-    call: CollectiveCall, algorithm: Algorithm, pes: Collection[PeCoord], tensor: TensorLayout, **more: Any
-) -> StartedCollective:
-    """Return the operation on the shards of one tensor."""
-    n_elem = max(shard.nbytes for shard in tensor.shards) // tensor.dtype.itemsize
-    return StartedCollective(
-        call=call,
-        algorithm=algorithm,
-        pes=pes,
-        tensors=(tensor,),
-        pointers=(tensor.argument,),
-        config={"n_elem": n_elem, "shards": shard_table(tensor), "dtype": tensor.dtype.name, **more},
-    )
-
-
-def _block_table(
-    name: str, inputs: Sequence[TensorLayout], outputs: Sequence[TensorLayout], world_size: int
-) -> tuple[int, ...]:
-    a, b = inputs[0], outputs[0]
-    if len(inputs) == len(outputs) == 1 and world_size > 1:
-        if a.size == b.size:
-            return exchange_table(name, a, b, world_size)
-        return part_table(name, *sorted((a, b), key=lambda layout: layout.size))
-    wanted = CollectiveTensor.of(a)
-    for other in (*inputs, *outputs):
-        if CollectiveTensor.of(other) != wanted:
-            raise InputError(
-                f"{name}: {a.name} ({a.dp}) and {other.name} ({other.dp}) differ in shape, dtype or layout"
-            )
-    return list_table(a)
+def _list_blocks(stretches: Sequence[Stretch], n: int) -> Sequence[Stretch]:
+    """Return a block for each of ``n`` ranks: the items of a list, or equal parts of one stretch."""
+    return stretches if len(stretches) == n else stretches[0].split([stretches[0].size // n] * n)

@@ -5,22 +5,24 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
+from itertools import pairwise
 from typing import TypeAlias
 
 from kernbench.ccl.config import AlgorithmConfig
-from kernbench.common.errors import InputError, UnsupportedError
+from kernbench.common.dtypes import dtype as dtype_of
+from kernbench.common.errors import InputError
 from kernbench.runtime_api.arrays import whole_number
 from kernbench.runtime_api.collective_calls import RankGroup, group_of
-from kernbench.runtime_api.collectives import Collectives, Member
-from kernbench.runtime_api.layout import TensorKey, TensorLayout
+from kernbench.runtime_api.collective_operations import Member
+from kernbench.runtime_api.collective_pes import CollectivePes
+from kernbench.runtime_api.collective_tables import Stretch
+from kernbench.runtime_api.collectives import Collectives
 from kernbench.runtime_api.process_group import ProcessGroups
 from kernbench.runtime_api.ranks import Workers, wants_debugging
 from kernbench.runtime_api.requests import Requests, Work
 from kernbench.runtime_api.tensor import Tensor
 
 BACKEND = "ahbm"
-MessageCall: TypeAlias = Callable[[Tensor, int, RankGroup | None], Work]
-"""``isend`` or ``irecv``"""
 
 
 class WholeGroup:
@@ -36,6 +38,40 @@ class ReduceOp(StrEnum):
     MAX = "max"
     MIN = "min"
     AVG = "avg"
+    PRODUCT = "product"
+    BAND = "band"
+    BOR = "bor"
+    BXOR = "bxor"
+
+
+class TensorPart:
+    """Some elements in the memory of ``tensor``, as an operand of collectives: a view without a copy.
+
+    ``offset``: of the first element, in bytes. ``size``: the number of elements, by default all that follow.
+    ``dtype``: their type, by default that of the tensor. The tensor must store its elements in order, each once. On
+    other ranks the elements may be elsewhere.
+    """
+
+    __slots__ = ("dtype", "offset", "size", "tensor")
+
+    def __init__(self, tensor: Tensor, offset: int = 0, size: int | None = None, dtype: object = None) -> None:
+        self.tensor, self.offset = tensor, offset
+        self.dtype = tensor.dtype if dtype is None else dtype_of(dtype)
+        item = self.dtype.itemsize
+        self.size = (tensor.nbytes - offset) // item if size is None else size
+        if offset < 0 or offset % item or self.size < 0 or offset + self.size * item > tensor.nbytes:
+            raise InputError(
+                f"part of {tensor.name!r}: {self.size} elements of {self.dtype} at byte {offset}; the tensor has "
+                f"{tensor.nbytes} bytes, and an element begins at a multiple of its {item} bytes"
+            )
+
+
+Operand: TypeAlias = Tensor | TensorPart
+"""What a collective reads or writes"""
+
+
+MessageCall: TypeAlias = Callable[[Operand, int, RankGroup | None], Work]
+"""``isend`` or ``irecv``"""
 
 
 class BatchedMessage:
@@ -43,7 +79,7 @@ class BatchedMessage:
 
     __slots__ = ("group", "op", "peer", "tensor")
 
-    def __init__(self, op: MessageCall, tensor: Tensor, peer: int, group: RankGroup | None = None) -> None:
+    def __init__(self, op: MessageCall, tensor: Operand, peer: int, group: RankGroup | None = None) -> None:
         self.op, self.tensor, self.peer, self.group = op, tensor, peer, group
 
 
@@ -56,12 +92,26 @@ class Distributed:
 
     P2POp = BatchedMessage
     ReduceOp = ReduceOp
+    TensorPart = TensorPart
     group = WholeGroup
     __slots__ = ("_collectives", "_groups", "_requests", "_workers")
 
     def __init__(self, groups: ProcessGroups, collectives: Collectives, requests: Requests, workers: Workers) -> None:
         self._groups, self._collectives = groups, collectives
         self._requests, self._workers = requests, workers
+
+    def on(self, pes: CollectivePes) -> Distributed:
+        """Return this interface for collectives on ``pes``, whatever PEs own the tensors.
+
+        Operands must store their elements in order, each once. Ranks may call a collective with tensors of different
+        shapes, if the numbers of elements are equal. All-reduce is elementwise over ranks.
+        """
+        return Distributed(self._groups, self._collectives.on(pes), self._requests, self._workers)
+
+    @property
+    def pes(self) -> CollectivePes | None:
+        """The PEs that run collectives; None: those that own the tensors."""
+        return self._collectives.pes
 
     @property
     def algorithm(self) -> AlgorithmConfig:
@@ -158,7 +208,7 @@ class Distributed:
 
     def all_reduce(
         self,
-        tensor: Tensor,
+        tensor: Operand,
         op: str | None = None,
         group: RankGroup | None = None,
         async_op: bool = False,
@@ -176,33 +226,64 @@ class Distributed:
         unless ``op`` is set.
         """
         member = self._require_rank("all_reduce", group)
-        layout, reduction = self._find_layout(member, tensor), None if op is None else _check_op(op)
-        if elementwise:
-            work = self._collectives.all_reduce_elementwise(member, layout, reduction or ReduceOp.SUM.value)
-        else:
-            work = self._collectives.all_reduce(member, layout, reduction)
-        return _finish(work, async_op)
+        stretch, reduction = self._find(member, tensor), None if op is None else _check_op(op)
+        return _finish(self._collectives.all_reduce(member, [stretch], reduction, elementwise=elementwise), async_op)
+
+    def all_reduce_coalesced(
+        self,
+        tensors: Sequence[Operand],
+        op: str = ReduceOp.SUM,
+        group: RankGroup | None = None,
+        async_op: bool = False,
+    ) -> Work | None:
+        """Reduce several tensors elementwise over ranks, as one collective."""
+        name = "all_reduce_coalesced"
+        member = self._require_rank(name, group)
+        stretches = self._find_several(name, member, tensors)
+        return _finish(self._collectives.all_reduce(member, stretches, _check_op(op)), async_op)
 
     def broadcast(
-        self, tensor: Tensor, src: int, group: RankGroup | None = None, async_op: bool = False
+        self, tensor: Operand, src: int, group: RankGroup | None = None, async_op: bool = False
     ) -> Work | None:
         """Overwrite the tensor of every rank with the tensor of rank ``src``."""
         member = self._require_rank("broadcast", group)
-        layout, root = self._find_layout(member, tensor), _check_rank(member, "src", src)
-        return _finish(self._collectives.in_place(member, "broadcast", layout, root), async_op)
+        stretch, root = self._find(member, tensor), _check_rank(member, "src", src)
+        return _finish(self._collectives.in_place(member, "broadcast", stretch, root), async_op)
 
     def reduce(
-        self, tensor: Tensor, dst: int, op: str = ReduceOp.SUM, group: RankGroup | None = None, async_op: bool = False
+        self, tensor: Operand, dst: int, op: str = ReduceOp.SUM, group: RankGroup | None = None, async_op: bool = False
     ) -> Work | None:
         """Replace the tensor of rank ``dst`` with the reduction over all ranks; other ranks' tensors do not change."""
         member = self._require_rank("reduce", group)
-        layout, root = self._find_layout(member, tensor), _check_rank(member, "dst", dst)
-        return _finish(self._collectives.in_place(member, "reduce", layout, root, _check_op(op)), async_op)
+        stretch, root = self._find(member, tensor), _check_rank(member, "dst", dst)
+        return _finish(self._collectives.in_place(member, "reduce", stretch, root, _check_op(op)), async_op)
+
+    def scatter(
+        self,
+        tensor: Operand,
+        scatter_list: Sequence[Operand] | None = None,
+        src: int = 0,
+        group: RankGroup | None = None,
+        async_op: bool = False,
+    ) -> Work | None:
+        """Copy ``scatter_list[r]`` of rank ``src`` to the tensor of rank r; other ranks give no list."""
+        return self._exchange_with_root("scatter", tensor, scatter_list, "src", src, group, async_op)
+
+    def gather(
+        self,
+        tensor: Operand,
+        gather_list: Sequence[Operand] | None = None,
+        dst: int = 0,
+        group: RankGroup | None = None,
+        async_op: bool = False,
+    ) -> Work | None:
+        """Copy the tensor of rank r to ``gather_list[r]`` of rank ``dst``; other ranks give no list."""
+        return self._exchange_with_root("gather", tensor, gather_list, "dst", dst, group, async_op)
 
     def all_gather(
         self,
-        tensor_list: Sequence[Tensor] | Tensor,
-        tensor: Tensor,
+        tensor_list: Sequence[Operand] | Operand,
+        tensor: Operand,
         group: RankGroup | None = None,
         async_op: bool = False,
     ) -> Work | None:
@@ -213,15 +294,15 @@ class Distributed:
         return self._exchange_blocks("all_gather", tensor, tensor_list, None, group, async_op)
 
     def all_gather_into_tensor(
-        self, output_tensor: Tensor, input_tensor: Tensor, group: RankGroup | None = None, async_op: bool = False
+        self, output_tensor: Operand, input_tensor: Operand, group: RankGroup | None = None, async_op: bool = False
     ) -> Work | None:
         """Copy the input of rank r to block r of the output, which is as large as all inputs together."""
         return self._exchange_blocks("all_gather", input_tensor, output_tensor, None, group, async_op)
 
     def reduce_scatter(
         self,
-        output: Tensor,
-        input_list: Sequence[Tensor] | Tensor,
+        output: Operand,
+        input_list: Sequence[Operand] | Operand,
         op: str = ReduceOp.SUM,
         group: RankGroup | None = None,
         async_op: bool = False,
@@ -234,8 +315,8 @@ class Distributed:
 
     def reduce_scatter_tensor(
         self,
-        output: Tensor,
-        input: Tensor,  # noqa: A002 - PyTorch's name
+        output: Operand,
+        input: Operand,  # noqa: A002 - PyTorch's name
         op: str = ReduceOp.SUM,
         group: RankGroup | None = None,
         async_op: bool = False,
@@ -245,31 +326,59 @@ class Distributed:
 
     def all_to_all(
         self,
-        output_tensor_list: Sequence[Tensor],
-        input_tensor_list: Sequence[Tensor],
+        output_tensor_list: Sequence[Operand],
+        input_tensor_list: Sequence[Operand],
         group: RankGroup | None = None,
         async_op: bool = False,
     ) -> Work | None:
         """Copy ``input_tensor_list[r]`` of rank s to ``output_tensor_list[s]`` of rank r, for all r and s."""
         return self._exchange_blocks("all_to_all", input_tensor_list, output_tensor_list, None, group, async_op)
 
+    def all_gather_into_tensor_coalesced(
+        self,
+        output_tensors: Sequence[Operand],
+        input_tensors: Sequence[Operand],
+        group: RankGroup | None = None,
+        async_op: bool = False,
+    ) -> Work | None:
+        """Call all_gather_into_tensor for each output and its input, as one collective."""
+        return self._coalesce("all_gather", input_tensors, output_tensors, None, group, async_op)
+
+    def reduce_scatter_tensor_coalesced(
+        self,
+        outputs: Sequence[Operand],
+        inputs: Sequence[Operand],
+        op: str = ReduceOp.SUM,
+        group: RankGroup | None = None,
+        async_op: bool = False,
+    ) -> Work | None:
+        """Call reduce_scatter_tensor for each output and its input, as one collective."""
+        return self._coalesce("reduce_scatter", inputs, outputs, _check_op(op), group, async_op)
+
     def all_to_all_single(
         self,
-        output: Tensor,
-        input: Tensor,  # noqa: A002 - PyTorch's name
+        output: Operand,
+        input: Operand,  # noqa: A002 - PyTorch's name
         output_split_sizes: Sequence[int] | None = None,
         input_split_sizes: Sequence[int] | None = None,
         group: RankGroup | None = None,
         async_op: bool = False,
     ) -> Work | None:
-        """Copy block r of the input of rank s to block s of the output of rank r; all blocks have one size.
+        """Copy block r of the input of rank s to block s of the output of rank r.
 
-        Raises UnsupportedError for split sizes, because each PE exchanges shards of equal size with the same PE of the
-        other SIPs.
+        All blocks have one size, or the sizes of the splits: rows of a tensor, or elements of a TensorPart. If one rank
+        gives splits, all ranks have to.
         """
-        if output_split_sizes or input_split_sizes:
-            raise UnsupportedError("all_to_all_single: blocks of different sizes are not supported; leave both None")
-        return self._exchange_blocks("all_to_all", input, output, None, group, async_op)
+        if output_split_sizes is None and input_split_sizes is None:
+            return self._exchange_blocks("all_to_all", input, output, None, group, async_op)
+        name = "all_to_all_single"
+        member = self._require_rank(name, group)
+        come, go = (
+            _split(name, member, side, self._find(member, operand), operand, sizes)
+            for side, operand, sizes in (("input", input, input_split_sizes), ("output", output, output_split_sizes))
+        )
+        _check_one_dtype(name, (*come, *go))
+        return _finish(self._collectives.exchange(member, name, come, go), async_op)
 
     def barrier(
         self,
@@ -283,11 +392,11 @@ class Distributed:
         """
         return _finish(self._collectives.barrier(self._require_rank("barrier", group)), async_op)
 
-    def send(self, tensor: Tensor, dst: int, group: RankGroup | None = None) -> None:
+    def send(self, tensor: Operand, dst: int, group: RankGroup | None = None) -> None:
         """Send to rank ``dst``; return when the tensor has arrived and may be overwritten."""
         self.isend(tensor, dst, group).wait()
 
-    def recv(self, tensor: Tensor, src: int, group: RankGroup | None = None) -> int:
+    def recv(self, tensor: Operand, src: int, group: RankGroup | None = None) -> int:
         """Receive from rank ``src``, and return ``src``."""
         self.irecv(tensor, src, group).wait()
         return src
@@ -302,7 +411,7 @@ class Distributed:
                 raise InputError(f"batch_isend_irecv: op={message.op!r}, must be isend or irecv of torch.distributed")
         return [message.op(message.tensor, message.peer, message.group) for message in p2p_op_list]
 
-    def isend(self, tensor: Tensor, dst: int, group: RankGroup | None = None) -> Work:
+    def isend(self, tensor: Operand, dst: int, group: RankGroup | None = None) -> Work:
         """Send as ``send`` does, but return at once.
 
         The posted messages of a rank are in flight at the same time, in both directions: no order of posting can block
@@ -311,41 +420,95 @@ class Distributed:
         member = self._require_rank("isend", group)
         return self._start_message(member, tensor, member.rank, _check_rank(member, "dst", dst))
 
-    def irecv(self, tensor: Tensor, src: int, group: RankGroup | None = None) -> Work:
+    def irecv(self, tensor: Operand, src: int, group: RankGroup | None = None) -> Work:
         """Receive as ``recv`` does, but return at once."""
         member = self._require_rank("irecv", group)
         return self._start_message(member, tensor, _check_rank(member, "src", src), member.rank)
 
-    def _start_message(self, member: Member, tensor: Tensor, src: int, dst: int) -> Work:
+    def _start_message(self, member: Member, tensor: Operand, src: int, dst: int) -> Work:
         if src == dst:
             raise InputError(f"rank {src} cannot send to itself")
-        return self._collectives.message(member, self._find_layout(member, tensor), src, dst)
+        return self._collectives.message(member, self._find(member, tensor), src, dst)
 
     def _exchange_blocks(
         self,
         name: str,
-        inputs: Sequence[Tensor] | Tensor,
-        outputs: Sequence[Tensor] | Tensor,
+        inputs: Sequence[Operand] | Operand,
+        outputs: Sequence[Operand] | Operand,
         op: str | None,
         group: RankGroup | None,
         async_op: bool,
     ) -> Work | None:
         member = self._require_rank(name, group)
-        lists = [self._find_layouts(name, member, side) for side in (inputs, outputs)]
+        lists = [self._find_blocks(name, member, side) for side in (inputs, outputs)]
         _check_apart(name, lists[1])
-        sizes = [sum(layout.size for layout in layouts) for layouts in lists]
-        wanted = _fit_sizes(name, sizes, member.size)
-        if sizes != wanted or len({layout.dtype for layouts in lists for layout in layouts}) > 1:
-            described = " and ".join(f"{'input' if at == 0 else 'output'} of {size}" for at, size in enumerate(sizes))
-            raise InputError(f"{name}: {described} elements do not fit each other for {member.size} ranks")
+        if self.pes is not None and _has_blocks_of_any_size(name, lists, member.size):
+            _check_one_dtype(name, (*lists[0], *lists[1]))
+            inputs_by_rank = lists[0] if name == "all_to_all" else lists[0] * member.size
+            return _finish(self._collectives.exchange(member, name, inputs_by_rank, lists[1]), async_op)
+        _check_fit(name, lists, member.size)
         return _finish(self._collectives.blocks(member, name, lists[0], lists[1], op), async_op)
 
-    def _find_layouts(self, name: str, member: Member, tensors: Sequence[Tensor] | Tensor) -> list[TensorLayout]:
-        if isinstance(tensors, Tensor):
-            return [self._find_layout(member, tensors)]
+    def _coalesce(
+        self,
+        name: str,
+        inputs: Sequence[Operand],
+        outputs: Sequence[Operand],
+        op: str | None,
+        group: RankGroup | None,
+        async_op: bool,
+    ) -> Work | None:
+        label = f"{name}_coalesced"
+        member = self._require_rank(label, group)
+        come, go = (self._find_several(label, member, side) for side in (inputs, outputs))
+        if len(come) != len(go):
+            raise InputError(f"{label}: {len(come)} inputs for {len(go)} outputs")
+        for pair in zip(come, go, strict=True):
+            _check_fit(label, [[pair[0]], [pair[1]]], member.size)
+        return _finish(self._collectives.coalesced_blocks(member, label, come, go, op), async_op)
+
+    def _exchange_with_root(
+        self,
+        name: str,
+        tensor: Operand,
+        blocks: Sequence[Operand] | None,
+        parameter: str,
+        rank: int,
+        group: RankGroup | None,
+        async_op: bool,
+    ) -> Work | None:
+        """Scatter ``blocks`` of the root, or gather them there; ``tensor`` is this rank's end."""
+        member = self._require_rank(name, group)
+        root, end = _check_rank(member, parameter, rank), self._find(member, tensor)
+        if (member.rank == root) != bool(blocks):
+            problem = f"gives {len(blocks)} tensors, but only rank {root} has a list" if blocks else "needs its list"
+            raise InputError(f"{name}: rank {member.rank} {problem}")
+        listed = self._find_blocks(name, member, blocks) if blocks else []
+        for stretch in listed:
+            if (stretch.size, stretch.dtype) != (end.size, end.dtype):
+                raise InputError(
+                    f"{name}: the list has {stretch.size} elements of {stretch.dtype} in {stretch.layout.name!r}, "
+                    f"the tensor of rank {member.rank} {end.size} of {end.dtype}"
+                )
+        if name == "gather":
+            _check_apart(name, listed)
+        at_root = [end if party == root else end.split([0])[0] for party in member.parties]
+        sides = (listed, at_root) if name == "scatter" else (at_root, listed)
+        return _finish(self._collectives.exchange(member, name, *sides, root=root), async_op)
+
+    def _find_blocks(self, name: str, member: Member, tensors: Sequence[Operand] | Operand) -> list[Stretch]:
+        if isinstance(tensors, Tensor | TensorPart):
+            return [self._find(member, tensors)]
         if len(tensors) != member.size:
             raise InputError(f"{name}: a list of {len(tensors)} tensors for {member.size} ranks")
-        return [self._find_layout(member, tensor) for tensor in tensors]
+        return [self._find(member, tensor) for tensor in tensors]
+
+    def _find_several(self, name: str, member: Member, tensors: Sequence[Operand]) -> list[Stretch]:
+        stretches = [self._find(member, tensor) for tensor in tensors]
+        if not stretches:
+            raise InputError(f"{name}: an empty list of tensors")
+        _check_one_dtype(name, stretches)
+        return stretches
 
     def _find_member(self, name: str, group: object) -> Member:
         """Return this rank as a member of its process group; outside a rank, the program in the group it created."""
@@ -367,7 +530,8 @@ class Distributed:
             )
         return member
 
-    def _find_layout(self, member: Member, tensor: object) -> TensorLayout:
+    def _find(self, member: Member, operand: object) -> Stretch:
+        tensor = operand.tensor if isinstance(operand, TensorPart) else operand
         if not isinstance(tensor, Tensor):
             raise InputError(f"a collective takes tensors of the machine, not a {type(tensor).__name__}")
         if not tensor.is_live:
@@ -377,19 +541,62 @@ class Distributed:
                 f"tensor {tensor.name!r} is on sip{tensor.sip}, but rank {member.rank} is SIP {member.rank}; "
                 f"call torch.ahbm.set_device(rank) before making tensors"
             )
-        return tensor.layout
+        if isinstance(operand, TensorPart):
+            return Stretch(tensor.layout, operand.offset, operand.size, operand.dtype, is_whole=False)
+        return Stretch.whole(tensor.layout)
 
 
-def _check_apart(name: str, outputs: Sequence[TensorLayout]) -> None:
-    """Raise InputError if two outputs are one tensor: the later block would overwrite the other. Inputs may repeat."""
-    first: dict[TensorKey, int] = {}
-    for at, layout in enumerate(outputs):
-        before = first.setdefault(layout.key, at)
-        if before != at:
+def _check_apart(name: str, outputs: Sequence[Stretch]) -> None:
+    """Raise InputError if two outputs overlap: the later block would overwrite the other. Inputs may repeat."""
+    in_order = sorted(range(len(outputs)), key=lambda at: outputs[at].va)
+    for before, after in pairwise(in_order):
+        end = outputs[before].va + outputs[before].nbytes
+        if outputs[after].va < end:
+            first, later = sorted((before, after))
+            are = "one tensor" if outputs[first].va == outputs[later].va else "parts that overlap, of one tensor"
             raise InputError(
-                f"{name}: outputs {before} and {at} are one tensor, {layout.name!r}, which cannot hold the blocks of "
-                f"two ranks; give each block a tensor of its own"
+                f"{name}: outputs {first} and {later} are {are}, {outputs[first].layout.name!r}, which cannot hold the "
+                f"blocks of two ranks; give each block a tensor of its own"
             )
+
+
+def _check_one_dtype(name: str, stretches: Sequence[Stretch]) -> None:
+    dtypes = sorted({stretch.dtype.name for stretch in stretches})
+    if len(dtypes) > 1:
+        raise InputError(f"{name}: tensors of {', '.join(dtypes)}; all tensors of a collective have one dtype")
+
+
+def _has_blocks_of_any_size(name: str, lists: Sequence[Sequence[Stretch]], n_ranks: int) -> bool:
+    """Return True for an all-to-all of lists, and for an all-gather of tensors of different sizes."""
+    if name == "all_to_all":
+        return len(lists[0]) == len(lists[1]) == n_ranks
+    return name == "all_gather" and len({stretch.size for stretch in lists[1]}) > 1
+
+
+def _check_fit(name: str, lists: Sequence[Sequence[Stretch]], n_ranks: int) -> None:
+    """Raise InputError unless inputs and outputs have the sizes of a collective with a block for each rank."""
+    sizes = [sum(stretch.size for stretch in stretches) for stretches in lists]
+    even = all(len({stretch.size for stretch in stretches}) <= 1 for stretches in lists)
+    one_dtype = len({stretch.dtype for stretches in lists for stretch in stretches}) == 1
+    if sizes != _fit_sizes(name, sizes, n_ranks) or not one_dtype or not even:
+        described = " and ".join(f"{'input' if at == 0 else 'output'} of {size}" for at, size in enumerate(sizes))
+        raise InputError(f"{name}: {described} elements do not fit each other for {n_ranks} ranks")
+
+
+def _split(
+    name: str, member: Member, side: str, stretch: Stretch, operand: Operand, sizes: Sequence[int] | None
+) -> list[Stretch]:
+    """Return the blocks of a tensor by its split sizes, which are equal by default."""
+    rows = operand.shape[0] if isinstance(operand, Tensor) and operand.shape else stretch.size
+    if sizes is None:
+        sizes = [rows // member.size] * member.size
+    counts = [whole_number(size) for size in sizes]
+    if len(sizes) != member.size or any(count is None or count < 0 for count in counts) or sum(sizes) != rows:
+        raise InputError(
+            f"{name}: {side} splits {list(sizes)} of {rows} rows: give {member.size} whole numbers with this sum"
+        )
+    in_row = stretch.size // rows if rows else 0
+    return stretch.split([size * in_row for size in sizes])
 
 
 def _finish(work: Work, async_op: bool) -> Work | None:
@@ -427,8 +634,8 @@ def _check_group(name: str, group: object, rank: int, world_size: int) -> RankGr
 def _fit_sizes(name: str, sizes: Sequence[int], world_size: int) -> list[int]:
     """Return the required sizes of input and output, computed from the smaller of the two."""
     input_size, output_size = sizes
-    if name == "all_gather":
+    if name.startswith("all_gather"):
         return [input_size, input_size * world_size]
-    if name == "reduce_scatter":
+    if name.startswith("reduce_scatter"):
         return [output_size * world_size, output_size]
     return [input_size, input_size if input_size % world_size == 0 else -1]

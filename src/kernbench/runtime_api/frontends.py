@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from importlib.metadata import version
 from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from kernbench.common.config import ConfigModel, Document, apply_overrides, check, report
 
@@ -32,6 +33,12 @@ class TritonSettings(ConfigModel):
         return divmod(round(self.capability * 10), 10)
 
 
+def _check_comm(comm: str) -> str:
+    if not re.fullmatch(r"cube|same|pes:[1-9][0-9]{0,5}", comm):
+        raise ValueError("must be cube, same or pes:K with a number K, such as pes:2")
+    return comm
+
+
 class TorchSettings(ConfigModel):
     """The settings of the PyTorch front end.
 
@@ -39,15 +46,24 @@ class TorchSettings(ConfigModel):
     cubes, counted from PE 0; None: all. ``as_cuda``: the device "cuda" of a script is the machine. ``strict``: an
     operator without a kernel is an error. ``from_load``: the reported time of a run includes initialisation.
     ``queue``: launches that a program orders ahead, also of Triton kernels; 0: it waits for each; None: as many as the
-    IO_CPU takes.
+    IO_CPU takes. ``comm``: the PEs that run collectives between ranks: ``cube``, the first cube without tensors;
+    ``pes:K``, the last K PEs of each cube with tensors; ``same``, the PEs of the tensors; None: ``cube`` if there is
+    such a cube.
     """
 
     as_cuda: bool = False
+    comm: Annotated[str, AfterValidator(_check_comm)] | None = None
     cubes: Annotated[int, Field(ge=1)] = 1
     from_load: bool = False
     pes: Annotated[int, Field(ge=1)] | None = None
     queue: Annotated[int, Field(ge=0)] | None = None
     strict: bool = False
+
+    @property
+    def comm_pes(self) -> int:
+        """The K of ``comm=pes:K``, else 0."""
+        _, _, count = (self.comm or "").partition(":")
+        return int(count or 0)
 
 
 class FrontendSettings(ConfigModel):

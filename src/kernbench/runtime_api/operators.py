@@ -6,7 +6,7 @@ A program that builds a model initialises it before it computes: the time of a r
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field
 
@@ -21,6 +21,7 @@ class OperatorUse:
     """An operator of a program: the number of its ``calls``, and the launches and the simulated time of these calls.
 
     ``ns``: the time from calls to returns, transfers included. ``modelled``: False if the host computed the operator.
+    In a program of ranks, the figures are sums over ranks, and ``rank_ns`` has the time of each rank.
     """
 
     name: str = figure("the operator")
@@ -28,6 +29,7 @@ class OperatorUse:
     launches: int = figure("launches of these calls")
     ns: float = figure("from calls to returns, in ns")
     modelled: bool = figure("False if the host computed it", default=True)
+    rank_ns: tuple[float, ...] = figure("ns of each rank, in rank order", optional=True, column=False, default=())
 
 
 @value
@@ -238,20 +240,25 @@ class OperatorTallies:
 
     def uses(self) -> tuple[OperatorUse, ...]:
         """Return all operators that took time, over all ranks, the longest first."""
-        by_name: dict[str, list[_Tally]] = {}
-        for _, tallies in sorted(self._by_rank.items()):
+        by_name: dict[str, dict[int, _Tally]] = {}
+        for rank, tallies in self._by_rank.items():
             tallies.count_ended()
             for name, tally in tallies.by_name.items():
                 if tally.calls:
-                    by_name.setdefault(name, []).append(tally)
-        used = [
-            OperatorUse(
-                name,
-                sum(tally.calls for tally in of_ranks),
-                sum(tally.launches for tally in of_ranks),
-                sum(tally.ns for tally in of_ranks),
-                all(tally.modelled for tally in of_ranks),
-            )
-            for name, of_ranks in by_name.items()
-        ]
+                    by_name.setdefault(name, {})[rank] = tally
+        n_ranks = max((rank + 1 for of_ranks in by_name.values() for rank in of_ranks), default=0)
+        used = [_sum_ranks(name, of_ranks, n_ranks) for name, of_ranks in by_name.items()]
         return tuple(sorted(used, key=lambda use: (-use.ns, use.name)))
+
+
+def _sum_ranks(name: str, of_ranks: Mapping[int, _Tally], n_ranks: int) -> OperatorUse:
+    """Return the use of an operator by all of ``n_ranks`` ranks; ``of_ranks`` has those that called it."""
+    tallies = of_ranks.values()
+    return OperatorUse(
+        name,
+        sum(tally.calls for tally in tallies),
+        sum(tally.launches for tally in tallies),
+        sum(tally.ns for tally in tallies),
+        all(tally.modelled for tally in tallies),
+        tuple(of_ranks[rank].ns if rank in of_ranks else 0.0 for rank in range(n_ranks)) if n_ranks > 1 else (),
+    )

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from kernbench.common.dtypes import F32, I32, DType
 from kernbench.common.dtypes import dtype as element_type
 from kernbench.common.errors import InputError
-from kernbench.messages.steps import ChunkSource, Step
+from kernbench.messages.steps import ChunkSource, ReduceName, Step
 
 
 class Op(NamedTuple):
@@ -270,7 +270,16 @@ def _ops_of(shares: tuple[_Alike, ...], dtype: str) -> list[Op]:
     return ops.finish()
 
 
-_OPERATORS = {"sum": "add", "avg": "add", "max": "maximum", "min": "minimum"}
+_OPERATORS: dict[ReduceName, str] = {
+    "sum": "add",
+    "avg": "add",
+    "max": "maximum",
+    "min": "minimum",
+    "product": "mul",
+    "band": "and",
+    "bor": "or",
+    "bxor": "xor",
+}
 
 
 class _Ops:

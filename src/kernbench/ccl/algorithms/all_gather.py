@@ -15,11 +15,18 @@ from kernbench.triton_emu.schedules import ScheduledKernel
 
 
 def schedule(
-    *, rank: int, world_size: int, n_elem: int, stride: int = 0, chunk_size: int | None = None, **config: Any
+    *,
+    rank: int,
+    world_size: int,
+    n_elem: int,
+    stride: int = 0,
+    block_starts: tuple[int, ...] = (),
+    chunk_size: int | None = None,
+    **config: Any,
 ) -> list[Step]:
     """Return the steps that fill this PE's slots of the output with the ``n_elem`` elements of each rank.
 
-    Slots are ``stride`` elements apart.
+    Slots begin at the elements ``block_starts``, by default ``stride`` elements apart.
     """
     sips, messages = over_sips(rank, world_size, **config), messages_of("sum", chunk_size, **config)
     ring, slot_of, relay = sips.ring, sips.slots(), Relay(sips.ring)
@@ -27,7 +34,7 @@ def schedule(
         pieces = messages.pieces(segment)
         local_loads = messages.load_ahead(pieces)
         for hop, place in enumerate(ring.backwards(ring.place)):
-            at = slot_of[place] * stride
+            at = block_starts[slot_of[place]] if block_starts else slot_of[place] * stride
             for i, piece in enumerate(pieces, hop * len(pieces)):
                 if hop:
                     relay.keep(i, piece.size)

@@ -25,13 +25,12 @@ from kernbench.ccl.grids import (
     SipGrid,
     all_reduce_by,
     grid_schedule,
-    half_a_hop,
     order_of_results,
     order_of_use,
     sip_grid,
 )
 from kernbench.ccl.pieces import Messages, messages_of
-from kernbench.ccl.rings import check_ranks
+from kernbench.ccl.rings import check_ranks, half_a_hop
 from kernbench.ccl.trees import Branch, reduce_pieces, spread
 from kernbench.common.errors import InputError
 from kernbench.messages.steps import Chunk, Step, copy, receive, send

@@ -11,8 +11,8 @@ from itertools import chain
 from typing import Any
 
 from kernbench.ccl.pieces import messages_of, number_pieces
-from kernbench.ccl.rings import Relay, over_sips, reduce_round
-from kernbench.messages.steps import Chunk, Step, load, store
+from kernbench.ccl.rings import Relay, order_of_use, over_sips, reduce_round
+from kernbench.messages.steps import Chunk, Step, load
 from kernbench.triton_emu.schedules import ScheduledKernel
 
 
@@ -22,28 +22,33 @@ def schedule(
     world_size: int,
     n_elem: int,
     stride: int = 0,
+    block_starts: tuple[int, ...] = (),
     reduce_op: str = "sum",
     chunk_size: int | None = None,
     **config: Any,
 ) -> list[Step]:
     """Return the steps that fill this PE's output with the reduction, over all ranks, of the block of this rank.
 
-    Blocks are ``stride`` elements apart.
+    Blocks begin at the elements ``block_starts``, by default ``stride`` elements apart.
     """
     sips, messages = over_sips(rank, world_size, **config), messages_of(reduce_op, chunk_size, **config)
     ring, slot_of, relay = sips.ring, sips.slots(), Relay(sips.ring)
+    starts = block_starts or [slot * stride for slot in range(ring.size)]
     for segment in messages.segments(n_elem, ring.size):
         out_pieces = messages.pieces(segment)
         blocks = [
-            [Chunk(slot_of[place] * stride + piece.offset, piece.size) for piece in out_pieces]
+            [Chunk(starts[slot_of[place]] + piece.offset, piece.size) for piece in out_pieces]
             for place in ring.backwards(ring.place - 1)  # the last block is the block of this rank
         ]
         parts, pieces = number_pieces(blocks), list(chain(*blocks))
-        relay.steps += [load(i, piece) for i, piece in enumerate(pieces)]
+        begin = len(relay.steps)
+        order = order_of_use(parts, messages) if messages.far else range(len(pieces))
+        relay.steps += [load(i, pieces[i]) for i in order]
         if ring.size > 1:
             reduce_round(relay, parts, pieces, messages, ring.size)
             relay.flush()
-        relay.steps += [store(i, piece._replace(tensor=1)) for i, piece in zip(parts[-1], out_pieces, strict=True)]
+        targets = [piece._replace(tensor=1) for piece in out_pieces]
+        relay.steps[begin:] = messages.store_all(relay.steps[begin:], zip(parts[-1], targets, strict=True))
     return relay.steps
 
 

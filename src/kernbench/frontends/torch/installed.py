@@ -40,7 +40,7 @@ from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch import autocast, collectives, device, device_names, moving, operators
 from kernbench.frontends.torch.attention import scaled_dot_product_attention
 from kernbench.frontends.torch.device_names import see_as_program
-from kernbench.frontends.torch.distributed import joining, processes, reducers, worlds
+from kernbench.frontends.torch.distributed import joining, on_import, processes, reducers, worlds
 from kernbench.frontends.torch.distributed.reducers import unpinned
 from kernbench.frontends.torch.modules import follow_modules, program_place
 from kernbench.frontends.torch.norms import renorm, renorm_in_place, rms_norm
@@ -334,4 +334,5 @@ _guard = AhbmGuard()
 _libraries = _register()
 _replace_functions()
 follow_modules()
+on_import.install()
 collect_at_exit()  # PyTorch loads Triton's library

@@ -1,190 +1,250 @@
 """Collectives of the machine for PyTorch's tensors: the only calls of ``context.distributed`` by this front end.
 
-A collective works on complete storages. A tensor that is part of a storage is copied to a storage of its own, and back.
-No function waits for the collective: a launch that uses its tensors begins after it.
+They run on the PEs of ``torch.comm``. A contiguous tensor is an operand without a copy, wherever it is in its storage;
+any other tensor is copied to a storage of its own, and back. No function waits for the collective: a launch that uses
+its tensors begins after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import torch.distributed as dist
 from torch import Tensor
 
 from kernbench.common.errors import InputError
+from kernbench.common.values import value
 from kernbench.frontends.torch.modules import program_place
-from kernbench.frontends.torch.storage import current
-from kernbench.frontends.torch.tensor import AhbmTensor, is_whole, new, sip_of, storage_of
-from kernbench.runtime_api import tensor as machine
+from kernbench.frontends.torch.storage import current, machine_type
+from kernbench.frontends.torch.tensor import AhbmTensor, new, on_machine, sip_of, storage_of
 from kernbench.runtime_api.collective_calls import RankGroup
+from kernbench.runtime_api.collective_pes import collective_pes
+from kernbench.runtime_api.distributed import Distributed, TensorPart
 from kernbench.runtime_api.requests import Work
 
-_REDUCTIONS = MappingProxyType({"SUM": "sum", "AVG": "avg", "MAX": "max", "MIN": "min"})
+REDUCTIONS = MappingProxyType(
+    {name: name.lower() for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")}
+)
 """Names of reductions of the machine, by those of PyTorch."""
-REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
-"""Names of all reductions of PyTorch."""
 AnyReduction = Any
 """A ``ReduceOp`` of PyTorch, or a member of its enumeration."""
+Pairs: TypeAlias = Sequence[tuple[Tensor, Tensor]]
+"""Outputs, each with its input."""
 
 
-def refuse(what_is_missing: str) -> NoReturn:
-    """Raise InputError, at the line of the program, for a collective that the machine does not have yet."""
-    raise InputError(
-        f"{program_place()}: {what_is_missing}: the machine does not have this collective; move the tensors to the "
-        "host, .cpu(), where ranks exchange them in no simulated time"
-    )
+def name_of(op: AnyReduction) -> str:
+    """Return PyTorch's name of a reduction. Raises InputError for one that the machine lacks."""
+    name = next((name for name in REDUCTIONS if op == getattr(dist.ReduceOp, name)), None)
+    if name is None:
+        names = ", ".join(REDUCTIONS)
+        raise InputError(f"{program_place()}: a reduction by {op}: the machine has {names}; scale the tensor before")
+    return name
 
 
-def reduction_name(op: AnyReduction) -> str:
-    """Return the machine's name of a reduction. Raises InputError for one that the machine lacks."""
-    name = next((name for name in REDUCTIONS if op == getattr(dist.ReduceOp, name)), str(op))
-    if name not in _REDUCTIONS:
-        refuse(f"a reduction by {name}, not one of {', '.join(_REDUCTIONS)}")
-    return _REDUCTIONS[name]
+@value
+class _RankCollectives:
+    """The collectives of a rank, on the PEs of ``torch.comm``."""
+
+    distributed: Distributed
 
 
-def machine_tensor(x: AhbmTensor) -> machine.Tensor:
-    """Return the machine's tensor with exactly the elements of ``x``, which is whole."""
-    return storage_of(x).tensor
-
-
-def is_own_storage(x: AhbmTensor) -> bool:
-    """Return whether a collective can work on the storage of a tensor directly."""
-    return is_whole(x) and storage_of(x).dtype is x.dtype
+def collectives() -> Distributed:
+    """Return the machine's collectives for this rank. Raises InputError if ``torch.comm`` does not fit the machine."""
+    context = current()
+    local = context.rank_local.get(_RankCollectives)
+    if local is None:
+        pes = collective_pes(context.frontends.torch, context.topology)
+        context.rank_local.put(local := _RankCollectives(context.distributed.on(pes)))
+    return local.distributed
 
 
 class _Staging:
-    """The operands of a collective: whole tensors, in place of those that are part of a storage.
+    """The operands of a collective: contiguous tensors, in place of those that are not.
 
-    It holds the whole tensors until the collective has started, since the memory of a dropped tensor is reused.
+    It holds copies until the collective has started, since the memory of a dropped tensor is reused.
     """
 
     def __init__(self) -> None:
-        self._staged: list[AhbmTensor] = []
+        self._copies: list[AhbmTensor] = []
         self._results: list[tuple[Tensor, AhbmTensor]] = []
+        self._written: list[AhbmTensor] = []
 
-    def read(self, x: Tensor) -> machine.Tensor:
+    def read(self, x: Tensor) -> TensorPart:
         """Return an operand that is read."""
-        return machine_tensor(self._whole(x, is_read=True))
+        return _part_of(self._contiguous(x, is_read=True))
 
-    def write(self, x: Tensor, *, is_read: bool = False) -> machine.Tensor:
+    def write(self, x: Tensor, *, is_read: bool = False) -> TensorPart:
         """Return an operand that is written. ``is_read``: the collective also reads it."""
-        staged = self._whole(x, is_read=is_read)
-        if staged is not x:
-            self._results.append((x, staged))
-        return machine_tensor(staged)
+        dense = self._contiguous(x, is_read=is_read)
+        if dense is not x:
+            self._results.append((x, dense))
+        self._written.append(on_machine(x))
+        return _part_of(dense)
 
-    def _whole(self, x: Tensor, *, is_read: bool) -> AhbmTensor:
+    def _contiguous(self, x: Tensor, *, is_read: bool) -> AhbmTensor:
         if not isinstance(x, AhbmTensor):
             raise InputError(
                 f"{program_place()}: a collective of a tensor on {x.device} and one of the machine; move both to one"
             )
-        if is_own_storage(x):
+        if x.is_contiguous():
             return x
-        staged = new(tuple(x.shape), x.dtype, sip_of(x))
-        self._staged.append(staged)
+        dense = new(tuple(x.shape), x.dtype, sip_of(x))
+        self._copies.append(dense)
         if is_read:
-            staged.copy_(x)
-        return staged
+            dense.copy_(x)
+        return dense
 
-    def finish(self, work: Work | None, written: Sequence[Tensor]) -> Work | None:
-        """Copy results to tensors that are part of a storage. In a run without data, forget the written values."""
+    def finish(self) -> None:
+        """Copy results to tensors that are not contiguous. In a run without data, forget the written values."""
         context = current()
         if not context.has_data:
-            for x in written:
-                context.known_values.forget(storage_of(x).tensor)
-        for x, staged in self._results:
-            x.copy_(staged)
-        return work
+            for written in self._written:
+                context.known_values.forget(storage_of(written).tensor)
+        for x, dense in self._results:
+            x.copy_(dense)
 
 
-def all_reduce(x: Tensor, op: AnyReduction, group: RankGroup | None) -> Work | None:
-    """Start an all-reduce."""
-    staging, name = _Staging(), reduction_name(op)
-    tensor = staging.write(x, is_read=True)
-    work = current().distributed.all_reduce(tensor, name, group, async_op=True, elementwise=True)
-    return staging.finish(work, [x])
+def _part_of(x: AhbmTensor) -> TensorPart:
+    tensor, offset = x.place()
+    return TensorPart(tensor, offset, x.numel(), machine_type(x.dtype))
+
+
+def _start(call: Callable[[Distributed, _Staging], Work | None]) -> Work | None:
+    """Start a collective: ``call`` prepares its operands and calls the machine."""
+    staging = _Staging()
+    work = call(collectives(), staging)
+    staging.finish()
+    return work
+
+
+def all_reduce(xs: Sequence[Tensor], op: AnyReduction, group: RankGroup | None) -> Work | None:
+    """Start an all-reduce of one tensor, or of several as one collective."""
+    name = REDUCTIONS[name_of(op)]
+
+    def call(machine: Distributed, staging: _Staging) -> Work | None:
+        parts = [staging.write(x, is_read=True) for x in xs]
+        if len(parts) == 1:
+            return machine.all_reduce(parts[0], name, group, async_op=True, elementwise=True)
+        return machine.all_reduce_coalesced(parts, name, group, async_op=True)
+
+    return _start(call)
 
 
 def broadcast(x: Tensor, root: int, group: RankGroup | None) -> Work | None:
-    """Start a broadcast from rank ``root``, counted among all ranks."""
-    staging = _Staging()
-    tensor = staging.write(x, is_read=True)
-    return staging.finish(current().distributed.broadcast(tensor, root, group, async_op=True), [x])
+    """Start a broadcast from rank ``root``, counted among all ranks, as are the roots and peers below."""
+    return _start(
+        lambda machine, staging: machine.broadcast(staging.write(x, is_read=True), root, group, async_op=True)
+    )
 
 
 def reduce(x: Tensor, root: int, op: AnyReduction, group: RankGroup | None) -> Work | None:
-    """Start a reduce to rank ``root``, counted among all ranks."""
-    staging, name = _Staging(), reduction_name(op)
-    tensor = staging.write(x, is_read=True)
-    return staging.finish(current().distributed.reduce(tensor, root, name, group, async_op=True), [x])
+    """Start a reduce to rank ``root``."""
+    name = REDUCTIONS[name_of(op)]
+    return _start(
+        lambda machine, staging: machine.reduce(staging.write(x, is_read=True), root, name, group, async_op=True)
+    )
 
 
 def all_gather(outputs: Sequence[Tensor], x: Tensor, group: RankGroup | None) -> Work | None:
     """Start an all-gather into a tensor for each rank."""
-    staging = _Staging()
-    tensors = [staging.write(output) for output in outputs]
-    work = current().distributed.all_gather(tensors, staging.read(x), group, async_op=True)
-    return staging.finish(work, outputs)
+    return _start(
+        lambda machine, staging: machine.all_gather(
+            [staging.write(output) for output in outputs], staging.read(x), group, async_op=True
+        )
+    )
 
 
-def all_gather_into(output: Tensor, x: Tensor, group: RankGroup | None) -> Work | None:
-    """Start an all-gather into one tensor."""
-    staging = _Staging()
-    work = current().distributed.all_gather_into_tensor(staging.write(output), staging.read(x), group, async_op=True)
-    return staging.finish(work, [output])
+def all_gather_into(pairs: Pairs, group: RankGroup | None) -> Work | None:
+    """Start an all-gather of each tensor into its output, as one collective."""
+
+    def call(machine: Distributed, staging: _Staging) -> Work | None:
+        written, read = [staging.write(output) for output, _ in pairs], [staging.read(x) for _, x in pairs]
+        if len(read) == 1:
+            return machine.all_gather_into_tensor(written[0], read[0], group, async_op=True)
+        return machine.all_gather_into_tensor_coalesced(written, read, group, async_op=True)
+
+    return _start(call)
 
 
 def reduce_scatter(output: Tensor, xs: Sequence[Tensor], op: AnyReduction, group: RankGroup | None) -> Work | None:
     """Start a reduce-scatter of a tensor for each rank."""
-    staging, name = _Staging(), reduction_name(op)
-    tensors = [staging.read(x) for x in xs]
-    work = current().distributed.reduce_scatter(staging.write(output), tensors, name, group, async_op=True)
-    return staging.finish(work, [output])
+    name = REDUCTIONS[name_of(op)]
+    return _start(
+        lambda machine, staging: machine.reduce_scatter(
+            staging.write(output), [staging.read(x) for x in xs], name, group, async_op=True
+        )
+    )
 
 
-def reduce_scatter_from(output: Tensor, x: Tensor, op: AnyReduction, group: RankGroup | None) -> Work | None:
-    """Start a reduce-scatter of one tensor with a block for each rank."""
-    staging, name = _Staging(), reduction_name(op)
-    tensor = staging.write(output)
-    work = current().distributed.reduce_scatter_tensor(tensor, staging.read(x), name, group, async_op=True)
-    return staging.finish(work, [output])
+def reduce_scatter_from(pairs: Pairs, op: AnyReduction, group: RankGroup | None) -> Work | None:
+    """Start a reduce-scatter of each tensor, with a block for each rank, as one collective."""
+    name = REDUCTIONS[name_of(op)]
+
+    def call(machine: Distributed, staging: _Staging) -> Work | None:
+        written, read = [staging.write(output) for output, _ in pairs], [staging.read(x) for _, x in pairs]
+        if len(read) == 1:
+            return machine.reduce_scatter_tensor(written[0], read[0], name, group, async_op=True)
+        return machine.reduce_scatter_tensor_coalesced(written, read, name, group, async_op=True)
+
+    return _start(call)
 
 
 def all_to_all(outputs: Sequence[Tensor], xs: Sequence[Tensor], group: RankGroup | None) -> Work | None:
-    """Start an all-to-all of a tensor for each rank, all of one size."""
-    if len({x.numel() for x in (*outputs, *xs)}) > 1:
-        refuse("all_to_all of blocks of different sizes")
-    staging = _Staging()
-    tensors = [staging.write(output) for output in outputs]
-    work = current().distributed.all_to_all(tensors, [staging.read(x) for x in xs], group, async_op=True)
-    return staging.finish(work, outputs)
+    """Start an all-to-all of a tensor for each rank, of any sizes."""
+    return _start(
+        lambda machine, staging: machine.all_to_all(
+            [staging.write(output) for output in outputs], [staging.read(x) for x in xs], group, async_op=True
+        )
+    )
 
 
 def all_to_all_of(output: Tensor, x: Tensor, group: RankGroup | None) -> Work | None:
     """Start an all-to-all of one tensor with a block for each rank, all of one size."""
-    staging = _Staging()
-    tensor = staging.write(output)
-    work = current().distributed.all_to_all_single(tensor, staging.read(x), None, None, group, async_op=True)
-    return staging.finish(work, [output])
+    return _start(
+        lambda machine, staging: machine.all_to_all_single(
+            staging.write(output), staging.read(x), None, None, group, async_op=True
+        )
+    )
+
+
+def gather(outputs: Sequence[Tensor] | None, x: Tensor, root: int, group: RankGroup | None) -> Work | None:
+    """Start a gather to rank ``root``, which has an output for each rank."""
+
+    def call(machine: Distributed, staging: _Staging) -> Work | None:
+        parts = None if outputs is None else [staging.write(output) for output in outputs]
+        return machine.gather(staging.read(x), parts, root, group, async_op=True)
+
+    return _start(call)
+
+
+def scatter(output: Tensor, xs: Sequence[Tensor] | None, root: int, group: RankGroup | None) -> Work | None:
+    """Start a scatter from rank ``root``, which has a tensor for each rank."""
+
+    def call(machine: Distributed, staging: _Staging) -> Work | None:
+        parts = None if xs is None else [staging.read(x) for x in xs]
+        return machine.scatter(staging.write(output), parts, root, group, async_op=True)
+
+    return _start(call)
 
 
 def send(x: Tensor, to: int, group: RankGroup | None) -> Work | None:
-    """Start a message to rank ``to``, counted among all ranks."""
-    staging = _Staging()
-    return staging.finish(current().distributed.isend(staging.read(x), to, group), [])
+    """Start a message to rank ``to``."""
+    return _start(lambda machine, staging: machine.isend(staging.read(x), to, group))
 
 
 def receive(x: Tensor, source: int, group: RankGroup | None) -> Work | None:
-    """Start to receive a message from rank ``source``, counted among all ranks."""
-    staging = _Staging()
-    return staging.finish(current().distributed.irecv(staging.write(x), source, group), [x])
+    """Start to receive a message from rank ``source``."""
+    return _start(lambda machine, staging: machine.irecv(staging.write(x), source, group))
 
 
 def barrier(group: RankGroup | None) -> None:
     """Wait for the launches of this rank, then for all ranks."""
-    context = current()
-    context.accelerator.synchronize()
-    context.distributed.barrier(group)
+    current().accelerator.synchronize()
+    collectives().barrier(group)
+
+
+def refuse_source() -> NoReturn:
+    """Refuse to receive from any rank: the machine's queues are between two ranks."""
+    raise InputError(f"{program_place()}: recv without a source: name the rank, src=N")

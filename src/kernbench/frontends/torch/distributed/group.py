@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import reduce as fold
 from types import MappingProxyType
@@ -15,19 +15,16 @@ from torch._C._distributed_c10d import Work
 from torch.distributed import distributed_c10d
 from torch.futures import Future
 
-from kernbench.common.errors import InputError
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch.distributed import calls
-from kernbench.frontends.torch.distributed.calls import AnyReduction, refuse
+from kernbench.frontends.torch.distributed.calls import AnyReduction, name_of
 from kernbench.frontends.torch.distributed.meetings import meetings
-from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import AhbmTensor, is_called_cuda, known_elements, put_known
 from kernbench.runtime_api import requests
 from kernbench.runtime_api.collective_calls import RankGroup
 
-_Fold = Callable[[Tensor, Tensor], Tensor]
-_ON_HOST: MappingProxyType[str, _Fold] = MappingProxyType(
+_ON_HOST: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
     {
         "SUM": torch.add,
         "AVG": torch.add,
@@ -45,9 +42,9 @@ _ON_HOST: MappingProxyType[str, _Fold] = MappingProxyType(
 class StartedWork(Work):
     """A collective in flight. A launch that uses its tensors begins after it, so no function waits for it."""
 
-    def __init__(self, works: Sequence[requests.Work], result: Sequence[Tensor]) -> None:
+    def __init__(self, works: Sequence[requests.Work | None], result: Sequence[Tensor]) -> None:
         super().__init__()
-        self.works, self._result = tuple(works), list(result)
+        self.works, self._result = tuple(work for work in works if work is not None), list(result)
 
     def wait(self, timeout: timedelta | None = None) -> bool:  # type: ignore[override]
         """Return True at once, as on GPUs."""
@@ -80,9 +77,7 @@ class StartedWork(Work):
 
 def _reduce_on_host(values: Sequence[Tensor], op: AnyReduction) -> Tensor:
     """Return the reduction of host tensors, one of each rank."""
-    name = next((name for name in _ON_HOST if op == getattr(dist.ReduceOp, name)), None)
-    if name is None:
-        refuse(f"a reduction by {op}")
+    name = name_of(op)
     total = fold(_ON_HOST[name], values)
     return total / len(values) if name == "AVG" else total
 
@@ -183,23 +178,24 @@ class AhbmGroup(dist.ProcessGroup):
     # in place
 
     def _reduce_each(self, name: str, tensors: Sequence[Tensor], op: AnyReduction, root: int | None = None) -> Work:
-        """Reduce each tensor to all ranks, or to ``root``, a number in the group."""
-        works = []
+        """Reduce tensors to all ranks, or to ``root``, a number in the group."""
+        of_machine, takes = [], root in (None, self._rank)
         for x in tensors:
-            takes = root in (None, self._rank)
             if not isinstance(x, AhbmTensor):
                 total = _reduce_on_host(self._exchange(name, x.detach().clone()), op)
                 if takes:
                     x.copy_(total)
             elif self._n > 1 and x.numel():
-                numbers = self._exchange_numbers(x)
-                if root is None:
-                    works.append(calls.all_reduce(x, op, self._group))
-                else:
-                    works.append(calls.reduce(x, self._ranks[root], op, self._group))
-                if numbers is not None and takes:
-                    put_known(x, _reduce_on_host(numbers, op))
-        return StartedWork([work for work in works if work is not None], tensors)
+                of_machine.append(x)
+        numbers = [self._exchange_numbers(x) for x in of_machine]
+        if root is not None:
+            works = [calls.reduce(x, self._ranks[root], op, self._group) for x in of_machine]
+        else:
+            works = [calls.all_reduce(of_machine, op, self._group)] if of_machine else []
+        for x, of_ranks in zip(of_machine, numbers, strict=True):
+            if of_ranks is not None and takes:
+                put_known(x, _reduce_on_host(of_ranks, op))
+        return StartedWork(works, tensors)
 
     def allreduce(self, tensors: Any, opts: Any = None, *_: object) -> Work:  # type: ignore[override]
         """Replace each tensor by its reduction over all ranks."""
@@ -226,7 +222,7 @@ class AhbmGroup(dist.ProcessGroup):
                 works.append(calls.broadcast(x, self._ranks[root], self._group))
                 if numbers is not None:
                     put_known(x, numbers[root])
-        return StartedWork([work for work in works if work is not None], _listed(tensors))
+        return StartedWork(works, _listed(tensors))
 
     # blocks
 
@@ -241,42 +237,36 @@ class AhbmGroup(dist.ProcessGroup):
             elif x.numel():
                 numbers = self._exchange_numbers(x)
                 works.append(calls.all_gather(outputs, x, self._group))
-                for output, elements in zip(outputs, numbers or (), strict=bool(numbers)):
-                    put_known(output, elements)
-        return StartedWork([work for work in works if work is not None], [x for list_ in output_tensors for x in list_])
+                _put_all(outputs, numbers)
+        return StartedWork(works, [x for list_ in output_tensors for x in list_])
 
     def allgather_coalesced(self, output_lists: list[list[Tensor]], input_list: list[Tensor], opts: Any = None) -> Work:
         """Copy each tensor of each rank to all ranks."""
         by_input = [list(outputs) for outputs in zip(*output_lists, strict=True)]
         return self.allgather(by_input, input_list, opts)
 
-    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:  # noqa: A002
-        """Copy the tensor of each rank r to block r of the output."""
-        if not isinstance(input, AhbmTensor):
-            values = self._exchange("all_gather", input.detach().clone())
-            output.copy_(torch.cat([x.reshape(-1) for x in values]).view(output.shape))
-            return StartedWork([], [output])
-        if self._n == 1:
-            output.copy_(input.reshape(output.shape))
-            return StartedWork([], [output])
-        if not input.numel():
-            return StartedWork([], [output])
-        numbers = self._exchange_numbers(input)
-        work = calls.all_gather_into(output, input, self._group)
-        if numbers is not None:
-            put_known(output, torch.cat([x.reshape(-1) for x in numbers]))
-        return StartedWork([] if work is None else [work], [output])
-
-    _allgather_base = all_gather_single
-
     def all_gather_single_coalesced(
         self, output_lists: list[Tensor], input_list: list[Tensor], opts: Any = None
     ) -> Work:
-        """Gather several tensors."""
-        pairs = zip(output_lists, input_list, strict=True)
-        return _join([self.all_gather_single(output, x, opts) for output, x in pairs], output_lists)
+        """Copy the tensor of each rank r to block r of its output, for each pair of tensors."""
+        pairs = self._on_machine(output_lists, input_list)
+        for output, x in zip(output_lists, input_list, strict=True):
+            if not isinstance(x, AhbmTensor):
+                output.copy_(_flat(self._exchange("all_gather", x.detach().clone())).view(output.shape))
+        numbers = [self._exchange_numbers(x) for _, x in pairs]
+        work = calls.all_gather_into(pairs, self._group) if pairs else None
+        for (output, _), of_ranks in zip(pairs, numbers, strict=True):
+            if of_ranks is not None:
+                put_known(output, _flat(of_ranks))
+        return StartedWork([work], output_lists)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:  # noqa: A002
+        """Copy the tensor of each rank r to block r of the output."""
+        return self.all_gather_single_coalesced([output], [input], opts)
+
+    _allgather_base = all_gather_single
 
     def reduce_scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *_: object) -> Work:  # type: ignore[override]
         """Set the output of rank r to the reduction of input r over all ranks, for each list of inputs."""
@@ -289,22 +279,7 @@ class AhbmGroup(dist.ProcessGroup):
                 output.copy_(xs[0].reshape(output.shape))
             elif output.numel():
                 works.append(calls.reduce_scatter(output, xs, op, self._group))
-        return StartedWork([work for work in works if work is not None], output_tensors)
-
-    def reduce_scatter_single(self, outputTensor: Tensor, inputTensor: Tensor, opts: Any = None) -> Work:  # noqa: N803
-        """Set the output of rank r to the reduction of block r of the input over all ranks."""
-        output, x, op = outputTensor, inputTensor, _reduction(opts)
-        if not isinstance(output, AhbmTensor):
-            total = _reduce_on_host(self._exchange("reduce_scatter", x.detach().clone()), op)
-            output.copy_(total.reshape(-1).chunk(self._n)[self._rank].view(output.shape))
-            return StartedWork([], [output])
-        if self._n == 1:
-            output.copy_(x.reshape(output.shape))
-            return StartedWork([], [output])
-        work = calls.reduce_scatter_from(output, x, op, self._group) if output.numel() else None
-        return StartedWork([] if work is None else [work], [output])
-
-    _reduce_scatter_base = reduce_scatter_single
+        return StartedWork(works, output_tensors)
 
     def reduce_scatter_single_coalesced(
         self,
@@ -312,11 +287,31 @@ class AhbmGroup(dist.ProcessGroup):
         inputTensors: list[Tensor],  # noqa: N803
         opts: Any = None,
     ) -> Work:
-        """Reduce and scatter several tensors."""
-        pairs = zip(outputTensors, inputTensors, strict=True)
-        return _join([self.reduce_scatter_single(output, x, opts) for output, x in pairs], outputTensors)
+        """Set the output of rank r to the reduction of block r of its input over all ranks, for each pair."""
+        op, pairs = _reduction(opts), self._on_machine(outputTensors, inputTensors)
+        for output, x in zip(outputTensors, inputTensors, strict=True):
+            if not isinstance(output, AhbmTensor):
+                total = _reduce_on_host(self._exchange("reduce_scatter", x.detach().clone()), op)
+                output.copy_(total.reshape(-1).chunk(self._n)[self._rank].view(output.shape))
+        work = calls.reduce_scatter_from(pairs, op, self._group) if pairs else None
+        return StartedWork([work], outputTensors)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def reduce_scatter_single(self, outputTensor: Tensor, inputTensor: Tensor, opts: Any = None) -> Work:  # noqa: N803
+        """Set the output of rank r to the reduction of block r of the input over all ranks."""
+        return self.reduce_scatter_single_coalesced([outputTensor], [inputTensor], opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def _on_machine(self, outputs: Sequence[Tensor], xs: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """Return the pairs that the machine has to exchange. With one rank, copy them."""
+        pairs = [pair for pair in zip(outputs, xs, strict=True) if isinstance(pair[1], AhbmTensor) and pair[1].numel()]
+        if self._n > 1:
+            return pairs
+        for output, x in pairs:
+            output.copy_(x.reshape(output.shape))
+        return []
 
     def alltoall(self, output_tensor: Any, input_tensor: Any, opts: Any = None, *_: object) -> Work:  # type: ignore[override]
         """Copy tensor r of rank s to output s of rank r."""
@@ -328,8 +323,10 @@ class AhbmGroup(dist.ProcessGroup):
         if self._n == 1:
             outputs[0].copy_(xs[0].reshape(outputs[0].shape))
             return StartedWork([], outputs)
+        numbers = self._exchange_lists(xs)
         work = calls.all_to_all(outputs, xs, self._group)
-        return StartedWork([] if work is None else [work], outputs)
+        _put_all(outputs, numbers)
+        return StartedWork([work], outputs)
 
     def all_to_all_single(
         self,
@@ -341,56 +338,51 @@ class AhbmGroup(dist.ProcessGroup):
     ) -> Work:
         """Copy block r of the input of rank s to block s of the output of rank r."""
         splits = [list(sizes or ()) for sizes in (output_split_sizes, input_split_sizes)]
-        is_even = all(len(set(sizes)) <= 1 for sizes in splits)
-        if isinstance(output, AhbmTensor) and self._n > 1 and is_even:
-            work = calls.all_to_all_of(output, input, self._group)
-            return StartedWork([] if work is None else [work], [output])
-        outputs, xs = (
-            list(x.split(sizes) if sizes else x.chunk(self._n))
-            for x, sizes in zip((output, input), splits, strict=True)
-        )
-        return _join([self.alltoall(outputs, xs, opts)], [output])
+        if isinstance(output, AhbmTensor) and self._n > 1 and not any(splits) and output.dtype.is_floating_point:
+            return StartedWork([calls.all_to_all_of(output, input, self._group)], [output])
+        sides = zip((output, input), splits, strict=True)
+        outputs, xs = (list(x.split(sizes) if sizes else x.chunk(self._n)) for x, sizes in sides)
+        started: Any = self.alltoall(outputs, xs, opts)
+        return StartedWork(started.works, [output])
 
     alltoall_base = all_to_all_single  # type: ignore[assignment]
+
+    def _exchange_lists(self, xs: Sequence[Tensor]) -> list[Tensor] | None:
+        """Return the whole numbers that each rank sends to this one, as ``_exchange_numbers`` does."""
+        if xs[0].dtype.is_floating_point:
+            return None
+        numbers = None if current().has_data else [known_elements(x) for x in xs]
+        values = self._exchange("whole numbers", numbers)
+        if any(value is None or any(x is None for x in value) for value in values):
+            return None
+        return [value[self._rank] for value in values]
 
     # one rank and the others
 
     def gather(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *_: object) -> Work:  # type: ignore[override]
         """Copy the tensor of each rank to the root."""
         x, root = input_tensors[0], opts.rootRank
-        is_root = self._rank == root
-        if not isinstance(x, AhbmTensor):
-            values = self._exchange("gather", x.detach().clone())
-            if is_root:
-                _copy_all(output_tensors[0], values)
-            return StartedWork([], [x])
-        if not is_root:
-            return self._start_messages(calls.send, [(root, x)])
-        output_tensors[0][root].copy_(x)
-        return self._start_messages(calls.receive, enumerate(output_tensors[0]))
+        outputs = output_tensors[0] if self._rank == root else None
+        if isinstance(x, AhbmTensor) and self._n > 1:
+            numbers = self._exchange_numbers(x)
+            work = calls.gather(outputs, x, self._ranks[root], self._group)
+            if outputs is not None:
+                _put_all(outputs, numbers)
+            return StartedWork([work], [x])
+        values = self._exchange("gather", x if isinstance(x, AhbmTensor) else x.detach().clone())
+        if outputs is not None:
+            _copy_all(outputs, values)
+        return StartedWork([], [x])
 
     def scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *_: object) -> Work:  # type: ignore[override]
         """Copy tensor r of the root to rank r."""
         output, root = output_tensors[0], opts.rootRank
-        xs = input_tensors[0] if self._rank == root else ()
-        if not isinstance(output, AhbmTensor):
-            values = self._exchange("scatter", [x.detach().clone() for x in xs])
-            output.copy_(values[root][self._rank])
-            return StartedWork([], [output])
-        if self._rank != root:
-            return self._start_messages(calls.receive, [(root, output)])
-        output.copy_(xs[root])
-        return self._start_messages(calls.send, enumerate(xs))
-
-    def _start_messages(
-        self,
-        start: Callable[[Tensor, int, RankGroup | None], requests.Work | None],
-        messages: Iterable[tuple[int, Any]],
-    ) -> Work:
-        """Start a message of the machine to or from each other rank of the group, with a tensor."""
-        others = [(other, x) for other, x in messages if other != self._rank]
-        works = [start(x, self._ranks[other], self._group) for other, x in others]
-        return StartedWork([work for work in works if work is not None], [x for _, x in others])
+        xs = input_tensors[0] if self._rank == root else []
+        if isinstance(output, AhbmTensor) and self._n > 1:
+            return StartedWork([calls.scatter(output, xs or None, self._ranks[root], self._group)], [output])
+        values = self._exchange("scatter", [x if isinstance(x, AhbmTensor) else x.detach().clone() for x in xs])
+        output.copy_(values[root][self._rank])
+        return StartedWork([], [output])
 
     # messages
 
@@ -399,7 +391,7 @@ class AhbmGroup(dist.ProcessGroup):
         (x,) = tensors
         if isinstance(x, AhbmTensor):
             work = calls.send(x, self._ranks[dstRank], self._group)
-            return StartedWork([] if work is None else [work], tensors)
+            return StartedWork([work], tensors)
         store = meetings().messages(self._place, self._rank, dstRank, tag)
         store.put(x.detach().clone())
         return StartedWork([], tensors)
@@ -409,13 +401,13 @@ class AhbmGroup(dist.ProcessGroup):
         (x,) = tensors
         if isinstance(x, AhbmTensor):
             work = calls.receive(x, self._ranks[srcRank], self._group)
-            return StartedWork([] if work is None else [work], tensors)
+            return StartedWork([work], tensors)
         x.copy_(meetings().messages(self._place, srcRank, self._rank, tag).take())
         return StartedWork([], tensors)
 
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> Work:
         """Refuse to receive from any rank: the machine's queues are between two ranks."""
-        raise InputError(f"{program_place()}: recv without a source: name the rank, src=N")
+        calls.refuse_source()
 
     def barrier(self, opts: Any = None, *_: object) -> Work:  # type: ignore[override]
         """Wait until all ranks have called barrier."""
@@ -446,6 +438,11 @@ def _copy_all(outputs: Sequence[Tensor], values: Sequence[Tensor]) -> None:
         output.copy_(x)
 
 
-def _join(works: Sequence[Any], results: Sequence[Tensor]) -> Work:
-    """Return the work of several collectives."""
-    return StartedWork([work for started in works for work in started.works], results)
+def _put_all(outputs: Sequence[Tensor], numbers: Sequence[Tensor] | None) -> None:
+    """In a run without data, store the whole numbers that ranks have exchanged."""
+    for output, elements in zip(outputs, numbers or (), strict=numbers is not None):
+        put_known(output, elements)
+
+
+def _flat(values: Sequence[Tensor]) -> Tensor:
+    return torch.cat([x.reshape(-1) for x in values])

@@ -23,14 +23,19 @@ class _Exchange:
 
 
 class Meetings(HandedOn):
-    """The exchanges and the stores of ranks that were spawned together. ``exchanged``: their number, by name."""
+    """The exchanges and the stores of ranks that were spawned together.
 
-    def __init__(self) -> None:
+    ``pes``: the name of the PEs that run collectives, for reports.
+    """
+
+    def __init__(self, pes: str) -> None:
+        self._pes = pes
         self._exchanges: dict[tuple[str, int], _Exchange] = {}
         self._counts: Counter[tuple[str, int]] = Counter()
         self._stores: dict[str, RankStoreKeys] = {}
         self._messages: dict[tuple[str, int, int, int], HostMessages] = {}
-        self.exchanged: Counter[str] = Counter()
+        self._exchanged: Counter[str] = Counter()
+        self._n_left = 0
 
     def in_rank(self, rank: int, n_ranks: int) -> object:
         """Return this object: all ranks share it."""
@@ -48,7 +53,7 @@ class Meetings(HandedOn):
             values: dict[int, Any] = {}
             gate = RankGate(lambda: _describe(name, ranks, values))
             exchange = self._exchanges[place, number] = _Exchange(gate, values)
-            self.exchanged[name] += 1
+            self._exchanged[name] += 1
         exchange.values[rank] = value
         if len(exchange.values) == len(ranks):
             del self._exchanges[place, number]
@@ -56,6 +61,17 @@ class Meetings(HandedOn):
         else:
             current().multiprocessing.pass_through(exchange.gate)
         return [exchange.values[other] for other in ranks]
+
+    def leave(self) -> None:
+        """Note that a rank has ended. The last one adds remarks on collectives to the report."""
+        context = current()
+        self._n_left += 1
+        if self._n_left < context.multiprocessing.n_ranks:
+            return
+        context.remarks.append(f"collectives of {self._n_left} ranks: on the PEs of {self._pes} (torch.comm)")
+        if self._exchanged:
+            counts = ", ".join(f"{count} {name}" for name, count in sorted(self._exchanged.items()))
+            context.remarks.append(f"ranks exchanged on the host, in no simulated time: {counts}")
 
     def store(self, place: str) -> RankStore:
         """Return the store at an address or of a file, shared by all ranks."""

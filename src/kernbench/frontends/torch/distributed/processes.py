@@ -22,26 +22,26 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from kernbench.common.errors import InputError
 from kernbench.common.program_line import is_program
 from kernbench.common.values import value
 from kernbench.frontends.torch.device_names import see_as_program
-from kernbench.frontends.torch.distributed.meetings import Meetings
+from kernbench.frontends.torch.distributed.meetings import Meetings, meetings
 from kernbench.frontends.torch.distributed.worlds import world_of_rank
 from kernbench.frontends.torch.generators import HostGenerator
 from kernbench.frontends.torch.modules import program_place, track_modules_of_rank
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import replace
+from kernbench.runtime_api.collective_pes import collective_pes
 from kernbench.runtime_api.context import AnyContext, RuntimeContext, current_context
 from kernbench.runtime_api.multiprocessing import ProcessContext
 from kernbench.runtime_api.rank_process import MAIN, PYTHON, GeneratorState, RankProcess
 
 SPAWNED_MAIN = "__mp_main__"
 """The name of the program in ranks that it spawns; ``if __name__ == "__main__"`` is false there, as in Python"""
-_SHARDING = "kernbench.frontends.torch.distributed.sharding"
-"""The module that changes DTensor. Its import takes long, and only ranks need it."""
 ADDRESS, PORT = "127.0.0.1", "29500"
 
 # what PyTorch stores for a process
@@ -74,6 +74,9 @@ def _in_rank() -> Iterator[None]:
     with see_as_program(), world_of_rank():
         yield
         current().accelerator.synchronize()  # the program waits for its launches before it ends
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        meetings().leave()
 
 
 def rank_process(folder: Path | None = None, *, n_ranks: int | None = None) -> RankProcess:
@@ -85,8 +88,9 @@ def rank_process(folder: Path | None = None, *, n_ranks: int | None = None) -> R
     def variables(rank: int) -> Mapping[str, str]:
         return {} if n_ranks is None else torchrun_variables(rank, n_ranks)
 
-    importlib.import_module(_SHARDING)
-    current().rank_local.put(Meetings())  # the ranks inherit it
+    context = current()
+    pes = collective_pes(context.frontends.torch, context.topology)  # a wrong setting is reported before ranks start
+    context.rank_local.put(Meetings(pes.name))  # the ranks inherit it
     return RankProcess(around=_in_rank, variables=variables, generators=_GENERATORS, folder=folder)
 
 

@@ -1,6 +1,6 @@
 """DTensor in ranks: its state of a process for each rank, and random numbers.
 
-The import takes long, since it imports DTensor. It is therefore imported when ranks start.
+This module is imported with DTensor.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor, _dispatch, _op_schema, _random
+from torch.distributed.tensor import _dispatch, _op_schema, _random
+from torch.distributed.tensor._api import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from kernbench.frontends.gpu import DEVICE
