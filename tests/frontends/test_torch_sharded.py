@@ -72,7 +72,7 @@ def shard(model: nn.Sequential, mesh: Any, **options: Any) -> nn.Sequential:
     return fully_shard(model, mesh=mesh, **options)
 
 
-@pytest.mark.parametrize("n", [2, 4])
+@pytest.mark.parametrize("n", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_fsdp_has_the_gradients_and_weights_of_one_process(n: int) -> None:
     def program(rank: int) -> Any:
         model = shard(new_layers().cuda(), init_device_mesh("cuda", (n,)), reshard_after_forward=n == 2)
@@ -85,6 +85,7 @@ def test_fsdp_has_the_gradients_and_weights_of_one_process(n: int) -> None:
     assert [result[1] for result in results] == pytest.approx([norm] * n, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_parameters_of_the_meta_device_get_the_numbers_of_one_process() -> None:
     def program(rank: int) -> Any:
         mesh = init_device_mesh("cuda", (2,))
@@ -109,6 +110,7 @@ def test_parameters_of_the_meta_device_get_the_numbers_of_one_process() -> None:
         assert_near([result[3]], weights)
 
 
+@pytest.mark.slow
 def test_a_mixed_precision_policy_computes_in_bf16_and_stores_in_f32() -> None:
     def program(rank: int) -> Any:
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)

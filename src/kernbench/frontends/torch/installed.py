@@ -42,6 +42,7 @@ from kernbench.frontends.torch.attention import scaled_dot_product_attention
 from kernbench.frontends.torch.device_names import see_as_program
 from kernbench.frontends.torch.distributed import joining, on_import, processes, reducers, worlds
 from kernbench.frontends.torch.distributed.reducers import unpinned
+from kernbench.frontends.torch.making import assume_zeros
 from kernbench.frontends.torch.modules import follow_modules, program_place
 from kernbench.frontends.torch.norms import renorm, renorm_in_place, rms_norm
 from kernbench.frontends.torch.refusals import check_operands
@@ -75,6 +76,7 @@ _NAMES: tuple[tuple[ModuleType | type, str], ...] = (
     (distributed_c10d, "_World"),
     (distributed_c10d, "_world"),
     (_distributed_c10d, "_set_thread_isolation_mode"),
+    (torch.nn.init, "_no_grad_trunc_normal_"),
     (torch.multiprocessing, "spawn"),
     (torch.multiprocessing, "start_processes"),
     (torch.multiprocessing, "get_context"),
@@ -267,6 +269,19 @@ def _note_flex(run: Callable[_P, _R]) -> Callable[_P, _R]:
 # other functions of PyTorch
 
 
+def _install_truncated_normal() -> None:
+    """Make ``trunc_normal_`` draw once in a run without data, which cannot tell which numbers are out of range."""
+    draw = vars(torch.nn.init)["_no_grad_trunc_normal_"]
+
+    @wraps(draw)
+    def draw_here(*args: Any, **options: Any) -> Tensor:
+        with assume_zeros():
+            drawn: Tensor = draw(*args, **options)
+        return drawn
+
+    replace(torch.nn.init, "_no_grad_trunc_normal_", draw_here)
+
+
 def _supports_lists(tensors: list[Tensor], device: torch.device) -> bool:
     """Return whether list operators accept these tensors. PyTorch's own check accepts only its own classes."""
     supports = _foreach_utils._has_foreach_support  # noqa: SLF001 - PyTorch's own rule
@@ -315,6 +330,7 @@ def _replace_functions() -> None:
     _install_compile()
     _install_trace()
     _install_flex_attention()
+    _install_truncated_normal()
     # For evaluation, PyTorch's encoders use fused operators. Here only the unfused operators have kernels.
     torch.backends.mha.set_fastpath_enabled(False)
     moving.install()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -13,7 +15,7 @@ from kernbench.frontends.torch.hosted import without_repeats
 from kernbench.frontends.torch.launches import dtype_of, launch
 from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.pointwise import ElementwiseWork, apply, apply_all, as_element, plain
-from kernbench.frontends.torch.storage import TorchOperator, current
+from kernbench.frontends.torch.storage import Missing, TorchOperator, current
 from kernbench.frontends.torch.tensor import (
     AhbmTensor,
     deliver,
@@ -293,9 +295,23 @@ def select_backward(grad: Tensor, sizes: Sequence[int], dim: int, index: int) ->
     return out
 
 
+_MISSING: ContextVar[Missing] = ContextVar("missing", default="raise")
+"""The number that a program reads where a run without data lacks it"""
+
+
+@contextmanager
+def assume_zeros() -> Iterator[None]:
+    """Let the program read zeros inside the ``with`` block for numbers that a run without data lacks."""
+    token = _MISSING.set("zeros")
+    try:
+        yield
+    finally:
+        _MISSING.reset(token)
+
+
 def local_scalar_dense(x: Tensor) -> Number:
     """Return the number of a tensor of one element."""
-    return read(x).item()
+    return read(x, _MISSING.get()).item()
 
 
 def has_same_storage_numel(x: Tensor, y: Tensor) -> bool:

@@ -296,7 +296,9 @@ def storage_of(x: Tensor) -> Storage:
 def new(size: Sequence[int], dtype: torch.dtype, sip: int, stride: Sequence[int] | None = None) -> AhbmTensor:
     """Return an uninitialised tensor; row-major without ``stride``, in elements."""
     steps = torch.empty(size, device="meta").stride() if stride is None else tuple(stride)
-    return AhbmTensor(Storage(_extent(size, steps), dtype, sip), tuple(size), steps, 0, dtype)
+    n = _extent(size, steps)
+    storage = Storage(2 * n, torch.float32, sip) if dtype is torch.complex64 else Storage(n, dtype, sip)
+    return AhbmTensor(storage, tuple(size), steps, 0, dtype)
 
 
 def without_elements(x: Any) -> Any:
