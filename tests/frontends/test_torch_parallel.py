@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -16,11 +18,17 @@ import torch  # noqa: E402, I001
 
 import kernbench.torch  # noqa: E402, F401
 
+from torch import distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.distributed import tensor as distributed  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor  # noqa: E402
-from torch.distributed.tensor.parallel import loss_parallel  # noqa: E402
+from torch.distributed.tensor.parallel import (  # noqa: E402
+    ColwiseParallel,
+    RowwiseParallel,
+    loss_parallel,
+    parallelize_module,
+)
 
 from frontends.torch_parallel_models import (  # noqa: E402
     assert_near,
@@ -148,3 +156,64 @@ def test_a_gpt_with_tensor_and_sequence_parallelism_has_the_gradients_of_one_pro
     results = run_ranks(program, n)
     assert_near([result[0] for result in results], first)
     assert_near([result[1] for result in results], whole_tensors(model.state_dict()))
+
+
+def test_a_parallel_loss_is_that_of_one_rank_while_others_compute_another_way() -> None:
+    x, targets = torch.arange(24.0).view(3, 8) % 5, torch.tensor([0, 7, 3])
+
+    def program(rank: int) -> Any:
+        mesh = init_device_mesh("cuda", (2,))
+        part = distribute_tensor(x.cuda(), mesh, [Shard(1)]).requires_grad_()
+        with loss_parallel():
+            if rank == 0:
+                dist.barrier()  # the other rank computes beside this region
+            else:
+                torch.ones(4, device="cuda").sum().item()
+                dist.barrier()
+            loss = nn.functional.cross_entropy(part, targets.cuda())
+            loss.backward()
+        plain = nn.functional.log_softmax(distribute_tensor(x.cuda(), mesh, [Shard(1)]), -1)
+        return loss.full_tensor().item(), part.grad.full_tensor().cpu(), plain.full_tensor().cpu()
+
+    leaf = x.clone().requires_grad_()
+    expected = nn.functional.cross_entropy(leaf, targets)
+    expected.backward()
+    for loss, gradient, plain in run_ranks(program):
+        assert loss == pytest.approx(expected.item(), rel=1e-6)
+        torch.testing.assert_close(gradient, leaf.grad)
+        torch.testing.assert_close(plain, nn.functional.log_softmax(x, -1))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
+def test_a_llama_of_hugging_face_has_the_gradients_of_one_process() -> None:
+    transformers = import_module("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=16,
+    )
+    ids = torch.randint(64, (2, 8), generator=torch.Generator().manual_seed(1))
+
+    def new_llama() -> Any:
+        torch.manual_seed(0)
+        return transformers.LlamaForCausalLM(config)
+
+    def program(_: int) -> Any:
+        mesh = init_device_mesh("cuda", (2,))
+        model = new_llama().cuda()
+        columns = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj"]
+        plan = {name: ColwiseParallel() for name in columns}
+        plan |= {name: RowwiseParallel() for name in ("self_attn.o_proj", "mlp.down_proj")}
+        for layer in model.model.layers:
+            parallelize_module(layer, mesh, plan)
+        model(input_ids=ids.cuda(), labels=ids.cuda()).loss.backward()
+        return gradients(model)
+
+    model = new_llama()
+    model(input_ids=ids, labels=ids).loss.backward()
+    assert_near(run_ranks(program), gradients(model))
