@@ -576,3 +576,56 @@ def test_functional_collectives() -> None:
             [10.0 * rank + i for i in range(4)],
         ]
         assert column == [[rank], [2 + rank], [10 + rank], [12 + rank]]
+
+
+def test_the_report_has_collectives_with_their_bandwidth_and_the_part_beside_kernels() -> None:
+    with machine("torch.queue=64", topology=TWO_CUBES, data=False) as context, kernbench.torch.as_cuda():
+
+        def main(rank: int) -> None:
+            dist.init_process_group("nccl")
+            x, a = torch.ones(16384, device="cuda"), torch.ones(128, 128, device="cuda")
+            dist.all_reduce(x)
+            torch.cuda.synchronize()
+            dist.all_reduce(x, async_op=True)
+            for _ in range(8):
+                a = a @ a
+            y = torch.zeros(2, 8, device="cuda")
+            dist.all_gather_single(y, a[0, :8])
+            if rank == 0:
+                dist.send(y, 1)
+            else:
+                dist.recv(y, 0)
+
+        torch.multiprocessing.spawn(main, nprocs=2)
+        uses = {use.name: use for use in context.collectives.uses(context.engine.handles, 0)}
+        late = context.collectives.uses(context.engine.handles, context.engine.machine.clock.time)
+    assert late == ()
+    assert {name: (use.calls, use.nbytes) for name, use in uses.items()} == {
+        "all_reduce": (2, 2 * 65536),
+        "all_gather": (1, 64),
+        "send_recv": (1, 64),
+    }
+    reduced = uses["all_reduce"]
+    assert reduced.algorithm == "sip_allreduce"
+    assert reduced.bus_gbs == pytest.approx(2 * 65536 / reduced.ns)
+    assert 0.2 < reduced.hidden < 0.8  # the second of two, which a product runs beside
+    assert uses["send_recv"].bus_gbs == pytest.approx(64 / uses["send_recv"].ns)
+    assert uses["all_gather"].bus_gbs == pytest.approx(32 / uses["all_gather"].ns)
+
+
+def test_memory_that_a_message_uses_is_not_reused_before_it_has_left() -> None:
+    results: dict[int, float] = {}
+
+    def program(rank: int) -> None:
+        dist.init_process_group("nccl")
+        n = 100_000  # more than the queues hold
+        x = torch.full((n,), rank + 1.0, device="cuda")
+        sent = dist.isend(x, 1 - rank)
+        del x, sent
+        y = torch.zeros(n, device="cuda")
+        dist.irecv(y, 1 - rank).wait()
+        results[rank] = y[-1].item()
+
+    with machine("torch.queue=64", topology=TWO_CUBES), kernbench.torch.as_cuda():
+        torch.multiprocessing.spawn(program, nprocs=2)
+    assert results == {0: 2, 1: 1}

@@ -208,3 +208,12 @@ def test_the_same_time_twice_and_without_data(script: Path) -> None:
     text = TORCHRUN.replace(".item()", "")
     times = [run_script(script, text, "x", ranks=2, data=data).latency_ns for data in (True, True, False)]
     assert times[0] == times[1] == times[2] > 0
+
+
+def test_a_rank_cannot_capture_a_graph() -> None:
+    def program(_: int) -> None:
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            torch.ones(4, device="cuda").add_(1)
+
+    with pytest.raises(SpawnException, match=r"test_torch_ranks.py:\d+: a graph of launches: only a program without"):
+        run_ranks(program, backend=None)

@@ -20,6 +20,7 @@ from kernbench.observe.guard import guarded
 from kernbench.result.explanation import Explanation
 from kernbench.result.run_sections import ENERGY, EXPLANATION
 from kernbench.result.run_tables import (
+    collectives_table,
     describe_energy,
     energy_table,
     findings_table,
@@ -138,6 +139,7 @@ def _tables(run: Run, explanation: _Explanation, *, explain: bool, energy: bool,
         yield from explanation.parts()
     launches = [render(launch_table(launch)) for launch in run.report.launches]
     yield render(operators_table(run.operators, None if verbose else MOST_OPERATORS))
+    yield render(collectives_table(run.collectives))
     yield from launches[:1]
     yield render(run.phases)
     yield from launches[1:]

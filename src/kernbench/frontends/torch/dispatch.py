@@ -88,7 +88,7 @@ _DECOMPOSED = """
     bilinear binary_cross_entropy_backward binary_cross_entropy_with_logits binary_cross_entropy block_diag
     broadcast_tensors can_cast cartesian_prod _cast_Byte _cast_Char _cast_Double _cast_Float _cast_Half _cast_Int
     _cast_Long _cast_Short cdist celu chain_matmul chalf channel_shuffle choose_qparams_optimized
-    _choose_qparams_per_tensor _chunk_cat clip col2im column_stack combinations complex concat concatenate conj_physical
+    _choose_qparams_per_tensor clip col2im column_stack combinations complex concat concatenate conj_physical
     conv1d conv2d conv3d conv_tbc_backward conv_transpose1d conv_transpose2d conv_transpose3d _convolution.deprecated
     _convolution_double_backward _convolution_mode corrcoef cosine_embedding_loss cosine_similarity count_nonzero cov
     cross_entropy_loss cross ctc_loss cudnn_batch_norm_backward cudnn_batch_norm cudnn_is_acceptable
@@ -410,6 +410,8 @@ _COPIES: Mapping[str, Callable[..., Any]] = {
     "_copy_from.default": making.copy_from,
     "_local_scalar_dense.default": making.local_scalar_dense,
     "cat.default cat.out": making.cat,
+    "_chunk_cat.default _chunk_cat.out": making.chunk_cat,
+    "split_with_sizes_copy.out": making.split_into,
     "repeat.default": making.repeat,
     "flip.default": making.flip,
     "roll.default": making.roll,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from math import prod
 from typing import Any
 
 import torch
@@ -241,6 +242,56 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None) -
             at += x.shape[dim]
     apply_all("cat", work)
     return deliver(result, out)
+
+
+def split_into(x: Tensor, sizes: Sequence[int], dim: int = 0, *, out: Sequence[Tensor]) -> None:
+    """Copy the pieces of ``x`` along an axis to the tensors of a list, by one launch."""
+    pieces = x.split(list(sizes), dim)
+    apply_all(
+        "split_with_sizes_copy",
+        [_copy_work(resize(y, tuple(piece.shape)), piece) for y, piece in zip(out, pieces, strict=True)],
+    )
+
+
+def chunk_cat(tensors: Sequence[Tensor], dim: int, num_chunks: int, *, out: Tensor | None = None) -> Tensor:
+    """Divide tensors along an axis, flatten the chunks, and concatenate chunk i of all tensors in row i.
+
+    Zeros follow a tensor whose axis is no multiple of the number of chunks. One launch copies and fills.
+    """
+    form = aten._chunk_cat.default([without_elements(x) for x in tensors], dim, num_chunks)  # noqa: SLF001
+    if out is None:
+        result: Tensor = new(tuple(form.shape), form.dtype, sip_of(tensors[0]))
+    else:
+        result = result_for(out, tuple(form.shape), form.dtype, tensors)
+    axis, begin = dim % tensors[0].dim(), 0
+    lead = tuple(tensors[0].shape[:axis])
+    work: list[ElementwiseWork] = []
+    for x in tensors:
+        rows = -(-x.shape[axis] // num_chunks)
+        shape = (*lead, num_chunks, rows, *x.shape[axis + 1 :])
+        width = prod(shape[axis + 1 :])
+        target = result.narrow(axis + 1, begin, width).unflatten(axis + 1, shape[axis + 1 :])
+        work += _copy_to_chunks(target, x, axis)
+        begin += width
+    apply_all("chunk_cat", work)
+    return deliver(result, out)
+
+
+def _copy_to_chunks(target: Tensor, x: Tensor, axis: int) -> Iterator[ElementwiseWork]:
+    """Yield the copies of ``x`` to its chunks: complete ones, then one that ``x`` fills in part, then zeros."""
+    n_chunks, rows = target.shape[axis : axis + 2]
+    n_full, rest = divmod(x.shape[axis], rows) if rows else (0, 0)
+    if n_full:
+        yield _copy_work(
+            target.narrow(axis, 0, n_full), x.narrow(axis, 0, n_full * rows).unflatten(axis, (n_full, rows))
+        )
+    zero = Expression.of(functions.fill, as_element(0, dtype_of(target)), dtype_of(target))
+    if rest:
+        part = target.select(axis, n_full)
+        yield _copy_work(part.narrow(axis, 0, rest), x.narrow(axis, n_full * rows, rest))
+        yield zero, part.narrow(axis, rest, rows - rest), (), ()
+    if n_full + bool(rest) < n_chunks:
+        yield zero, target.narrow(axis, n_full + bool(rest), n_chunks - n_full - bool(rest)), (), ()
 
 
 def repeat(x: Tensor, repeats: Sequence[int]) -> Tensor:
