@@ -28,6 +28,7 @@ from frontends.torch_parallel_models import (  # noqa: E402
     parallelize,
     whole_tensors,
 )
+from frontends.torch_programs import machine  # noqa: E402
 from frontends.torch_rank_programs import run_ranks  # noqa: E402
 from kernbench.common.errors import InputError  # noqa: E402
 
@@ -83,6 +84,28 @@ def test_fsdp_has_the_gradients_and_weights_of_one_process(n: int) -> None:
     assert_near([result[0] for result in results], first)
     assert_near([result[2] for result in results], weights)
     assert [result[1] for result in results] == pytest.approx([norm] * n, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "dim", "n"), [(((6, 4), (5,), (1, 3)), 0, 4), (((8, 4), (4, 2)), 0, 4), (((2, 6), (2, 5, 3)), 1, 4)]
+)
+def test_shards_are_joined_and_separated_in_one_launch(shapes: Any, dim: int, n: int) -> None:
+    numbers = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(shape, generator=numbers) for shape in shapes]
+    expected = torch._chunk_cat(tensors, dim, n)  # noqa: SLF001 - FSDP2 calls it
+    with machine() as context:
+        on_machine = [x.to("ahbm") for x in tensors]
+        rounded = torch.empty(expected.shape, dtype=torch.bfloat16, device="ahbm")
+        torch._chunk_cat(on_machine, dim, n, out=rounded)  # noqa: SLF001
+        joined = torch._chunk_cat(on_machine, dim, n)  # noqa: SLF001
+        sizes = [1, expected.shape[-1] - 1]
+        pieces = [torch.empty(*expected.shape[:-1], size, device="ahbm") for size in sizes]
+        torch.split_with_sizes_copy(joined, sizes, expected.dim() - 1, out=pieces)
+        uses = {use.name: (use.calls, use.launches) for use in context.operators.uses()}
+        assert torch.equal(joined.cpu(), expected)
+        assert torch.equal(rounded.cpu(), expected.bfloat16())
+        assert all(torch.equal(x.cpu(), y) for x, y in zip(pieces, expected.split(sizes, -1), strict=True))
+    assert (uses["_chunk_cat"], uses["split_with_sizes_copy"]) == ((2, 2), (1, 1))
 
 
 @pytest.mark.slow

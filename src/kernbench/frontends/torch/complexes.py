@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kernbench.frontends.torch.modules import program_place
-from kernbench.frontends.torch.pointwise import apply
+from kernbench.frontends.torch.pointwise import apply_all
 from kernbench.frontends.torch.storage import TorchOperator, UnknownTypeError
 from kernbench.frontends.torch.tensor import AhbmTensor, new, sip_of, storage_of
 from kernbench.kernels.elementwise import Expression, Input, Intermediate, Operation, Term
@@ -61,7 +61,7 @@ def _compute(
     """Return complex numbers whose parts are the results ``at`` of ``operations``, in one launch."""
     result = new(tuple(shape), torch.complex64, sip_of(like))
     expression = Expression(tuple(operations), tuple([Intermediate(index) for index in at]))
-    apply(name, expression, list(_parts(result)), inputs)
+    apply_all(name, [(expression, _parts(result), inputs, ())])
     return result
 
 

@@ -256,15 +256,12 @@ def split_into(x: Tensor, sizes: Sequence[int], dim: int = 0, *, out: Sequence[T
 def chunk_cat(tensors: Sequence[Tensor], dim: int, num_chunks: int, *, out: Tensor | None = None) -> Tensor:
     """Divide tensors along an axis, flatten the chunks, and concatenate chunk i of all tensors in row i.
 
-    Zeros follow a tensor whose axis is no multiple of the number of chunks. One launch copies and fills.
+    Zeros follow a tensor whose axis is no multiple of the number of chunks. One launch copies, fills and casts.
     """
     form = aten._chunk_cat.default([without_elements(x) for x in tensors], dim, num_chunks)  # noqa: SLF001
-    if out is None:
-        result: Tensor = new(tuple(form.shape), form.dtype, sip_of(tensors[0]))
-    else:
-        result = result_for(out, tuple(form.shape), form.dtype, tensors)
+    result = result_for(out, tuple(form.shape), form.dtype if out is None else out.dtype, tensors)
     axis, begin = dim % tensors[0].dim(), 0
-    lead = tuple(tensors[0].shape[:axis])
+    lead = tensors[0].shape[:axis]
     work: list[ElementwiseWork] = []
     for x in tensors:
         rows = -(-x.shape[axis] // num_chunks)
@@ -280,7 +277,7 @@ def chunk_cat(tensors: Sequence[Tensor], dim: int, num_chunks: int, *, out: Tens
 def _copy_to_chunks(target: Tensor, x: Tensor, axis: int) -> Iterator[ElementwiseWork]:
     """Yield the copies of ``x`` to its chunks: complete ones, then one that ``x`` fills in part, then zeros."""
     n_chunks, rows = target.shape[axis : axis + 2]
-    n_full, rest = divmod(x.shape[axis], rows) if rows else (0, 0)
+    n_full, rest = divmod(x.shape[axis], rows)
     if n_full:
         yield _copy_work(
             target.narrow(axis, 0, n_full), x.narrow(axis, 0, n_full * rows).unflatten(axis, (n_full, rows))
