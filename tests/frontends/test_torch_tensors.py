@@ -202,7 +202,7 @@ def test_sips_are_devices() -> None:
 
 
 @pytest.mark.usefixtures("context")
-@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
 def test_types_that_the_machine_does_not_have(dtype: Any) -> None:
     with pytest.raises(InputError, match=f"{dtype} on ahbm: the machine has torch.float32, "):
         torch.ones(3, dtype=dtype).to(AHBM)

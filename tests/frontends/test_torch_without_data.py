@@ -139,3 +139,9 @@ def test_large_tensors_and_those_that_are_used_again_are_not_known() -> None:
     assert again.data_ptr() == where
     with pytest.raises(NoDataError):
         again.tolist()
+
+
+def test_truncated_normal_numbers_are_drawn_once() -> None:
+    x = torch.nn.init.trunc_normal_(torch.empty(64, device=AHBM), std=0.02)
+    with pytest.raises(NoDataError):
+        x.max().item()

@@ -41,12 +41,19 @@ _R = TypeVar("_R")
 
 
 def with_number(x: object) -> object:
-    """Return the device of the current SIP if ``x`` is the machine's device or name without an index, else ``x``."""
-    is_device = isinstance(x, torch.device) and x.type == DEVICE and x.index is None
-    if not is_device and not (isinstance(x, str) and x == DEVICE):
+    """Return the device of the current SIP if ``x`` is the machine's device or name without an index, else ``x``.
+
+    In a program that calls the machine "cuda", PyTorch's own code may use that name where it does not mean the machine
+    otherwise: a mesh of devices has it.
+    """
+    if not isinstance(x, torch.device | str):
         return x
     context = current_context()
-    return x if context is None else torch.device(DEVICE, context.devices.current)
+    if context is None:
+        return x
+    device = _translate(x) if context.frontends.torch.as_cuda else x
+    is_device = isinstance(device, torch.device) and device.type == DEVICE and device.index is None
+    return torch.device(DEVICE, context.devices.current) if is_device or device == DEVICE else device
 
 
 def _number_devices(function: Callable[..., _R]) -> Callable[..., _R]:

@@ -26,6 +26,7 @@ from kernbench.frontends.torch import (
     bags,
     batch_norm,
     collectives,
+    complexes,
     convolution,
     indexing,
     making,
@@ -68,7 +69,7 @@ aten = torch.ops.aten
 
 _VIEWS = """
     adjoint alias as_strided _autocast_to_full_precision _autocast_to_reduced_precision broadcast_to ccol_indices
-    chunk coalesce col_indices _conj conj contiguous crow_indices detach diagonal dsplit expand_as expand flatten
+    chunk coalesce col_indices conj contiguous crow_indices detach diagonal dsplit expand_as expand flatten
     _fw_primal hsplit imag _indices indices lift_fresh linalg_diagonal mH mT _make_dual matrix_H moveaxis movedim
     narrow _neg_view numpy_T permute pin_memory positive ravel real _reshape_alias reshape_as reshape resolve_conj
     resolve_neg row_indices select slice_inverse slice split_with_sizes split squeeze swapaxes swapdims tensor_split
@@ -87,7 +88,7 @@ _DECOMPOSED = """
     bilinear binary_cross_entropy_backward binary_cross_entropy_with_logits binary_cross_entropy block_diag
     broadcast_tensors can_cast cartesian_prod _cast_Byte _cast_Char _cast_Double _cast_Float _cast_Half _cast_Int
     _cast_Long _cast_Short cdist celu chain_matmul chalf channel_shuffle choose_qparams_optimized
-    _choose_qparams_per_tensor _chunk_cat clip col2im column_stack combinations complex concat concatenate conj_physical
+    _choose_qparams_per_tensor clip col2im column_stack combinations complex concat concatenate conj_physical
     conv1d conv2d conv3d conv_tbc_backward conv_transpose1d conv_transpose2d conv_transpose3d _convolution.deprecated
     _convolution_double_backward _convolution_mode corrcoef cosine_embedding_loss cosine_similarity count_nonzero cov
     cross_entropy_loss cross ctc_loss cudnn_batch_norm_backward cudnn_batch_norm cudnn_is_acceptable
@@ -162,7 +163,7 @@ _HOST = """
     _assert_tensor_metadata bartlett_window batch_norm_backward_elemt batch_norm_backward_reduce batch_norm_elemt
     batch_norm_gather_stats_with_counts batch_norm_gather_stats batch_norm_stats batch_norm_update_stats bernoulli.p
     bernoulli.Tensor binomial blackman_window ccol_indices_copy cholesky_inverse _cholesky_solve_helper cholesky_solve
-    cholesky _coalesce _coalesced col_indices_copy _compute_linear_combination _conj_copy _conj_physical
+    cholesky _coalesce _coalesced col_indices_copy _compute_linear_combination _conj_copy
     _conv_depthwise2d conv_depthwise3d conv_tbc _convert_indices_from_coo_to_csr _convert_indices_from_csr_to_coo
     _convert_weight_to_int4pack_for_cpu _convolution.default _copy_from_and_resize copy_sparse_to_sparse copy
     crow_indices_copy _cslt_compress _cslt_sparse_mm _cslt_sparse_mm_search _ctc_loss_backward _ctc_loss
@@ -399,6 +400,7 @@ _KERNELS: Mapping[str, Callable[..., Any]] = {
     "randint.out randint.generator_out randint.low_out randint.low_generator_out": randoms.randint_out,
     # other
     "resize_.default": lambda x, size, **_: resize(x, tuple(size)),
+    "_conj.default _conj_physical.default": complexes.conj,
     "_has_same_storage_numel.default": making.has_same_storage_numel,
 }
 _COPIES: Mapping[str, Callable[..., Any]] = {
@@ -408,6 +410,8 @@ _COPIES: Mapping[str, Callable[..., Any]] = {
     "_copy_from.default": making.copy_from,
     "_local_scalar_dense.default": making.local_scalar_dense,
     "cat.default cat.out": making.cat,
+    "_chunk_cat.default _chunk_cat.out": making.chunk_cat,
+    "split_with_sizes_copy.out": making.split_into,
     "repeat.default": making.repeat,
     "flip.default": making.flip,
     "roll.default": making.roll,

@@ -40,8 +40,9 @@ from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch import autocast, collectives, device, device_names, moving, operators
 from kernbench.frontends.torch.attention import scaled_dot_product_attention
 from kernbench.frontends.torch.device_names import see_as_program
-from kernbench.frontends.torch.distributed import functional, joining, processes, reducers, worlds
+from kernbench.frontends.torch.distributed import joining, on_import, processes, reducers, worlds
 from kernbench.frontends.torch.distributed.reducers import unpinned
+from kernbench.frontends.torch.making import assume_zeros
 from kernbench.frontends.torch.modules import follow_modules, program_place
 from kernbench.frontends.torch.norms import renorm, renorm_in_place, rms_norm
 from kernbench.frontends.torch.refusals import check_operands
@@ -75,6 +76,7 @@ _NAMES: tuple[tuple[ModuleType | type, str], ...] = (
     (distributed_c10d, "_World"),
     (distributed_c10d, "_world"),
     (_distributed_c10d, "_set_thread_isolation_mode"),
+    (torch.nn.init, "_no_grad_trunc_normal_"),
     (torch.multiprocessing, "spawn"),
     (torch.multiprocessing, "start_processes"),
     (torch.multiprocessing, "get_context"),
@@ -82,13 +84,13 @@ _NAMES: tuple[tuple[ModuleType | type, str], ...] = (
 )
 
 
-def _check() -> None:
-    """Raise ImportError, which names the supported version, if this PyTorch lacks a name that is used here."""
+def check_names(names: Sequence[tuple[Any, str]]) -> None:
+    """Raise ImportError, which names the supported version, if this PyTorch lacks one of ``names`` of its owners."""
     installed = version("torch")
     made_for = f"kernbench.torch is made for torch {MADE_FOR}"
     if not installed.startswith(f"{MADE_FOR}."):
         raise ImportError(f"{made_for}, and this is {installed}: pip install 'kernbench[torch]'")
-    for owner, name in _NAMES:
+    for owner, name in names:
         if name not in vars(owner) and name not in dir(owner):
             raise ImportError(f"{made_for}: {owner.__name__} of {installed} has no {name}")
 
@@ -267,6 +269,19 @@ def _note_flex(run: Callable[_P, _R]) -> Callable[_P, _R]:
 # other functions of PyTorch
 
 
+def _install_truncated_normal() -> None:
+    """Make ``trunc_normal_`` draw once in a run without data, which cannot tell which numbers are out of range."""
+    draw = vars(torch.nn.init)["_no_grad_trunc_normal_"]
+
+    @wraps(draw)
+    def draw_here(*args: Any, **options: Any) -> Tensor:
+        with assume_zeros():
+            drawn: Tensor = draw(*args, **options)
+        return drawn
+
+    replace(torch.nn.init, "_no_grad_trunc_normal_", draw_here)
+
+
 def _supports_lists(tensors: list[Tensor], device: torch.device) -> bool:
     """Return whether list operators accept these tensors. PyTorch's own check accepts only its own classes."""
     supports = _foreach_utils._has_foreach_support  # noqa: SLF001 - PyTorch's own rule
@@ -315,6 +330,7 @@ def _replace_functions() -> None:
     _install_compile()
     _install_trace()
     _install_flex_attention()
+    _install_truncated_normal()
     # For evaluation, PyTorch's encoders use fused operators. Here only the unfused operators have kernels.
     torch.backends.mha.set_fastpath_enabled(False)
     moving.install()
@@ -324,15 +340,15 @@ def _replace_functions() -> None:
     joining.install()
     processes.install()
     reducers.install()
-    functional.install()
     _install_backward(_guard)
     # The simulation runs in one thread. A backward pass in another thread would be outside of it.
     torch.autograd.set_multithreading_enabled(False)
 
 
-_check()
+check_names(_NAMES)
 _guard = AhbmGuard()
 _libraries = _register()
 _replace_functions()
 follow_modules()
+on_import.install()
 collect_at_exit()  # PyTorch loads Triton's library

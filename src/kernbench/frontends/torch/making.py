@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from math import prod
 from typing import Any
 
 import torch
@@ -13,7 +16,7 @@ from kernbench.frontends.torch.hosted import without_repeats
 from kernbench.frontends.torch.launches import dtype_of, launch
 from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.pointwise import ElementwiseWork, apply, apply_all, as_element, plain
-from kernbench.frontends.torch.storage import TorchOperator, current
+from kernbench.frontends.torch.storage import Missing, TorchOperator, current
 from kernbench.frontends.torch.tensor import (
     AhbmTensor,
     deliver,
@@ -241,6 +244,53 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None) -
     return deliver(result, out)
 
 
+def split_into(x: Tensor, sizes: Sequence[int], dim: int = 0, *, out: Sequence[Tensor]) -> None:
+    """Copy the pieces of ``x`` along an axis to the tensors of a list, by one launch."""
+    pieces = x.split(list(sizes), dim)
+    apply_all(
+        "split_with_sizes_copy",
+        [_copy_work(resize(y, tuple(piece.shape)), piece) for y, piece in zip(out, pieces, strict=True)],
+    )
+
+
+def chunk_cat(tensors: Sequence[Tensor], dim: int, num_chunks: int, *, out: Tensor | None = None) -> Tensor:
+    """Divide tensors along an axis, flatten the chunks, and concatenate chunk i of all tensors in row i.
+
+    Zeros follow a tensor whose axis is no multiple of the number of chunks. One launch copies, fills and casts.
+    """
+    form = aten._chunk_cat.default([without_elements(x) for x in tensors], dim, num_chunks)  # noqa: SLF001
+    result = result_for(out, tuple(form.shape), form.dtype if out is None else out.dtype, tensors)
+    axis, begin = dim % tensors[0].dim(), 0
+    lead = tensors[0].shape[:axis]
+    work: list[ElementwiseWork] = []
+    for x in tensors:
+        rows = -(-x.shape[axis] // num_chunks)
+        shape = (*lead, num_chunks, rows, *x.shape[axis + 1 :])
+        width = prod(shape[axis + 1 :])
+        target = result.narrow(axis + 1, begin, width).unflatten(axis + 1, shape[axis + 1 :])
+        work += _copy_to_chunks(target, x, axis)
+        begin += width
+    apply_all("chunk_cat", work)
+    return deliver(result, out)
+
+
+def _copy_to_chunks(target: Tensor, x: Tensor, axis: int) -> Iterator[ElementwiseWork]:
+    """Yield the copies of ``x`` to its chunks: complete ones, then one that ``x`` fills in part, then zeros."""
+    n_chunks, rows = target.shape[axis : axis + 2]
+    n_full, rest = divmod(x.shape[axis], rows)
+    if n_full:
+        yield _copy_work(
+            target.narrow(axis, 0, n_full), x.narrow(axis, 0, n_full * rows).unflatten(axis, (n_full, rows))
+        )
+    zero = Expression.of(functions.fill, as_element(0, dtype_of(target)), dtype_of(target))
+    if rest:
+        part = target.select(axis, n_full)
+        yield _copy_work(part.narrow(axis, 0, rest), x.narrow(axis, n_full * rows, rest))
+        yield zero, part.narrow(axis, rest, rows - rest), (), ()
+    if n_full + bool(rest) < n_chunks:
+        yield zero, target.narrow(axis, n_full + bool(rest), n_chunks - n_full - bool(rest)), (), ()
+
+
 def repeat(x: Tensor, repeats: Sequence[int]) -> Tensor:
     """Return ``x`` repeated along each axis; more repeats than axes add axes in front."""
     lead = len(repeats) - x.dim()
@@ -293,9 +343,23 @@ def select_backward(grad: Tensor, sizes: Sequence[int], dim: int, index: int) ->
     return out
 
 
+_MISSING: ContextVar[Missing] = ContextVar("missing", default="raise")
+"""The number that a program reads where a run without data lacks it"""
+
+
+@contextmanager
+def assume_zeros() -> Iterator[None]:
+    """Let the program read zeros inside the ``with`` block for numbers that a run without data lacks."""
+    token = _MISSING.set("zeros")
+    try:
+        yield
+    finally:
+        _MISSING.reset(token)
+
+
 def local_scalar_dense(x: Tensor) -> Number:
     """Return the number of a tensor of one element."""
-    return read(x).item()
+    return read(x, _MISSING.get()).item()
 
 
 def has_same_storage_numel(x: Tensor, y: Tensor) -> bool:

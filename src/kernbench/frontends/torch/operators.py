@@ -16,15 +16,15 @@ from torch.utils._pytree import tree_map
 from kernbench.common.errors import InputError, KernelError
 from kernbench.common.values import value
 from kernbench.frontends.gpu import DEVICE
-from kernbench.frontends.torch import collectives
+from kernbench.frontends.torch import collectives, complexes
 from kernbench.frontends.torch.dispatch import CREATES, way_of
 from kernbench.frontends.torch.hosted import SOURCES, WINDOWS, leaves, on_host, writes_in_order, written_by
 from kernbench.frontends.torch.launches import measure
 from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.refusals import check_operands
-from kernbench.frontends.torch.storage import KNOWN_BYTES, TorchOperator, current
+from kernbench.frontends.torch.storage import KNOWN_BYTES, TorchOperator, UnknownTypeError, current
 from kernbench.frontends.torch.tensor import AhbmTensor, HostOperandError, bits_as, is_whole, put_known, storage_of
-from kernbench.frontends.torch.ways import WayKind
+from kernbench.frontends.torch.ways import OperatorWay, WayKind
 
 aten = torch.ops.aten
 _OVERWRITING = (aten.zero_.default, aten.fill_.Scalar, aten.copy_.default)
@@ -66,13 +66,24 @@ def _run(operator: TorchOperator, args: Sequence[Any], kwargs: Mapping[str, Any]
         if not is_part and way.kind not in _UNCHECKED:
             check_operands(operator, args, kwargs)
         in_order = writes_in_order(operator, args, kwargs)
-        result = NotImplemented if in_order else way.run(operator, args, kwargs)
+        result = NotImplemented if in_order else _run_way(way, operator, args, kwargs)
     except (AttributeError, RuntimeError, KernelError, HostOperandError) as error:
         _refuse_two_devices(operator, args, kwargs, error)
         raise
     if not loaded and _COMPILER in sys.modules:
         gc.collect()  # frees the cycle now; otherwise memory would be reused later in this run than in the next one
     return on_host(operator, args, kwargs, in_order=in_order) if result is NotImplemented else result
+
+
+def _run_way(way: OperatorWay, operator: TorchOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Run an operator by its way, and on complex tensors by their rules."""
+    try:
+        return way.run(operator, args, kwargs)
+    except UnknownTypeError:
+        result = complexes.run(operator, args, kwargs)
+        if result is NotImplemented:
+            raise
+        return result
 
 
 # PyTorch cannot find the device of a factory from a tensor operand. ``torch.tensor`` copies, and reads the scalars

@@ -7,7 +7,9 @@ simulated time is that of MATH computing the numbers, and of the DMA storing the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from types import NotImplementedType
 from typing import Any
@@ -16,6 +18,7 @@ import torch
 from torch import Tensor
 
 from kernbench.common.dtypes import F32
+from kernbench.common.values import value
 from kernbench.frontends.torch.generators import HostGenerator
 from kernbench.frontends.torch.launches import dtype_of, launch
 from kernbench.frontends.torch.making import copy, made_like
@@ -32,6 +35,41 @@ _DRAWN_WITHOUT_DATA = 1 << 18
 """Maximum elements of a tensor for which a run without data draws, too, so that the host's next numbers agree."""
 
 
+@value
+class ShardOfDraw:
+    """The part of a distributed tensor that this rank stores.
+
+    ``shape``: of the complete tensor. ``local``: of the part, which begins at ``offsets``. ``generator``: the source of
+    the numbers; None: that of the operator.
+    """
+
+    shape: tuple[int, ...]
+    local: tuple[int, ...]
+    offsets: tuple[int, ...]
+    generator: torch.Generator | None = None
+
+    def draw(self, dtype: torch.dtype, fill: Callable[..., Tensor], generator: torch.Generator | None) -> Tensor:
+        """Return the elements of the part: draw those of the complete tensor in order."""
+        whole = fill(torch.empty(self.shape, dtype=dtype, device="cpu"), self.generator or generator)
+        for axis, (offset, n) in enumerate(zip(self.offsets, self.local, strict=True)):
+            whole = whole.narrow(axis, offset if n else 0, n)
+        return whole
+
+
+_SHARD: ContextVar[ShardOfDraw | None] = ContextVar("shard", default=None)
+"""The part of a distributed tensor whose operator runs in this rank"""
+
+
+@contextmanager
+def draw_whole(shard: ShardOfDraw) -> Iterator[None]:
+    """Draw the numbers of complete distributed tensors inside the ``with`` block, and use those of ``shard``."""
+    token = _SHARD.set(shard)
+    try:
+        yield
+    finally:
+        _SHARD.reset(token)
+
+
 def draw(
     operator: TorchOperator, x: Tensor, *args: Any, generator: torch.Generator | None = None
 ) -> Tensor | NotImplementedType:
@@ -39,9 +77,15 @@ def draw(
     if any(isinstance(argument, AhbmTensor) for argument in args):
         return NotImplemented
 
+    def fill(drawn: Tensor, source: torch.Generator | None) -> Tensor:
+        filled: Tensor = operator(drawn, *args, generator=source)
+        return filled
+
     def numbers() -> Tensor:
-        drawn = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cpu")
-        return operator(drawn, *args, generator=generator)
+        shard = _SHARD.get()
+        if shard is not None and shard.local == tuple(x.shape):
+            return shard.draw(x.dtype, fill, generator)
+        return fill(torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cpu"), generator)
 
     return _write_numbers(operator.overloadpacket.__name__.rstrip("_"), x, numbers)
 

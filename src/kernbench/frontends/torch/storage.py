@@ -278,16 +278,48 @@ class Storage:
     """``n`` contiguous elements of a type, sharded over PEs of a SIP.
 
     ``inference``: True if it was created in inference mode. Its views are then not part of an autograd graph.
+
+    The program may give the memory back while tensors use the storage, and take memory again before they are used.
     """
 
-    __slots__ = ("__weakref__", "dtype", "inference", "n", "tensor")
+    __slots__ = ("__weakref__", "_give", "_pool", "_tensor", "dtype", "inference", "n", "sip")
 
     def __init__(self, n: int, dtype: torch.dtype, sip: int) -> None:
-        self.n, self.dtype = max(n, 1), dtype
+        self.n, self.dtype, self.sip = max(n, 1), dtype, sip
         self.inference = torch.is_inference_mode_enabled()
-        pool = pool_of(current())
-        self.tensor = pool.take(self.n, machine_type(dtype), sip)
-        finalize(self, pool.give, self.tensor).atexit = False
+        self._pool = pool_of(current())
+        self._take()
+
+    def _take(self) -> None:
+        self._tensor: Tensor | None = self._pool.take(self.n, machine_type(self.dtype), self.sip)
+        self._give = finalize(self, self._pool.give, self._tensor)
+        self._give.atexit = False
+
+    @property
+    def tensor(self) -> Tensor:
+        """The machine's tensor with the elements. Raises InputError after ``release``."""
+        if self._tensor is None:
+            raise InputError(
+                f"{program_place()}: a tensor of {self.n:,} elements of {self.dtype} whose memory the program has "
+                "given back (resize_(0) of its storage); resize the storage to its size before the tensor is used"
+            )
+        return self._tensor
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the storage; 0 after ``release``."""
+        return 0 if self._tensor is None else self.n * self.dtype.itemsize
+
+    def release(self) -> None:
+        """Give the memory back, while tensors still use the storage."""
+        if self._tensor is not None:
+            self._tensor = None
+            self._give()
+
+    def renew(self) -> None:
+        """Take memory again after ``release``. The elements are uninitialised."""
+        if self._tensor is None:
+            self._take()
 
     def read(self, first: int, end: int, index: ElementIndex = ..., missing: Missing = "raise") -> torch.Tensor:
         """Transfer elements ``first`` to ``end - 1`` to the host, or those of them that ``index`` selects.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from inspect import getattr_static
 from math import prod
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 import torch
 from numpy.typing import DTypeLike
@@ -84,6 +84,45 @@ def _run_without_elements(operator: TorchOperator, args: CallArguments, kwargs: 
         return operator(*tree_map_only(AhbmTensor, fake, args), **tree_map_only(AhbmTensor, fake, kwargs))
 
 
+class StorageBytes:
+    """The bytes of a storage, as ``x.untyped_storage()`` returns them. ``resize_(0)`` gives them back."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    @property
+    def device(self) -> torch.device:
+        """The device, under the name that the program uses."""
+        return device_of_sip(self._storage.sip)
+
+    def nbytes(self) -> int:
+        """Return the number of bytes; 0 after ``resize_(0)``."""
+        return self._storage.nbytes
+
+    size = __len__ = nbytes
+
+    def data_ptr(self) -> int:
+        """Return the virtual address of the first byte; 0 after ``resize_(0)``."""
+        return self._storage.tensor.va if self._storage.nbytes else 0
+
+    def resize_(self, nbytes: int) -> Self:
+        """Give the memory back if ``nbytes`` is 0. For the storage's own size, take memory again."""
+        full = self._storage.n * self._storage.dtype.itemsize
+        if nbytes == 0:
+            self._storage.release()
+        elif nbytes == full:
+            self._storage.renew()
+        else:
+            raise InputError(f"a storage of {full:,} bytes on {self.device}: resize_({nbytes}), must be 0 or {full}")
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StorageBytes) and self._storage is other._storage
+
+    def __hash__(self) -> int:
+        return hash(self._storage)
+
+
 class AhbmTensor(Placed, Tensor):
     """A view of a storage. PyTorch calls ``__torch_dispatch__`` for every operator on such a tensor."""
 
@@ -102,7 +141,7 @@ class AhbmTensor(Placed, Tensor):
                 strides=stride,
                 storage_offset=offset,
                 dtype=dtype,
-                device=torch.device(DEVICE, storage.tensor.sip),
+                device=torch.device(DEVICE, storage.sip),
             )
         view.backing = storage
         return view
@@ -130,7 +169,7 @@ class AhbmTensor(Placed, Tensor):
     @property
     def device(self) -> torch.device:
         """Return the device, under the name that the program uses."""
-        return device_of_sip(self.backing.tensor.sip)
+        return device_of_sip(self.backing.sip)
 
     @device.setter
     def device(self, _: torch.device) -> None:
@@ -159,6 +198,10 @@ class AhbmTensor(Placed, Tensor):
         """Return the virtual address of the first element."""
         tensor, offset = self.place()
         return tensor.va + offset
+
+    def untyped_storage(self) -> Any:  # PyTorch's class is for its own memory
+        """Return the bytes of the storage."""
+        return StorageBytes(self.backing)
 
     def record_stream(self, stream: object) -> None:
         """Do nothing: launches run in one order."""
@@ -253,7 +296,9 @@ def storage_of(x: Tensor) -> Storage:
 def new(size: Sequence[int], dtype: torch.dtype, sip: int, stride: Sequence[int] | None = None) -> AhbmTensor:
     """Return an uninitialised tensor; row-major without ``stride``, in elements."""
     steps = torch.empty(size, device="meta").stride() if stride is None else tuple(stride)
-    return AhbmTensor(Storage(_extent(size, steps), dtype, sip), tuple(size), steps, 0, dtype)
+    n = _extent(size, steps)
+    storage = Storage(2 * n, torch.float32, sip) if dtype is torch.complex64 else Storage(n, dtype, sip)
+    return AhbmTensor(storage, tuple(size), steps, 0, dtype)
 
 
 def without_elements(x: Any) -> Any:
@@ -452,7 +497,7 @@ def sip_of(x: Tensor | torch.device | str | int) -> int:
     Raises HostOperandError for a tensor of the host, and InputError for a device of another type.
     """
     if isinstance(x, Tensor):
-        return storage_of(x).tensor.sip
+        return storage_of(x).sip
     device = torch.device(x)
     if device.type != DEVICE:
         raise InputError(f"device {device}: not a device of the machine")

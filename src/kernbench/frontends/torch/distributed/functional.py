@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,10 +12,9 @@ from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
 
-from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch.distributed.group import AhbmGroup
 from kernbench.frontends.torch.storage import Lowering
-from kernbench.frontends.torch.tensor import new, replace, sip_of
+from kernbench.frontends.torch.tensor import new, sip_of
 
 
 def group_of(operand: object) -> dist.ProcessGroup:
@@ -137,61 +133,3 @@ def by_size(name: str, of_one_rank: Lowering) -> Lowering:
         return of_one_rank(*args, **named)
 
     return run
-
-
-# DTensor
-
-
-_SHAPES, _REBUILD = "torch.distributed.tensor._op_schema", "_rebuild_tensor_from_dtensor_meta"
-"""The module by which DTensor infers shapes, and its function that creates tensors without elements."""
-
-
-def _rebuild_on_first_sip(rebuild: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
-    """Return ``rebuild``, changed to create tensors of the machine on SIP 0.
-
-    PyTorch caches such tensors for all ranks. With the SIPs of several ranks, they would not fit each other.
-    """
-
-    def call(spec: Any) -> Tensor:
-        meta = spec.tensor_meta
-        if meta is None or spec.mesh.device_type not in ("cuda", DEVICE):
-            return rebuild(spec)
-        return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=torch.device(DEVICE, 0))
-
-    return call
-
-
-def _change_shapes(module: ModuleType) -> None:
-    replace(module, _REBUILD, _rebuild_on_first_sip(vars(module)[_REBUILD]))
-
-
-class _ChangingLoader(SourceFileLoader):
-    """A loader that changes the module after its import."""
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Import the module, and change it."""
-        super().exec_module(module)
-        _change_shapes(module)
-
-
-class _ShapesFinder(MetaPathFinder):
-    """The finder of the module by which DTensor infers shapes. Importing it here would also import Triton."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Return the specification of the module with a loader that changes it; None for any other module."""
-        if fullname != _SHAPES:
-            return None
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.origin is not None:
-            spec.loader = _ChangingLoader(fullname, spec.origin)
-        return spec
-
-
-def install() -> None:
-    """Change the module by which DTensor infers shapes, now or when the program imports it."""
-    if _SHAPES in sys.modules:
-        _change_shapes(sys.modules[_SHAPES])
-    else:
-        sys.meta_path.insert(0, _ShapesFinder())
