@@ -204,6 +204,13 @@ def test_a_rank_that_a_script_spawns_has_modules_and_arguments_of_its_own(
     ]
 
 
+def test_a_script_that_spawns_in_its_ranks_is_told_of_the_guard(script: Path) -> None:
+    run = run_script(script, "import torch\ndef f(rank): ...\ntorch.multiprocessing.spawn(f, nprocs=2)\n")
+    assert run.exit_code == 2
+    assert "program.py:3: a rank cannot spawn ranks" in run.error.text
+    assert 'if __name__ == "__main__":' in run.error.text
+
+
 def test_the_same_time_twice_and_without_data(script: Path) -> None:
     text = TORCHRUN.replace(".item()", "")
     times = [run_script(script, text, "x", ranks=2, data=data).latency_ns for data in (True, True, False)]
