@@ -247,3 +247,21 @@ def test_factories_fill_what_there_is(name: str) -> None:
     assert out.tolist() == [0, 1, 2, 3]
     assert torch.full((4,), 2.0, out=out).tolist() == [2] * 4
     assert torch.hann_window(4, device=name).tolist() == pytest.approx([0, 0.5, 1, 0.5])
+
+
+def test_data_of_a_tensor_may_be_on_another_device() -> None:
+    with machine():
+        layer = torch.nn.Linear(3, 2)
+        weight, elements = layer.weight, layer.weight.detach().clone()
+        for there in ("ahbm", "cpu", "ahbm"):
+            for parameter in layer.parameters():
+                parameter.data = parameter.data.to(there)
+            assert weight is layer.weight
+            assert isinstance(weight, torch.nn.Parameter)
+            assert weight.device.type == there
+            assert torch.equal(weight.detach().cpu(), elements)
+        layer(torch.ones(1, 3, device="ahbm")).sum().backward()
+        assert weight.grad.tolist() == [[1.0] * 3] * 2
+        x = torch.ones(2)
+        x.data = torch.zeros(3)
+        assert x.tolist() == [0.0] * 3

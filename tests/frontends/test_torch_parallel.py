@@ -184,6 +184,38 @@ def test_a_parallel_loss_is_that_of_one_rank_while_others_compute_another_way() 
         torch.testing.assert_close(plain, nn.functional.log_softmax(x, -1))
 
 
+def attend(q: Any, k: Any, v: Any, weight: Any, mask: torch.Tensor | None = None) -> Any:
+    normal = nn.functional.rms_norm(q, (8,), weight)
+    return nn.functional.scaled_dot_product_attention(normal, k, v, mask, is_causal=mask is None, enable_gqa=True)
+
+
+@pytest.mark.parametrize(("dim", "masked"), [(1, False), (0, True), (2, False)])
+def test_attention_of_distributed_tensors_is_that_of_one_process(dim: int, masked: bool) -> None:
+    numbers = torch.Generator().manual_seed(0)
+    heads = (4, 2, 2)
+    operands = [torch.randn(2, n, 6, 8, generator=numbers) for n in heads] + [torch.rand(8, generator=numbers)]
+    mask = torch.randn(2, 1, 6, 6, generator=numbers) if masked else None
+
+    def program(_: int) -> Any:
+        mesh = init_device_mesh("cuda", (2,))
+        placements = [Shard(dim), Shard(dim), Shard(dim), Replicate()]
+        parts = [
+            distribute_tensor(x, mesh, [placement]).requires_grad_()  # of the host
+            for x, placement in zip(operands, placements, strict=True)
+        ]
+        y = attend(*parts, None if mask is None else mask.cuda())
+        (y * y).sum().backward()
+        return y.placements, whole_tensors({"y": y} | {str(i): x.grad for i, x in enumerate(parts)})
+
+    leaves = [x.clone().requires_grad_() for x in operands]
+    y = attend(*leaves, mask)
+    (y * y).sum().backward()
+    expected = whole_tensors({"y": y} | {str(i): x.grad for i, x in enumerate(leaves)})
+    for placements, results in run_ranks(program):
+        assert placements == ((Replicate(),) if dim == 2 else (Shard(dim),))
+        assert_near([results], expected)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
 def test_a_llama_of_hugging_face_has_the_gradients_of_one_process() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +17,10 @@ import torch  # noqa: E402, I001
 import kernbench.torch  # noqa: E402, F401
 
 from torch import Tensor, nn  # noqa: E402
+from torch.distributed import checkpoint  # noqa: E402
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # noqa: E402
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard  # noqa: E402
 
 from frontends.torch_parallel_models import (  # noqa: E402
     assert_near,
@@ -131,6 +134,45 @@ def test_parameters_of_the_meta_device_get_the_numbers_of_one_process() -> None:
         assert all(torch.equal(x, begin[name]) for name, x in result[0].items())
         assert_near([result[1]], first)
         assert_near([result[3]], weights)
+
+
+@pytest.mark.slow
+def test_a_model_of_the_host_is_sharded_over_one_axis_and_its_weights_may_stay_there() -> None:
+    def program(rank: int) -> Any:
+        xs = [x.chunk(4)[rank].cuda() for x in inputs(4)]
+        mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("replicate", "shard"))
+        offloaded = shard(new_layers(), init_device_mesh("cuda", (4,)), offload_policy=CPUOffloadPolicy())
+        return train(shard(new_layers(), mesh), xs), train(offloaded, xs), next(offloaded.parameters()).device.type
+
+    first, _, weights = train(new_layers(), inputs(4))
+    for *results, device in run_ranks(program, 4):
+        assert device == "cpu"
+        for result in results:
+            assert_near([result[0]], first)
+            assert_near([result[2]], weights)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_has_the_shards_of_all_ranks(tmp_path: Path) -> None:
+    def program(_: int) -> Any:
+        mesh = init_device_mesh("cuda", (2,))
+        model, loaded = (shard(new_layers().cuda(), mesh) for _ in range(2))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        model(inputs(2)[0].cuda()).sum().backward()
+        optimizer.step()
+        checkpoint.save(model.state_dict(), checkpoint_id=tmp_path)
+        states = loaded.state_dict()
+        checkpoint.load(states, checkpoint_id=tmp_path)
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        full, full_of_optimizer = get_state_dict(model, optimizer, options=options)
+        return whole_tensors(model.state_dict()), whole_tensors(states), full, full_of_optimizer
+
+    for rank, (weights, loaded, full, full_of_optimizer) in enumerate(run_ranks(program)):
+        assert all(torch.equal(x, weights[name]) for name, x in loaded.items())
+        assert full.keys() == (weights.keys() if rank == 0 else set())
+        assert all(torch.equal(x, weights[name]) for name, x in full.items())
+        assert bool(full_of_optimizer) is (rank == 0)
+    assert {file.name for file in tmp_path.iterdir()} == {".metadata", "__0_0.distcp", "__1_0.distcp"}
 
 
 @pytest.mark.slow

@@ -141,6 +141,16 @@ def test_large_tensors_and_those_that_are_used_again_are_not_known() -> None:
         again.tolist()
 
 
+def test_whole_numbers_that_the_host_draws_are_known() -> None:
+    torch.manual_seed(4)
+    expected = torch.randint(9, (3, 4))
+    torch.manual_seed(4)
+    drawn = torch.randint(9, (3, 4), device=AHBM)
+    assert drawn.tolist() == expected.tolist()
+    drawn[drawn > 4] = 0
+    assert drawn.tolist() == expected.where(expected <= 4, 0).tolist()
+
+
 def test_truncated_normal_numbers_are_drawn_once() -> None:
     x = torch.nn.init.trunc_normal_(torch.empty(64, device=AHBM), std=0.02)
     with pytest.raises(NoDataError):

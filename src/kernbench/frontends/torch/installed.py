@@ -32,6 +32,7 @@ from torch.nn.attention import flex_attention as flex
 from torch.nn.utils import clip_grad
 from torch.optim import optimizer
 from torch.utils import _foreach_utils, backend_registration
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from kernbench.common.collector import collect_at_exit
@@ -42,13 +43,14 @@ from kernbench.frontends.torch.attention import scaled_dot_product_attention
 from kernbench.frontends.torch.device_names import see_as_program
 from kernbench.frontends.torch.distributed import joining, on_import, processes, reducers, worlds
 from kernbench.frontends.torch.distributed.reducers import unpinned
+from kernbench.frontends.torch.hosted import leaves
 from kernbench.frontends.torch.making import assume_zeros
 from kernbench.frontends.torch.modules import follow_modules, program_place
 from kernbench.frontends.torch.norms import renorm, renorm_in_place, rms_norm
 from kernbench.frontends.torch.refusals import check_operands
 from kernbench.frontends.torch.storage import TorchOperator, current, overload_of
 from kernbench.frontends.torch.tensor import AhbmTensor, dispatch_by, is_called_cuda, replace
-from kernbench.frontends.torch.ways import REFUSED_LAYOUT
+from kernbench.frontends.torch.ways import REFUSED_LAYOUT, is_composite
 from kernbench.runtime_api.context import current_context
 
 MADE_FOR = "2.13"
@@ -128,12 +130,27 @@ _COMPOSITES: Mapping[TorchOperator, Callable[..., Any]] = MappingProxyType(
 """Composite operators of PyTorch that have a separate kernel, here or on the CPU."""
 
 
-def _check_operands_before(operator: TorchOperator, function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Return ``function`` of a composite operator, preceded by PyTorch's check of its operands."""
+_OF_WRAPPERS: dict[tuple[TorchOperator, type], Callable[..., Any]] = {}
+"""Functions that run composite operators on tensors of a class that wraps tensors of the machine."""
 
-    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        check_operands(operator, args, kwargs)
-        return function(*args, **kwargs)
+
+def run_wrapped(operator: TorchOperator, wrapper: type, function: Callable[..., Any]) -> None:
+    """Run a composite operator by ``function`` if a class of tensors is among its operands."""
+    _OF_WRAPPERS[operator, wrapper] = function
+
+
+def _check_operands_before(operator: TorchOperator, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``function`` of a composite operator, preceded by PyTorch's check of its operands.
+
+    Tensors of a class that wraps others have a function of their own, or PyTorch's composition.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        wrapper = next((type(x) for x in leaves(args, kwargs) if is_traceable_wrapper_subclass(x)), None)
+        if wrapper is None or not is_composite(operator):
+            check_operands(operator, args, kwargs)
+            return function(*args, **kwargs)
+        return _OF_WRAPPERS.get((operator, wrapper), operator.decompose)(*args, **kwargs)
 
     return call
 

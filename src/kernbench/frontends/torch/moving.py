@@ -21,12 +21,13 @@ from torch.nn.parameter import Buffer, Parameter, UninitializedBuffer, Uninitial
 from torch.types import Device
 
 from kernbench.common.errors import InputError
-from kernbench.frontends.torch.tensor import AhbmTensor, replace
+from kernbench.frontends.torch.tensor import PLAIN_DATA, AhbmTensor, replace
 
 _LazyTensor: TypeAlias = UninitializedParameter | UninitializedBuffer
 # Names that the types of Python and PyTorch leave out.
 _LazyMixin: type = vars(torch.nn.parameter)["UninitializedTensorMixin"]
 _slot_names: Callable[[type], list[str]] = vars(copyreg)["_slotnames"]
+_MACHINE_DATA = getattr_static(AhbmTensor, "data")
 _use_count: Callable[[Tensor], int] = getattr_static(Tensor, "_use_count")
 
 
@@ -69,6 +70,18 @@ def _swap(x: Tensor, y: Tensor) -> None:
             setattr(tensor, name, content)
     x.__dict__, y.__dict__ = y.__dict__, x.__dict__
     torch._C._swap_tensor_impl(x, y)  # noqa: SLF001 - as torch.utils.swap_tensors does
+
+
+def _set_data(x: Tensor, other: Tensor) -> None:
+    """Replace the contents of a tensor, also by those of a tensor on the host or on the machine, where ``x`` is not."""
+    if isinstance(x, AhbmTensor) == isinstance(other, AhbmTensor):
+        (_MACHINE_DATA if isinstance(x, AhbmTensor) else PLAIN_DATA).__set__(x, other)
+        return
+    contents = other.detach()
+    moved = (
+        Parameter(contents, x.requires_grad) if isinstance(x, Parameter) else contents.requires_grad_(x.requires_grad)
+    )
+    _swap(x, moved)
 
 
 def _make_lazily(make: Callable[..., Tensor], requires: bool) -> Callable[..., Tensor]:
@@ -124,6 +137,8 @@ def install() -> None:
     """Make modules move by swapping the contents of their parameters. Make lazy tensors store their target device."""
     torch.__future__.set_swap_module_params_on_conversion(True)  # tied parameters stay tied
     replace(torch.utils, "swap_tensors", _swap)
+    for owner, plain in ((Tensor, PLAIN_DATA), (AhbmTensor, _MACHINE_DATA)):
+        replace(owner, "data", property(plain.__get__, _set_data))
     for kind, requires in ((UninitializedParameter, True), (UninitializedBuffer, False)):
         replace(kind, "__new__", _make_lazily(kind.__new__, requires))
         replace(kind, "__deepcopy__", _copy_deeply)

@@ -24,8 +24,8 @@ from kernbench.frontends.torch.launches import dtype_of, launch
 from kernbench.frontends.torch.making import copy, made_like
 from kernbench.frontends.torch.pointwise import apply
 from kernbench.frontends.torch.reductions import map_rows
-from kernbench.frontends.torch.storage import TorchOperator, current, machine_bits
-from kernbench.frontends.torch.tensor import AhbmTensor, new, peek, resize, sip_of, wait_for
+from kernbench.frontends.torch.storage import KNOWN_BYTES, TorchOperator, current, machine_bits
+from kernbench.frontends.torch.tensor import AhbmTensor, new, peek, put_known, resize, sip_of, wait_for
 from kernbench.kernels.elementwise import write_numbers
 from kernbench.kernels.functions import scale_passed
 from kernbench.kernels.sort import accumulate_probabilities
@@ -93,7 +93,7 @@ def draw(
 def _write_numbers(operator: str, x: Tensor, draw_numbers: Callable[[], Tensor]) -> Tensor:
     """Write to ``x`` the elements that ``draw_numbers()`` returns, in the order of the indices of ``x``."""
     current().requests.refuse_in_capture("draws random numbers, which the host does")
-    numbers = None
+    numbers, drawn = None, None
     by_stride = sorted(range(x.dim()), key=x.stride, reverse=True)
     in_memory_order = x.permute(by_stride)
     if current().has_data or x.numel() <= _DRAWN_WITHOUT_DATA:
@@ -106,6 +106,9 @@ def _write_numbers(operator: str, x: Tensor, draw_numbers: Callable[[], Tensor])
         launch(operator, program, (target,))
     if not is_contiguous:
         copy(in_memory_order, target)
+    is_whole_number = not (x.dtype.is_floating_point or current().has_data)
+    if drawn is not None and is_whole_number and drawn.numel() * drawn.element_size() <= KNOWN_BYTES:
+        put_known(x, drawn)
     return x
 
 

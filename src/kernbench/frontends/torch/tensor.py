@@ -46,7 +46,7 @@ def device_of_sip(sip: int) -> torch.device:
     return torch.device("cuda" if is_called_cuda() else DEVICE, sip)
 
 
-_DATA = getattr_static(Tensor, "data")
+PLAIN_DATA = getattr_static(Tensor, "data")
 """PyTorch's own property ``data``, which replaces the tensor's contents when set."""
 _R = TypeVar("_R")
 
@@ -187,11 +187,11 @@ class AhbmTensor(Placed, Tensor):
     @property
     def data(self) -> Tensor:
         """Return the tensor without its history. Setting ``data`` replaces the tensor's contents and storage."""
-        return _DATA.__get__(self)
+        return PLAIN_DATA.__get__(self)
 
     @data.setter
     def data(self, other: Tensor) -> None:
-        _DATA.__set__(self, other)
+        PLAIN_DATA.__set__(self, other)
         self.backing = storage_of(other)
 
     def data_ptr(self) -> int:

@@ -1,25 +1,28 @@
-"""DTensor in ranks: its state of a process for each rank, and random numbers.
+"""DTensor in ranks: its state of a process for each rank, attention, and random numbers.
 
 This module is imported with DTensor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import _dispatch, _op_schema, _random
 from torch.distributed.tensor._api import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
+from torch.nn import functional
 
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch.distributed.joining import is_rank
 from kernbench.frontends.torch.distributed.meetings import meetings
 from kernbench.frontends.torch.generators import HostGenerator
-from kernbench.frontends.torch.installed import check_names
+from kernbench.frontends.torch.installed import check_names, run_wrapped
 from kernbench.frontends.torch.randoms import ShardOfDraw, draw_whole
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import replace
@@ -69,6 +72,46 @@ def _set_handlers(_: object, handlers: dict[Any, Any]) -> None:
     present.update(contents)
 
 
+# attention
+
+
+def _is_kept(placement: Placement, axis: int, operands: Sequence[DTensor]) -> bool:
+    """Return whether attention can stay divided along an axis of the mesh: by batch or by heads, evenly."""
+    if not isinstance(placement, Shard) or placement.dim not in (0, 1):
+        return False
+    n = operands[0].device_mesh.size(axis)
+    return all(x.shape[placement.dim] % n == 0 for x in operands)
+
+
+def _distribute_mask(mask: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement], dims: int) -> DTensor:
+    """Return a mask divided like the operands, along the axes that it has."""
+    if not isinstance(mask, DTensor):
+        mask = DTensor.from_local(mask, mesh, [Replicate()] * mesh.ndim, run_check=False)
+
+    def fit(placement: Placement) -> Placement:
+        dim = placement.dim + mask.dim() - dims if isinstance(placement, Shard) else -1
+        return Shard(dim) if dim >= 0 and mask.shape[dim] > 1 else Replicate()
+
+    return mask.redistribute(mesh, [fit(placement) for placement in placements])
+
+
+def _attend(
+    query: DTensor, key: DTensor, value: DTensor, attn_mask: torch.Tensor | None = None, *args: Any, **options: Any
+) -> DTensor:
+    """Compute the attention of each rank's batches or heads by the machine's kernel."""
+    mesh, operands = query.device_mesh, (query, key, value)
+    placements = [
+        placement if _is_kept(placement, axis, operands) else Replicate()
+        for axis, placement in enumerate(query.placements)
+    ]
+    q, k, v = [x.redistribute(mesh, placements).to_local() for x in operands]
+    mask = None
+    if attn_mask is not None:
+        mask = _distribute_mask(attn_mask, mesh, placements, query.dim()).to_local()
+    result = functional.scaled_dot_product_attention(q, k, v, mask, *args, **options)
+    return DTensor.from_local(result, mesh, placements, run_check=False)
+
+
 # random numbers
 
 
@@ -108,6 +151,7 @@ def install() -> None:
     replace(_op_schema, "_rebuild_tensor_from_dtensor_meta", _rebuild)
     replace(_dispatch.OpDispatcher, _HANDLERS, property(_handlers, _set_handlers))
     replace(_random, "_rng_tracker", _WholeDraws())
+    run_wrapped(torch.ops.aten.scaled_dot_product_attention.default, DTensor, _attend)
 
 
 install()
