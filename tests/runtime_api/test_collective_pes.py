@@ -261,17 +261,45 @@ def test_messages_between_parts(tmp_path, pes):
         np.testing.assert_array_equal(result, numbers((rank - 1) % 3))
 
 
+@pytest.mark.parametrize("pes", PLACES, ids=str)
+def test_a_group_of_one_rank(tmp_path, pes):
+    def program(own):
+        dist, rank = own.dist, own.rank
+        alone, whole = {"group": dist.new_group([rank])}, own.part(numbers(rank))
+        outs = [own.empty() for _ in range(8)]
+        dist.all_reduce(whole, "avg", **alone)
+        dist.broadcast(whole, rank, **alone)
+        dist.reduce(whole, rank, **alone)
+        dist.all_gather([outs[0]], whole, **alone)
+        dist.all_gather_into_tensor(outs[1], whole, **alone)
+        dist.reduce_scatter(outs[2], [whole], **alone)
+        dist.reduce_scatter_tensor(outs[3], whole, **alone)
+        dist.all_to_all([outs[4]], [whole], **alone)
+        dist.all_to_all_single(outs[5], whole, [SIZE], [SIZE], **alone)
+        dist.scatter(outs[6], [whole], rank, **alone)
+        dist.gather(whole, [outs[7]], rank, **alone)
+        dist.barrier(**alone)
+        return [own.values(part) for part in (whole, *outs)]
+
+    for rank, results in enumerate(run(tmp_path, pes, program, 2)[0]):
+        for result in results:
+            np.testing.assert_array_equal(result, numbers(rank))
+
+
 def test_a_group_of_some_ranks(tmp_path):
     def program(own):
         group = own.dist.new_group([0, 2])
-        part = own.part(numbers(own.rank))
+        part, exchanged = own.part(numbers(own.rank)), own.empty()
         if own.rank != 1:
+            sizes = [500, SIZE - 500] if own.rank == 0 else [SIZE - 500, 500]
+            own.dist.all_to_all_single(exchanged, part, sizes, sizes, group=group)
             own.dist.all_reduce(part, group=group)
-        return own.values(part)
+        return own.values(part), own.values(exchanged)
 
-    results, _ = run(tmp_path, OWN_CUBE, program)
-    np.testing.assert_array_equal(results[0], numbers(0) + numbers(2))
-    np.testing.assert_array_equal(results[1], numbers(1))
+    ((reduced, exchanged), (alone, _), _), _ = run(tmp_path, OWN_CUBE, program)
+    np.testing.assert_array_equal(reduced, numbers(0) + numbers(2))
+    np.testing.assert_array_equal(alone, numbers(1))
+    np.testing.assert_array_equal(exchanged, np.concatenate([numbers(0)[:500], numbers(2)[: SIZE - 500]]))
 
 
 @pytest.mark.parametrize("pes", [OWN_CUBE, SAME], ids=str)
