@@ -51,6 +51,7 @@ from kernbench.runtime_api.bench_runner import BenchStatus, KernelSummary, Phase
 from kernbench.runtime_api.launch_queue import QueueReport
 from kernbench.runtime_api.launch_report import LaunchSplit
 from kernbench.runtime_api.operators import LoadTime, OperatorUse
+from kernbench.runtime_api.rank_report import RanksReport
 from kernbench.runtime_api.testing import Comparison
 from kernbench.runtime_api.testing import verdict as passed_or_not
 
@@ -324,6 +325,13 @@ def _find_launch_queue(run: FinishedRun) -> QueueReport | Absence:
     return Absence("the host waited for each launch") if report is None else report
 
 
+def _find_ranks(run: FinishedRun) -> RanksReport | Absence:
+    notes = None if run.context is None else run.context.rank_notes
+    if notes is None or notes.is_empty:
+        return Absence("no ranks ran a pipeline or exchanged uneven blocks")
+    return notes.report(run.engine, run.works)
+
+
 def _find_findings(run: FinishedRun) -> tuple[Finding, ...] | Absence:
     return Absence("the sanitizer did not run") if run.findings is None else run.findings
 
@@ -498,6 +506,7 @@ REUSE: Section[ReuseReport] = _register(Section(name="reuse", form=ReuseReport, 
 LAUNCH_QUEUE: Section[QueueReport] = _register(
     Section(name="launch_queue", form=QueueReport, compute=_find_launch_queue)
 )
+RANKS: Section[RanksReport] = _register(Section(name="ranks", form=RanksReport, compute=_find_ranks))
 FINDINGS: Section[tuple[Finding, ...]] = _register(
     Section(name="findings", form=tuple[Finding, ...], compute=_find_findings, columns={}, row=lambda _: {})
 )

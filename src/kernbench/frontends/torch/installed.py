@@ -40,7 +40,7 @@ from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch import autocast, collectives, device, device_names, moving, operators
 from kernbench.frontends.torch.attention import scaled_dot_product_attention
 from kernbench.frontends.torch.device_names import see_as_program
-from kernbench.frontends.torch.distributed import functional, joining, processes, reducers, worlds
+from kernbench.frontends.torch.distributed import functional, joining, pipelines, processes, reducers, worlds
 from kernbench.frontends.torch.distributed.reducers import unpinned
 from kernbench.frontends.torch.modules import follow_modules, program_place
 from kernbench.frontends.torch.norms import renorm, renorm_in_place, rms_norm
@@ -325,6 +325,7 @@ def _replace_functions() -> None:
     processes.install()
     reducers.install()
     functional.install()
+    pipelines.install()
     _install_backward(_guard)
     # The simulation runs in one thread. A backward pass in another thread would be outside of it.
     torch.autograd.set_multithreading_enabled(False)

@@ -231,7 +231,10 @@ def scatter(output: Tensor, xs: Sequence[Tensor] | None, root: int, group: RankG
 
 def send(x: Tensor, to: int, group: RankGroup | None) -> Work | None:
     """Start a message to rank ``to``."""
-    return _start(lambda machine, staging: machine.isend(staging.read(x), to, group))
+    work = _start(lambda machine, staging: machine.isend(staging.read(x), to, group))
+    if work is not None:
+        current().rank_notes.note_message(work.handles[-1].request_id, to)
+    return work
 
 
 def receive(x: Tensor, source: int, group: RankGroup | None) -> Work | None:

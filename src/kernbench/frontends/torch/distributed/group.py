@@ -15,10 +15,12 @@ from torch._C._distributed_c10d import Work
 from torch.distributed import distributed_c10d
 from torch.futures import Future
 
+from kernbench.common.errors import InputError
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch.distributed import calls
 from kernbench.frontends.torch.distributed.calls import AnyReduction, name_of
 from kernbench.frontends.torch.distributed.meetings import meetings
+from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import AhbmTensor, is_called_cuda, known_elements, put_known
 from kernbench.runtime_api import requests
@@ -340,8 +342,14 @@ class AhbmGroup(dist.ProcessGroup):
         splits = [list(sizes or ()) for sizes in (output_split_sizes, input_split_sizes)]
         if isinstance(output, AhbmTensor) and self._n > 1 and not any(splits) and output.dtype.is_floating_point:
             return StartedWork([calls.all_to_all_of(output, input, self._group)], [output])
-        sides = zip((output, input), splits, strict=True)
-        outputs, xs = (list(x.split(sizes) if sizes else x.chunk(self._n)) for x, sizes in sides)
+        outputs, xs = (
+            list(x.split(_check_splits(side, x, sizes)) if sizes else x.chunk(self._n))
+            for side, x, sizes in zip(("output", "input"), (output, input), splits, strict=True)
+        )
+        if any(splits) and isinstance(output, AhbmTensor):
+            rank, nbytes = self._ranks[self._rank], output.numel() * output.itemsize
+            notes, place = current().rank_notes, str(program_place())
+            notes.note_exchange(place, rank, self._ranks, len(input), len(output), nbytes)
         started: Any = self.alltoall(outputs, xs, opts)
         return StartedWork(started.works, [output])
 
@@ -427,6 +435,18 @@ class AhbmGroup(dist.ProcessGroup):
 
     def _end_coalescing(self, device: torch.device) -> Work:
         return StartedWork([], [])
+
+
+def _check_splits(side: str, x: Tensor, sizes: list[int]) -> list[int]:
+    """Return split sizes. Raises InputError unless they add up to the rows of the tensor."""
+    if sum(sizes) != len(x):
+        source = current().engine.keeping.zeros_of
+        unknown = f"; this run keeps no data and read zeros from {source}: run it with --data" if source else ""
+        raise InputError(
+            f"{program_place()}: all_to_all_single: {side} splits {sizes} of {len(x)} rows: their sum must be the "
+            f"number of rows{unknown}"
+        )
+    return sizes
 
 
 def _listed(tensors: Tensor | Sequence[Tensor]) -> Sequence[Tensor]:
