@@ -16,7 +16,7 @@ import torch  # noqa: E402, I001
 import kernbench.torch  # noqa: E402, F401
 import kernbench.triton  # noqa: E402, F401
 
-from frontends.torch_rank_programs import run_ranks  # noqa: E402, I001
+from frontends.torch_rank_programs import run_ranks, time_of  # noqa: E402, I001
 
 from torch import Tensor, nn  # noqa: E402
 from torch.distributed.pipelining import (  # noqa: E402
@@ -47,15 +47,15 @@ def gradients(module: nn.Module) -> list[Tensor]:
     return [p.grad.cpu() for p in module.parameters() if p.grad is not None]
 
 
-def step(schedule: Any, rank: int, last: int) -> list[Tensor]:
-    """Run a step of a schedule in a rank, and return the losses of the last stage."""
+def step(schedule: Any, rank: int, last: int, *, read: bool = True) -> list[Tensor]:
+    """Run a step of a schedule in a rank, and return the losses of the last stage, if the program reads them."""
     x, y = (t.to("cuda") for t in batch())
     losses: list[Tensor] = []
     if rank == last:
         schedule.step(*([x] if last == 0 else []), target=y, losses=losses)
     else:
         schedule.step(*([x] if rank == 0 else []))
-    return [loss.detach().cpu() for loss in losses]
+    return [loss.detach().cpu() for loss in losses] if read else []
 
 
 def run_pipeline(kind: Any, n: int) -> list[tuple[list[Tensor], list[Tensor], float]]:
@@ -105,3 +105,64 @@ def test_stages_are_trained_as_one_process(kind: Any, n: int) -> None:
     assert_same(results[-1][0], losses)
     for (_, trained, _), stage in zip(results, stages, strict=True):
         assert_same(trained, gradients(stage))
+
+
+def test_schedules_take_the_same_time_twice_and_without_data() -> None:
+    def program(rank: int) -> None:
+        device = torch.device("cuda", rank)
+        stage = PipelineStage(make_stage(rank).to(device), rank, 2, device)
+        step(Schedule1F1B(stage, 2, loss_fn=nn.functional.mse_loss), rank, 1, read=False)
+
+    assert len({time_of(program, 2, data=data) for data in (True, True, False)}) == 1
+
+
+@pytest.mark.slow
+def test_a_rank_may_have_several_stages() -> None:
+    stages = [make_stage(index) for index in range(4)]
+    losses = on_one_process(stages)
+
+    def program(rank: int) -> Any:
+        device = torch.device("cuda", rank)
+        modules = [make_stage(index).to(device) for index in (rank, rank + 2)]
+        parts = [
+            PipelineStage(module, index, 4, device) for module, index in zip(modules, (rank, rank + 2), strict=True)
+        ]
+        schedule = ScheduleInterleaved1F1B(parts, MICROBATCHES, loss_fn=nn.functional.mse_loss)
+        return step(schedule, rank, 1), [gradients(module) for module in modules]
+
+    results = run_ranks(program, 2)
+    assert_same(results[1][0], losses)
+    for rank, (_, trained) in enumerate(results):
+        for of_module, stage in zip(trained, (stages[rank], stages[rank + 2]), strict=True):
+            assert_same(of_module, gradients(stage))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x).relu()
+        return x
+
+
+@pytest.mark.slow
+def test_pipeline_splits_a_model_as_one_process() -> None:
+    x, _ = batch()
+    wanted = Net()(x)
+
+    def program(rank: int) -> Any:
+        device = torch.device("cuda", rank)
+        split = {"layers.1": SplitPoint.BEGINNING}
+        pipe = pipeline(Net(), mb_args=(x.chunk(MICROBATCHES)[0],), split_spec=split)
+        schedule = ScheduleGPipe(pipe.build_stage(rank, device), MICROBATCHES)
+        with torch.no_grad():
+            y = schedule.step(*([x.to(device)] if rank == 0 else []))
+        return None if y is None else y.cpu()
+
+    first, second = run_ranks(program, 2)
+    assert first is None
+    torch.testing.assert_close(second, wanted.detach(), atol=1e-6, rtol=1e-6)

@@ -19,7 +19,7 @@ from kernbench.common.errors import InputError
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch.distributed import calls
 from kernbench.frontends.torch.distributed.calls import AnyReduction, name_of
-from kernbench.frontends.torch.distributed.meetings import meetings
+from kernbench.frontends.torch.distributed.meetings import KnownNumbers, meetings
 from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import AhbmTensor, is_called_cuda, known_elements, put_known
@@ -75,6 +75,17 @@ class StartedWork(Work):
         future = Future[object]()
         future.set_result(self._result)
         return future
+
+
+class ReceivedNumbers(StartedWork):
+    """A message of whole numbers in flight. ``wait`` waits for it: then a run without data knows what its sender knows.
+
+    A run with data also waits, so that the time is the same.
+    """
+
+    def wait(self, timeout: timedelta | None = None) -> bool:  # type: ignore[override]
+        """Wait for the message, and return True."""
+        return all(work.wait() for work in self.works)
 
 
 def _reduce_on_host(values: Sequence[Tensor], op: AnyReduction) -> Tensor:
@@ -399,6 +410,8 @@ class AhbmGroup(dist.ProcessGroup):
         (x,) = tensors
         if isinstance(x, AhbmTensor):
             work = calls.send(x, self._ranks[dstRank], self._group)
+            if not current().has_data:
+                self._numbers_to(self._rank, dstRank).send(None if x.dtype.is_floating_point else known_elements(x))
             return StartedWork([work], tensors)
         store = meetings().messages(self._place, self._rank, dstRank, tag)
         store.put(x.detach().clone())
@@ -409,9 +422,14 @@ class AhbmGroup(dist.ProcessGroup):
         (x,) = tensors
         if isinstance(x, AhbmTensor):
             work = calls.receive(x, self._ranks[srcRank], self._group)
-            return StartedWork([work], tensors)
+            if not current().has_data:
+                self._numbers_to(srcRank, self._rank).receive(lambda elements: put_known(x, elements))
+            return (StartedWork if x.dtype.is_floating_point else ReceivedNumbers)([work], tensors)
         x.copy_(meetings().messages(self._place, srcRank, self._rank, tag).take())
         return StartedWork([], tensors)
+
+    def _numbers_to(self, source: int, to: int) -> KnownNumbers:
+        return meetings().numbers(self._ranks[source], self._ranks[to])
 
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> Work:
         """Refuse to receive from any rank: the machine's queues are between two ranks."""
