@@ -238,7 +238,14 @@ def send(x: Tensor, to: int, group: RankGroup | None) -> Work | None:
 
 
 def receive(x: Tensor, source: int, group: RankGroup | None) -> Work | None:
-    """Start to receive a message from rank ``source``."""
+    """Start to receive a message from rank ``source``.
+
+    On the PEs of tensors, a receive that waits for its message would hold up the launches before it that have yet to
+    begin. The host waits for those first.
+    """
+    pes = collectives().pes
+    if pes is not None and pes.are_owners:
+        current().queue.wait(sip_of(on_machine(x)))
     return _start(lambda machine, staging: machine.irecv(staging.write(x), source, group))
 
 
