@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import kernbench as kb
 from extras import need
 
 need("triton")
@@ -15,7 +17,7 @@ need("torch")
 import torch  # noqa: E402, I001
 
 import kernbench.torch  # noqa: E402
-import kernbench.triton  # noqa: E402, F401
+import kernbench.triton  # noqa: E402
 
 import torch.distributed as dist  # noqa: E402
 import torch.distributed.nn.functional as differentiable  # noqa: E402
@@ -24,10 +26,11 @@ from torch.distributed._functional_collectives import all_to_all_single_autograd
 
 from frontends.torch_programs import machine  # noqa: E402
 from frontends.torch_rank_programs import run_ranks, sips, time_of  # noqa: E402
-from kernbench.common.errors import InputError  # noqa: E402
+from kernbench.common.data_policy import DataPolicy  # noqa: E402
 from kernbench.common.program_line import SpawnException  # noqa: E402
 from kernbench.engine.engine import GraphEngine  # noqa: E402
 from kernbench.observe.works import Works  # noqa: E402
+from kernbench.runtime_api.context import RuntimeContext  # noqa: E402
 from kernbench.runtime_api.rank_report import RankNotes, RanksReport  # noqa: E402
 
 WIDTH, TOKENS = 8, 12
@@ -94,7 +97,11 @@ def assert_same(a: Tensor, b: Tensor) -> None:
 
 @pytest.mark.parametrize(
     ("n", "way"),
-    [(2, "functional"), (2, "nn"), pytest.param(4, "functional", marks=pytest.mark.slow)],
+    [
+        (2, "functional"),
+        pytest.param(2, "nn", marks=pytest.mark.slow),
+        pytest.param(4, "functional", marks=pytest.mark.slow),
+    ],
 )
 def test_experts_of_ranks_compute_as_one_process(n: int, way: str) -> None:
     y, gradient, parts = on_one_process(n)
@@ -125,9 +132,7 @@ def report_of(data: bool) -> RanksReport:
     with machine("torch.queue=64", data=data, topology=sips(2)) as context, kernbench.torch.as_cuda():
         torch.multiprocessing.spawn(main, nprocs=2)
         log = context.engine.machine.log
-        return context.rank_notes.report(
-            context.engine, Works(log, log.columns(), context.engine.machine.passed)
-        )
+        return context.rank_notes.report(context.engine, Works(log, log.columns(), context.engine.machine.passed))
 
 
 def test_the_report_has_the_rows_of_each_rank() -> None:
@@ -147,3 +152,60 @@ def read_splits(rank: int) -> None:
     counts = torch.bincount(torch.randn(4, device="cuda").argsort() % 2, minlength=2)
     x = torch.ones(4, WIDTH, device="cuda")
     dist.all_to_all_single(torch.empty(4, WIDTH, device="cuda"), x, [2, 2], counts.tolist())
+
+
+def run_read_splits(policy: DataPolicy) -> None:
+    def main(rank: int) -> None:
+        dist.init_process_group("nccl")
+        read_splits(rank)
+
+    engine = GraphEngine(sips(2), policy)
+    with RuntimeContext(engine=engine), kernbench.torch.as_cuda():
+        torch.multiprocessing.spawn(main, nprocs=2)
+
+
+def test_splits_that_a_run_without_data_does_not_know_are_refused_with_the_tensor() -> None:
+    refusal = r"NoDataError: tensor 'storage\d+': .* the tensor is from test_torch_experts.py:\d+"
+    with pytest.raises(SpawnException, match=refusal):
+        run_read_splits(DataPolicy(keep=False))
+    zeros = r"test_torch_experts.py:\d+: .*input splits \[0, 0\] of 4 rows.*read zeros from tensor 'storage\d+'"
+    with pytest.raises(SpawnException, match=zeros):
+        run_read_splits(DataPolicy(keep=False, zeros=True))
+    run_read_splits(DataPolicy())
+
+
+def test_splits_that_do_not_add_up_are_refused_at_their_line() -> None:
+    def program(_: int) -> None:
+        x = torch.ones(4, WIDTH, device="cuda")
+        dist.all_to_all_single(torch.empty_like(x), x, [2, 2], [1, 2])
+
+    with pytest.raises(SpawnException, match=r"test_torch_experts.py:\d+: .*input splits \[1, 2\] of 4 rows"):
+        run_ranks(program)
+
+
+def test_imbalance_is_that_of_the_worst_call() -> None:
+    notes = RankNotes()
+    for sent in ((6, 2), (2, 6)):
+        for rank in range(2):
+            notes.note_exchange("moe.py:3", rank, (0, 1), sent[rank], 4, 16)
+    engine = GraphEngine(sips(2))
+    works = Works(engine.machine.log, engine.machine.log.columns(), engine.machine.passed)
+    (use,) = notes.report(engine, works).exchanges
+    assert (use.sent, use.received, use.calls, use.imbalance) == ((8, 8), (8, 8), 2, 1.5)
+
+
+def test_an_uneven_exchange_is_explained(tmp_path: Path) -> None:
+    """The path of a launch crosses those of other ranks, whose blocks have other sizes."""
+    script = tmp_path / "route.py"
+    script.write_text(
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('nccl')\n"
+        "sent, received = ([1, 700], [1, 0]) if dist.get_rank() == 0 else ([0, 2], [700, 2])\n"
+        "x = torch.ones(sum(sent), 8, device='cuda')\n"
+        "dist.all_to_all_single(torch.empty(sum(received), 8, device='cuda'), x, received, sent)\n"
+    )
+    run = kb.run(script=script, machine=sips(2), as_cuda=True, ranks=2)
+    assert run.explanation is not None
+    assert run.ranks is not None
+    assert run.ranks.exchanges[0].received == (1, 702)
+    assert run.to_dict()["ranks"]["imbalance"] == pytest.approx(702 * 2 / 703)

@@ -13,10 +13,11 @@ need("torch")
 
 import torch  # noqa: E402, I001
 
-import kernbench.torch  # noqa: E402, F401
-import kernbench.triton  # noqa: E402, F401
+import kernbench.torch  # noqa: E402
+import kernbench.triton  # noqa: E402
 
-from frontends.torch_rank_programs import run_ranks, time_of  # noqa: E402, I001
+from frontends.torch_programs import machine  # noqa: E402
+from frontends.torch_rank_programs import run_ranks, sips, time_of  # noqa: E402
 
 from torch import Tensor, nn  # noqa: E402
 from torch.distributed.pipelining import (  # noqa: E402
@@ -28,7 +29,10 @@ from torch.distributed.pipelining import (  # noqa: E402
     pipeline,
 )
 
+from kernbench.engine.requests import RequestHandle  # noqa: E402
 from kernbench.frontends.torch.storage import current  # noqa: E402
+from kernbench.observe.works import Works  # noqa: E402
+from kernbench.runtime_api.launch_report import launches_of  # noqa: E402
 
 WIDTH, BATCH, MICROBATCHES = 16, 8, 4
 
@@ -90,7 +94,7 @@ def assert_same(tensors: list[Tensor], wanted: list[Tensor]) -> None:
 
 
 SCHEDULES = [
-    (ScheduleGPipe, 2),
+    pytest.param(ScheduleGPipe, 2, marks=pytest.mark.slow),
     (Schedule1F1B, 2),
     pytest.param(ScheduleGPipe, 4, marks=pytest.mark.slow),
     pytest.param(Schedule1F1B, 4, marks=pytest.mark.slow),
@@ -107,12 +111,14 @@ def test_stages_are_trained_as_one_process(kind: Any, n: int) -> None:
         assert_same(trained, gradients(stage))
 
 
+@pytest.mark.slow
 def test_schedules_take_the_same_time_twice_and_without_data() -> None:
     def program(rank: int) -> None:
         device = torch.device("cuda", rank)
         stage = PipelineStage(make_stage(rank).to(device), rank, 2, device)
         step(Schedule1F1B(stage, 2, loss_fn=nn.functional.mse_loss), rank, 1, read=False)
 
+    time_of(program, 2)  # PyTorch's caches of a first use store tensors, whose memory is then not reused
     times = [time_of(program, 2, data=data) for data in (True, True, False)]
     assert times == times[:1] * 3
 
@@ -167,3 +173,36 @@ def test_pipeline_splits_a_model_as_one_process() -> None:
     first, second = run_ranks(program, 2)
     assert first is None
     torch.testing.assert_close(second, wanted.detach(), atol=1e-6, rtol=1e-6)
+
+
+def kernel_ns(handle: RequestHandle) -> float:
+    assert handle.outcome is not None
+    reports = [report for report in handle.outcome.reports if report.end_ps]
+    return (max(report.end_ps for report in reports) - min(report.start_ps for report in reports)) / 1000
+
+
+def test_bubbles_are_the_time_without_kernels_and_messages() -> None:
+    def main(rank: int) -> None:
+        torch.distributed.init_process_group("nccl")
+        device = torch.device("cuda", rank)
+        stage = PipelineStage(make_stage(rank).to(device), rank, 2, device)
+        step(ScheduleGPipe(stage, 2, loss_fn=nn.functional.mse_loss), rank, 1, read=False)
+
+    with machine("torch.queue=64", data=False, topology=sips(2)) as context, kernbench.torch.as_cuda():
+        torch.multiprocessing.spawn(main, nprocs=2)
+        engine = context.engine
+        log = engine.machine.log
+        report = context.rank_notes.report(engine, Works(log, log.columns(), engine.machine.passed))
+    (use,) = report.pipelines
+    assert (use.name, use.ranks, use.microbatches, use.steps) == ("ScheduleGPipe", (0, 1), 2, 1)
+    assert report.bubble_share == use.bubble_share
+    end_ps = max(handle.ended_ps for handle in engine.handles)
+    launches = [handle for handle in launches_of(engine.handles) if handle.begun_ps >= end_ps - use.ns * 1000]
+    messages = [handle for handle in launches if handle.msg.title.startswith("send_recv")]
+    assert messages
+    for rank in range(2):
+        own = [handle for handle in launches if handle not in messages and handle.msg.targets[0][0] == rank]
+        idle_ns = use.ns - sum(map(kernel_ns, own))
+        waits_ns = max(kernel_ns(handle) for handle in messages)
+        assert 0 < use.bubble_ns[rank] <= idle_ns
+        assert use.bubble_ns[rank] > waits_ns, "a receive that waits is a bubble"

@@ -61,7 +61,18 @@ class Keeping:
     subject that was read as zeros; empty if there is none.
     """
 
-    __slots__ = ("_begin", "_drop", "_host_bytes", "_log", "_now", "_recorder", "policy", "stopped", "values_read", "zeros_of")
+    __slots__ = (
+        "_begin",
+        "_drop",
+        "_host_bytes",
+        "_log",
+        "_now",
+        "_recorder",
+        "policy",
+        "stopped",
+        "values_read",
+        "zeros_of",
+    )
 
     def __init__(
         self, policy: DataPolicy, recorder: Recorder, log: Log, now: Callable[[], int], drop: Callable[[], None]

@@ -33,8 +33,8 @@ from kernbench.runtime_api.memory import CleanupReport, ExtraMemories, TensorMem
 from kernbench.runtime_api.multiprocessing import Multiprocessing
 from kernbench.runtime_api.operators import OperatorTallies
 from kernbench.runtime_api.process_group import ProcessGroups, QueueInstaller
-from kernbench.runtime_api.rank_scheduler import RankScheduler
 from kernbench.runtime_api.rank_report import RankNotes
+from kernbench.runtime_api.rank_scheduler import RankScheduler
 from kernbench.runtime_api.ranks import RankLocal, Workers
 from kernbench.runtime_api.requests import RequestRecord, Requests, Work, is_queued
 from kernbench.runtime_api.run_request import ReuseRules
