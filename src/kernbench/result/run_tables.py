@@ -211,7 +211,7 @@ def operators_table(operators: Sequence[OperatorUse], most: int | None = None) -
     )
 
 
-def _say_ranks(of_ranks: Sequence[float], *, every: bool, text: Callable[[float], str] = "{:,.0f}".format) -> str:
+def _say_ranks(of_ranks: Sequence[Any], *, every: bool, text: Callable[[Any], str] = "{:,.0f}".format) -> str:
     shown = of_ranks if every else (min(of_ranks), max(of_ranks))
     return (", " if every else " – ").join(map(text, shown))
 

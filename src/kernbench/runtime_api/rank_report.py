@@ -1,8 +1,8 @@
 """Report programs of ranks: the bubbles of pipelines, and the rows of uneven exchanges.
 
-A bubble of a rank is time within a step of a pipeline in which no kernel of the rank runs and no message of it is in
-flight. The step lasts from the begin of the first operator on any of its ranks to the end of the last launch. A
-collective that waits for another rank does not count as a kernel: it counts while an engine of the rank works for it.
+A bubble is time within a step of a pipeline in which no kernel of a rank runs and no message of it is in flight. The
+step lasts from the begin of the first operator on any of its ranks to the end of the last launch. A collective that
+waits for another rank does not count as a kernel: it counts while an engine of the rank works for it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class _Block:
 
 @state
 class RankNotes:
-    """What ranks did together: steps of pipelines, messages, and exchanges with split sizes."""
+    """Record of the common work of ranks: steps of pipelines, messages, and exchanges with split sizes."""
 
     _steps: dict[PipelineKey, list[dict[int, range]]] = field(default_factory=dict)
     _receivers: dict[int, int] = field(default_factory=dict)
@@ -144,20 +144,20 @@ class _BusyTimes:
         """Return the busy times of a run; ``receivers``: the receiving rank of a message, by the sender's launch."""
         launches = [handle for handle in engine.handles if isinstance(handle.msg, KernelLaunchMsg) and handle.done]
         kernels = np.array([time for handle in launches for time in _kernel_times(handle)], np.int64).reshape(-1, 3)
-        senders, takers = (np.full(len(engine.handles) + 1, -1, np.int64) for _ in range(2))
+        collectives, receivers_of = (np.full(len(engine.handles) + 1, -1, np.int64) for _ in range(2))
         for handle in launches:
             if _is_collective(handle):
-                senders[handle.request_id] = _sip_of(handle)
+                collectives[handle.request_id] = _sip_of(handle)
         for launch, rank in receivers.items():
-            takers[launch] = rank
+            receivers_of[launch] = rank
         start, end = (column[works.rows] for column in (works.columns.start, works.columns.end))
         sent = works.done_by(ENGINE_OF["ipcq_copy"])
-        own = (end >= 0) & (senders[works.launch] >= 0)
-        taken = (end >= 0) & sent & (takers[works.launch] >= 0)
+        by_engine = (end >= 0) & (collectives[works.launch] >= 0)
+        incoming = (end >= 0) & sent & (receivers_of[works.launch] >= 0)
         return _BusyTimes(
-            np.concatenate([kernels[:, 0], senders[works.launch][own], takers[works.launch][taken]]),
-            np.concatenate([kernels[:, 1], start[own], start[taken]]),
-            np.concatenate([kernels[:, 2], end[own], end[taken]]),
+            np.concatenate([kernels[:, 0], collectives[works.launch][by_engine], receivers_of[works.launch][incoming]]),
+            np.concatenate([kernels[:, 1], start[by_engine], start[incoming]]),
+            np.concatenate([kernels[:, 2], end[by_engine], end[incoming]]),
         )
 
     def within(self, begin_ps: int, end_ps: int) -> Mapping[int, int]:

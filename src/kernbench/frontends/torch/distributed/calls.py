@@ -240,8 +240,8 @@ def send(x: Tensor, to: int, group: RankGroup | None) -> Work | None:
 def receive(x: Tensor, source: int, group: RankGroup | None) -> Work | None:
     """Start to receive a message from rank ``source``.
 
-    On the PEs of tensors, a receive that waits for its message would hold up the launches before it that have yet to
-    begin. The host waits for those first.
+    On the PEs of tensors, a receive that waits for its message would delay launches before it that have yet to begin.
+    The host waits for those first.
     """
     pes = collectives().pes
     if pes is not None and pes.are_owners:
