@@ -200,12 +200,15 @@ def test_an_uneven_exchange_is_explained(tmp_path: Path) -> None:
     script.write_text(
         "import torch, torch.distributed as dist\n"
         "dist.init_process_group('nccl')\n"
-        "sent, received = ([1, 700], [1, 0]) if dist.get_rank() == 0 else ([0, 2], [700, 2])\n"
+        "sent, received = ([2, 10], [2, 11]) if dist.get_rank() == 0 else ([11, 3], [10, 3])\n"
         "x = torch.ones(sum(sent), 8, device='cuda')\n"
+        "if dist.get_rank() == 1:\n"
+        "    for _ in range(8):\n"
+        "        x = x + 1\n"
         "dist.all_to_all_single(torch.empty(sum(received), 8, device='cuda'), x, received, sent)\n"
     )
     run = kb.run(script=script, machine=sips(2), as_cuda=True, ranks=2)
     assert run.explain().launches
     assert run.ranks is not None
-    assert run.ranks.exchanges[0].received == (1, 702)
-    assert run.to_dict()["ranks"]["imbalance"] == pytest.approx(702 * 2 / 703)
+    assert run.ranks.exchanges[0].received == (13, 13)
+    assert run.to_dict()["ranks"]["imbalance"] == pytest.approx(14 / 13)
