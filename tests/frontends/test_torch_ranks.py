@@ -204,7 +204,23 @@ def test_a_rank_that_a_script_spawns_has_modules_and_arguments_of_its_own(
     ]
 
 
+def test_a_script_that_spawns_in_its_ranks_is_told_of_the_guard(script: Path) -> None:
+    run = run_script(script, "import torch\ndef f(rank): ...\ntorch.multiprocessing.spawn(f, nprocs=2)\n")
+    assert run.exit_code == 2
+    assert "program.py:3: a rank cannot spawn ranks" in run.error.text
+    assert 'if __name__ == "__main__":' in run.error.text
+
+
 def test_the_same_time_twice_and_without_data(script: Path) -> None:
     text = TORCHRUN.replace(".item()", "")
     times = [run_script(script, text, "x", ranks=2, data=data).latency_ns for data in (True, True, False)]
     assert times[0] == times[1] == times[2] > 0
+
+
+def test_a_rank_cannot_capture_a_graph() -> None:
+    def program(_: int) -> None:
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            torch.ones(4, device="cuda").add_(1)
+
+    with pytest.raises(SpawnException, match=r"test_torch_ranks.py:\d+: a graph of launches: only a program without"):
+        run_ranks(program, backend=None)

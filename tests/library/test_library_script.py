@@ -142,3 +142,29 @@ def test_limits_are_checked(script: Path) -> None:
     with pytest.raises(InputError, match="max_wall_s: found -1, must be a number from 0"):
         prepare_run(RunRequest.of(script="train.py", max_wall_s=-1))
     assert prepare_run(RunRequest.of(script="train.py", max_wall_s=float("inf"))).limits.wall_s is None
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"program": "hello-send", "ranks": 2}, "ranks: only a script takes it"),
+        ({"script": "train.py", "ranks": 0}, "ranks: found 0, must be a number from 1, or 'all'"),
+        ({"script": "train.py", "ranks": "some"}, "ranks: found 'some', must be"),
+    ],
+)
+def test_wrong_ranks_are_refused(script: Path, choices: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        kb.run(machine="one-cube", **choices)
+
+
+def test_a_sweep_runs_a_script_with_ranks(script: Path) -> None:
+    text = FILE.format(as_cuda="true") + "run: ranks\n"
+    (path := Path("ranks.yaml")).write_text(text)
+    plan = plan_sweep(path)
+    assert plan.request.program.ranks == "all"
+    assert plan.identity()["script"] == {"args": ["64", "--name", "m"], "as_cuda": True, "ranks": "all"}
+    path.write_text("bench: hello-send\nrun: ranks\ngrid: { cube.hbm.slices: [4] }\n")
+    with pytest.raises(ConfigError, match="2:6: run: only a script has ranks"):
+        plan_sweep(path)
+    with pytest.raises(InputError, match="reuse and ranks: give one of them"):
+        kb.sweep(script="train.py", grid=GRID, ranks="all", reuse=True)

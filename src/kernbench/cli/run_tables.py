@@ -20,6 +20,7 @@ from kernbench.observe.guard import guarded
 from kernbench.result.explanation import Explanation
 from kernbench.result.run_sections import ENERGY, EXPLANATION
 from kernbench.result.run_tables import (
+    collectives_table,
     describe_energy,
     energy_table,
     exchanges_table,
@@ -140,6 +141,7 @@ def _tables(run: Run, explanation: _Explanation, *, explain: bool, energy: bool,
         yield from explanation.parts()
     launches = [render(launch_table(launch)) for launch in run.report.launches]
     yield render(operators_table(run.operators, None if verbose else MOST_OPERATORS))
+    yield render(collectives_table(run.collectives))
     if run.ranks is not None:
         yield render(pipelines_table(run.ranks.pipelines, every_rank=verbose))
         yield render(exchanges_table(run.ranks.exchanges, every_rank=verbose))

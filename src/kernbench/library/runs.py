@@ -30,6 +30,7 @@ from kernbench.result.sections import Absence, Outcome, Unread
 from kernbench.result.simulation import FinishedRun, RunFailure
 from kernbench.result.table import LINE, Table, text_html
 from kernbench.runtime_api.bench_runner import BenchSummary, PhaseSummary
+from kernbench.runtime_api.collective_report import CollectiveUse
 from kernbench.runtime_api.launch_queue import QueueReport
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
 from kernbench.runtime_api.operators import LoadTime, OperatorUse
@@ -261,6 +262,11 @@ class Run:
     def launch_queue(self) -> QueueReport | None:
         """The use of the queues of launches; None if the host waited for each launch."""
         return self.outcome.get(of.LAUNCH_QUEUE)
+
+    @property
+    def collectives(self) -> tuple[CollectiveUse, ...]:
+        """The collectives of a front end's ranks, the longest first."""
+        return self.outcome.get(of.COLLECTIVES) or ()
 
     @property
     def reuse(self) -> ReuseReport | None:

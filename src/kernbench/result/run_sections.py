@@ -48,6 +48,7 @@ from kernbench.result.run_columns import (
 from kernbench.result.sections import Absence, Outcome, Section, built_in_sections, register
 from kernbench.result.simulation import WRONG, FinishedRun, RunFailure, failure_of
 from kernbench.runtime_api.bench_runner import BenchStatus, KernelSummary, PhaseSummary, summarise
+from kernbench.runtime_api.collective_report import CollectiveUse
 from kernbench.runtime_api.launch_queue import QueueReport
 from kernbench.runtime_api.launch_report import LaunchSplit
 from kernbench.runtime_api.operators import LoadTime, OperatorUse
@@ -332,6 +333,11 @@ def _find_ranks(run: FinishedRun) -> RanksReport | Absence:
     return notes.report(run.engine, run.works)
 
 
+def _find_collectives(run: FinishedRun) -> tuple[CollectiveUse, ...] | Absence:
+    uses = () if run.context is None else run.context.collectives.uses(run.engine.handles, ns_to_ps(run.zero_ns))
+    return uses or Absence("no ranks of a front end called collectives")
+
+
 def _find_findings(run: FinishedRun) -> tuple[Finding, ...] | Absence:
     return Absence("the sanitizer did not run") if run.findings is None else run.findings
 
@@ -507,6 +513,9 @@ LAUNCH_QUEUE: Section[QueueReport] = _register(
     Section(name="launch_queue", form=QueueReport, compute=_find_launch_queue)
 )
 RANKS: Section[RanksReport] = _register(Section(name="ranks", form=RanksReport, compute=_find_ranks))
+COLLECTIVES: Section[tuple[CollectiveUse, ...]] = _register(
+    Section(name="collectives", form=tuple[CollectiveUse, ...], compute=_find_collectives, columns={}, row=lambda _: {})
+)
 FINDINGS: Section[tuple[Finding, ...]] = _register(
     Section(name="findings", form=tuple[Finding, ...], compute=_find_findings, columns={}, row=lambda _: {})
 )

@@ -26,6 +26,7 @@ from kernbench.result.table import (
     words,
 )
 from kernbench.runtime_api.bench_runner import PhaseSummary
+from kernbench.runtime_api.collective_report import CollectiveUse
 from kernbench.runtime_api.launch_report import LaunchSplit
 from kernbench.runtime_api.operators import OperatorUse
 from kernbench.runtime_api.rank_report import ExchangeUse, PipelineUse
@@ -209,6 +210,21 @@ def operators_table(operators: Sequence[OperatorUse], most: int | None = None) -
         tuple(operators[:most]),
         style=lambda use: "" if use.modelled else "bold red",
     )
+
+
+def collectives_table(collectives: Sequence[CollectiveUse]) -> Table[CollectiveUse]:
+    """Return the collectives of ranks by time."""
+    of = table_columns(CollectiveUse)
+    columns = (
+        of["name"].words("collective"),
+        of["algorithm"].words("algorithm"),
+        of["calls"].number("calls", count_text),
+        of["nbytes"].number("bytes", format_size),
+        of["ns"].number("ns", "{:,.0f}".format),
+        of["bus_gbs"].number("bus GB/s", "{:,.1f}".format),
+        of["hidden"].number("beside kernels", percent_text),
+    )
+    return Table("collectives", tuple(collectives), columns, "Collectives, from the last rank's start")
 
 
 def _say_ranks(of_ranks: Sequence[Any], *, every: bool, text: Callable[[Any], str] = "{:,.0f}".format) -> str:

@@ -23,6 +23,7 @@ from kernbench.engine.requests import Completion, RequestHandle
 from kernbench.messages.requests import HostMsg, KernelRef, PeCoord
 from kernbench.policy.address.phyaddr import AddressFormat
 from kernbench.runtime_api.arrays import DTypeNames
+from kernbench.runtime_api.collective_report import CollectiveTallies
 from kernbench.runtime_api.collectives import Collectives
 from kernbench.runtime_api.distributed import Distributed
 from kernbench.runtime_api.factories import Generators, TensorFactories
@@ -133,6 +134,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self.operators: OperatorTallies = OperatorTallies(
             lambda: engine.now, self.frontends.torch.from_load, rank=lambda: workers.current.rank
         )
+        self.collectives = CollectiveTallies()  # of a front end's ranks
         self.remarks: list[str] = []  # of a front end, for the report
         self.rank_notes = RankNotes()
         self.script: Path | None = None  # the file that runs as the program, if any

@@ -534,6 +534,10 @@ class Uses:
         if queued:
             self._requests.wait(queued)
 
+    def is_exchanged(self, key: TensorKey) -> bool:
+        """Return True while a request other than the launches of queues uses a tensor."""
+        return any(not handle.done and not is_queued(handle) for handle in self.under_way(key))
+
     def under_way(self, key: TensorKey) -> list[RequestHandle]:
         """Return the requests in flight that use a tensor."""
         return [use.handle for use in self._list_uses(key)]

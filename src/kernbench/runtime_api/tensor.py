@@ -210,6 +210,11 @@ class Tensor(Shaped):
         """Wait for launches in the queue of the SIP that have the tensor as an argument."""
         self._memory.uses.settle_queued(self._layout.key)
 
+    @property
+    def is_exchanged(self) -> bool:
+        """True while a collective or a message that uses the tensor is in flight."""
+        return self._memory.uses.is_exchanged(self._layout.key)
+
     def settle(self) -> None:
         """Wait for launches in flight that have the tensor as an argument."""
         self._memory.settle(self._layout)

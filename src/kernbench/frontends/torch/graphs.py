@@ -13,6 +13,7 @@ from weakref import finalize
 import torch
 
 from kernbench.common.errors import InputError
+from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.storage import Pool, Shelves, current, pool_of
 from kernbench.runtime_api.launch_queue import CapturedLaunch
 
@@ -43,8 +44,13 @@ class CUDAGraph:
         capture_error_mode: str = "global",
         check_input_liveness: bool = False,
     ) -> None:
-        """Begin to capture launches; ``pool``: memory of other captures. Raises InputError in a capture."""
+        """Begin to capture launches; ``pool``: memory of other captures.
+
+        Raises InputError in a capture, and in one of several ranks.
+        """
         context = current()
+        if context.multiprocessing.n_ranks > 1:
+            raise InputError(f"{program_place()}: a graph of launches: only a program without ranks can capture one")
         context.queue.begin_capture()
         self._pool = pool or graph_pool_handle()
         pool_of(context).captured = self._pool.shelves

@@ -180,16 +180,26 @@ class Pool:
         """Return a storage of ``n`` elements. Raises DeviceOutOfMemoryError if the tensors in use leave no room."""
         kind = (n, item, sip)
         shelves = self.dropped if self.captured is None else self.captured
-        shelf = shelves.get(kind)
-        if shelf:
-            tensor = shelf.pop()
-            tensor.renew()
-        else:
-            tensor = self._make(kind)
+        reused = self._take_dropped(shelves.get(kind))
+        if reused is not None:
+            reused.renew()
+        tensor = self._make(kind) if reused is None else reused
         self.live[tensor] = Holder(kind, current_module(), program_place(), shelves)
         total = self.allocated[sip] = self.allocated.get(sip, 0) + _blocks(n * item.itemsize)
         self.peak[sip] = max(self.peak.get(sip, 0), total)
         return tensor
+
+    def _take_dropped(self, shelf: list[Tensor] | None) -> Tensor | None:
+        """Take a dropped storage from its shelf; None if there is none.
+
+        In ranks, it is one that no collective uses: a launch on any other would wait for ranks that may wait for it.
+        """
+        if not shelf:
+            return None
+        if self.context.multiprocessing.n_ranks == 1:
+            return shelf.pop()
+        at = next((at for at in reversed(range(len(shelf))) if not shelf[at].is_exchanged), None)
+        return None if at is None else shelf.pop(at)
 
     def give(self, tensor: Tensor) -> None:
         """Put ``tensor``, which is no longer in use, back into the pool."""

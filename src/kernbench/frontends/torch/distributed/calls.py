@@ -7,7 +7,7 @@ its tensors begins after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeAlias
 
@@ -111,49 +111,70 @@ def _part_of(x: AhbmTensor) -> TensorPart:
     return TensorPart(tensor, offset, x.numel(), machine_type(x.dtype))
 
 
-def _start(call: Callable[[Distributed, _Staging], Work | None]) -> Work | None:
-    """Start a collective: ``call`` prepares its operands and calls the machine."""
-    staging = _Staging()
+def _start(
+    name: str,
+    xs: Sequence[Tensor],
+    group: RankGroup | None,
+    call: Callable[[Distributed, _Staging], Work | None],
+    place: Hashable | None = None,
+) -> Work | None:
+    """Start a collective: ``call`` prepares its operands and calls the machine.
+
+    ``xs``: the tensors whose bytes the report counts. ``place``: as for ``CollectiveTallies.note``; None: the group.
+    """
+    staging, context = _Staging(), current()
     work = call(collectives(), staging)
     staging.finish()
+    nbytes = sum(x.numel() * x.element_size() for x in xs)
+    rank, where = context.distributed.get_rank(), group if place is None else place
+    context.collectives.note(name, nbytes, _size_of(group), where, rank, work)
     return work
+
+
+def _size_of(group: RankGroup | None) -> int:
+    return current().multiprocessing.n_ranks if group is None else group.size
 
 
 def all_reduce(xs: Sequence[Tensor], op: AnyReduction, group: RankGroup | None) -> Work | None:
     """Start an all-reduce of one tensor, or of several as one collective."""
-    name = REDUCTIONS[name_of(op)]
+    reduction = REDUCTIONS[name_of(op)]
 
     def call(machine: Distributed, staging: _Staging) -> Work | None:
         parts = [staging.write(x, is_read=True) for x in xs]
         if len(parts) == 1:
-            return machine.all_reduce(parts[0], name, group, async_op=True, elementwise=True)
-        return machine.all_reduce_coalesced(parts, name, group, async_op=True)
+            return machine.all_reduce(parts[0], reduction, group, async_op=True, elementwise=True)
+        return machine.all_reduce_coalesced(parts, reduction, group, async_op=True)
 
-    return _start(call)
+    return _start("all_reduce", xs, group, call)
 
 
 def broadcast(x: Tensor, root: int, group: RankGroup | None) -> Work | None:
     """Start a broadcast from rank ``root``, counted among all ranks, as are the roots and peers below."""
-    return _start(
-        lambda machine, staging: machine.broadcast(staging.write(x, is_read=True), root, group, async_op=True)
-    )
+
+    def call(machine: Distributed, staging: _Staging) -> Work | None:
+        return machine.broadcast(staging.write(x, is_read=True), root, group, async_op=True)
+
+    return _start("broadcast", [x], group, call)
 
 
 def reduce(x: Tensor, root: int, op: AnyReduction, group: RankGroup | None) -> Work | None:
     """Start a reduce to rank ``root``."""
-    name = REDUCTIONS[name_of(op)]
-    return _start(
-        lambda machine, staging: machine.reduce(staging.write(x, is_read=True), root, name, group, async_op=True)
-    )
+    reduction = REDUCTIONS[name_of(op)]
+
+    def call(machine: Distributed, staging: _Staging) -> Work | None:
+        return machine.reduce(staging.write(x, is_read=True), root, reduction, group, async_op=True)
+
+    return _start("reduce", [x], group, call)
 
 
 def all_gather(outputs: Sequence[Tensor], x: Tensor, group: RankGroup | None) -> Work | None:
     """Start an all-gather into a tensor for each rank."""
-    return _start(
-        lambda machine, staging: machine.all_gather(
-            [staging.write(output) for output in outputs], staging.read(x), group, async_op=True
-        )
-    )
+
+    def call(machine: Distributed, staging: _Staging) -> Work | None:
+        parts = [staging.write(output) for output in outputs]
+        return machine.all_gather(parts, staging.read(x), group, async_op=True)
+
+    return _start("all_gather", outputs, group, call)
 
 
 def all_gather_into(pairs: Pairs, group: RankGroup | None) -> Work | None:
@@ -165,48 +186,50 @@ def all_gather_into(pairs: Pairs, group: RankGroup | None) -> Work | None:
             return machine.all_gather_into_tensor(written[0], read[0], group, async_op=True)
         return machine.all_gather_into_tensor_coalesced(written, read, group, async_op=True)
 
-    return _start(call)
+    return _start("all_gather", [output for output, _ in pairs], group, call)
 
 
 def reduce_scatter(output: Tensor, xs: Sequence[Tensor], op: AnyReduction, group: RankGroup | None) -> Work | None:
     """Start a reduce-scatter of a tensor for each rank."""
-    name = REDUCTIONS[name_of(op)]
-    return _start(
-        lambda machine, staging: machine.reduce_scatter(
-            staging.write(output), [staging.read(x) for x in xs], name, group, async_op=True
-        )
-    )
+    reduction = REDUCTIONS[name_of(op)]
+
+    def call(machine: Distributed, staging: _Staging) -> Work | None:
+        parts = [staging.read(x) for x in xs]
+        return machine.reduce_scatter(staging.write(output), parts, reduction, group, async_op=True)
+
+    return _start("reduce_scatter", xs, group, call)
 
 
 def reduce_scatter_from(pairs: Pairs, op: AnyReduction, group: RankGroup | None) -> Work | None:
     """Start a reduce-scatter of each tensor, with a block for each rank, as one collective."""
-    name = REDUCTIONS[name_of(op)]
+    reduction = REDUCTIONS[name_of(op)]
 
     def call(machine: Distributed, staging: _Staging) -> Work | None:
         written, read = [staging.write(output) for output, _ in pairs], [staging.read(x) for _, x in pairs]
         if len(read) == 1:
-            return machine.reduce_scatter_tensor(written[0], read[0], name, group, async_op=True)
-        return machine.reduce_scatter_tensor_coalesced(written, read, name, group, async_op=True)
+            return machine.reduce_scatter_tensor(written[0], read[0], reduction, group, async_op=True)
+        return machine.reduce_scatter_tensor_coalesced(written, read, reduction, group, async_op=True)
 
-    return _start(call)
+    return _start("reduce_scatter", [x for _, x in pairs], group, call)
 
 
 def all_to_all(outputs: Sequence[Tensor], xs: Sequence[Tensor], group: RankGroup | None) -> Work | None:
     """Start an all-to-all of a tensor for each rank, of any sizes."""
-    return _start(
-        lambda machine, staging: machine.all_to_all(
-            [staging.write(output) for output in outputs], [staging.read(x) for x in xs], group, async_op=True
-        )
-    )
+
+    def call(machine: Distributed, staging: _Staging) -> Work | None:
+        parts = [staging.write(output) for output in outputs]
+        return machine.all_to_all(parts, [staging.read(x) for x in xs], group, async_op=True)
+
+    return _start("all_to_all", xs, group, call)
 
 
 def all_to_all_of(output: Tensor, x: Tensor, group: RankGroup | None) -> Work | None:
     """Start an all-to-all of one tensor with a block for each rank, all of one size."""
-    return _start(
-        lambda machine, staging: machine.all_to_all_single(
-            staging.write(output), staging.read(x), None, None, group, async_op=True
-        )
-    )
+
+    def call(machine: Distributed, staging: _Staging) -> Work | None:
+        return machine.all_to_all_single(staging.write(output), staging.read(x), None, None, group, async_op=True)
+
+    return _start("all_to_all", [x], group, call)
 
 
 def gather(outputs: Sequence[Tensor] | None, x: Tensor, root: int, group: RankGroup | None) -> Work | None:
@@ -216,7 +239,7 @@ def gather(outputs: Sequence[Tensor] | None, x: Tensor, root: int, group: RankGr
         parts = None if outputs is None else [staging.write(output) for output in outputs]
         return machine.gather(staging.read(x), parts, root, group, async_op=True)
 
-    return _start(call)
+    return _start("gather", [x] * _size_of(group), group, call)
 
 
 def scatter(output: Tensor, xs: Sequence[Tensor] | None, root: int, group: RankGroup | None) -> Work | None:
@@ -226,12 +249,16 @@ def scatter(output: Tensor, xs: Sequence[Tensor] | None, root: int, group: RankG
         parts = None if xs is None else [staging.read(x) for x in xs]
         return machine.scatter(staging.write(output), parts, root, group, async_op=True)
 
-    return _start(call)
+    return _start("scatter", [output] * _size_of(group), group, call)
 
 
 def send(x: Tensor, to: int, group: RankGroup | None) -> Work | None:
     """Start a message to rank ``to``."""
-    work = _start(lambda machine, staging: machine.isend(staging.read(x), to, group))
+
+    def call(machine: Distributed, staging: _Staging) -> Work | None:
+        return machine.isend(staging.read(x), to, group)
+
+    work = _start("send_recv", [x], group, call, ("message", current().distributed.get_rank(), to))
     if work is not None:
         current().rank_notes.note_message(work.handles[-1].request_id, to)
     return work
@@ -246,7 +273,11 @@ def receive(x: Tensor, source: int, group: RankGroup | None) -> Work | None:
     pes = collectives().pes
     if pes is not None and pes.are_owners:
         current().queue.wait(sip_of(on_machine(x)))
-    return _start(lambda machine, staging: machine.irecv(staging.write(x), source, group))
+
+    def call(machine: Distributed, staging: _Staging) -> Work | None:
+        return machine.irecv(staging.write(x), source, group)
+
+    return _start("send_recv", [x], group, call, ("message", source, current().distributed.get_rank()))
 
 
 def barrier(group: RankGroup | None) -> None:

@@ -203,6 +203,11 @@ def _spawn(
     daemon: bool,
     start_method: str,
 ) -> ProcessContext | None:
+    if context.multiprocessing.is_rank:
+        raise InputError(
+            f"{program_place()}: a rank cannot spawn ranks. The file of a program runs again in each rank that it "
+            'spawns: put what only the program does under if __name__ == "__main__":'
+        )
     function, folder = fn, None
     if callable(fn) and isinstance(args, tuple | list):
         is_fork = start_method == "fork"
