@@ -35,3 +35,15 @@ def run_ranks(
     with machine("torch.queue=64", *settings, data=data, topology=sips(n)), kernbench.torch.as_cuda():
         torch.multiprocessing.spawn(main, nprocs=n)
     return [results[rank] for rank in range(n)]
+
+
+def time_of(program: Callable[[int], object], n: int, *settings: str, data: bool = True) -> float:
+    """Return the simulated time of ``program(rank)`` on ``n`` ranks of a group, in ns."""
+
+    def main(rank: int) -> None:
+        dist.init_process_group("nccl")
+        program(rank)
+
+    with machine("torch.queue=64", *settings, data=data, topology=sips(n)) as context, kernbench.torch.as_cuda():
+        torch.multiprocessing.spawn(main, nprocs=n)
+        return context.engine.now

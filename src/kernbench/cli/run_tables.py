@@ -23,10 +23,12 @@ from kernbench.result.run_tables import (
     collectives_table,
     describe_energy,
     energy_table,
+    exchanges_table,
     findings_table,
     launch_energy_table,
     launch_table,
     operators_table,
+    pipelines_table,
     queues_table,
 )
 from kernbench.result.sections import figures_table
@@ -140,6 +142,9 @@ def _tables(run: Run, explanation: _Explanation, *, explain: bool, energy: bool,
     launches = [render(launch_table(launch)) for launch in run.report.launches]
     yield render(operators_table(run.operators, None if verbose else MOST_OPERATORS))
     yield render(collectives_table(run.collectives))
+    if run.ranks is not None:
+        yield render(pipelines_table(run.ranks.pipelines, every_rank=verbose))
+        yield render(exchanges_table(run.ranks.exchanges, every_rank=verbose))
     yield from launches[:1]
     yield render(run.phases)
     yield from launches[1:]

@@ -57,10 +57,22 @@ def _values(count: int) -> str:
 class Keeping:
     """The switch that stores the inputs of phase 2 up to a limit, and the count of values read.
 
-    ``drop`` releases all data stored outside the log. The run calls ``drop`` once, at the limit.
+    ``drop`` releases all data stored outside the log. The run calls ``drop`` once, at the limit. ``zeros_of``: the last
+    subject that was read as zeros; empty if there is none.
     """
 
-    __slots__ = ("_begin", "_drop", "_host_bytes", "_log", "_now", "_recorder", "policy", "stopped", "values_read")
+    __slots__ = (
+        "_begin",
+        "_drop",
+        "_host_bytes",
+        "_log",
+        "_now",
+        "_recorder",
+        "policy",
+        "stopped",
+        "values_read",
+        "zeros_of",
+    )
 
     def __init__(
         self, policy: DataPolicy, recorder: Recorder, log: Log, now: Callable[[], int], drop: Callable[[], None]
@@ -68,6 +80,7 @@ class Keeping:
         self.policy = policy
         self.stopped = ""
         self.values_read = 0
+        self.zeros_of = ""
         self._recorder, self._log, self._now, self._drop = recorder, log, now, drop
         self._begin = 0  # number of commands that phase 2 has replayed
         self._host_bytes = 0
@@ -101,6 +114,8 @@ class Keeping:
             more = "" if self.stopped else ", or with --no-data --zeros to read zeros"
             raise NoDataError(f"{refusal}{more}")
         self.values_read += n_values
+        if not self.keeps:
+            self.zeros_of = subject
         return self.keeps
 
     def refusal(self, subject: str) -> NoDataError:

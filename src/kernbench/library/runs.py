@@ -34,6 +34,7 @@ from kernbench.runtime_api.collective_report import CollectiveUse
 from kernbench.runtime_api.launch_queue import QueueReport
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
 from kernbench.runtime_api.operators import LoadTime, OperatorUse
+from kernbench.runtime_api.rank_report import RanksReport
 from kernbench.runtime_api.testing import Comparison
 from kernbench.runtime_api.testing import verdict as passed_or_not
 from kernbench.topology.builder import name_of
@@ -271,6 +272,11 @@ class Run:
     def reuse(self) -> ReuseReport | None:
         """The reuse of launches; None in a run that simulated all of them."""
         return self.outcome.get(of.REUSE)
+
+    @property
+    def ranks(self) -> RanksReport | None:
+        """The pipelines and the uneven exchanges of ranks; None if the run had neither."""
+        return self.outcome.get(of.RANKS)
 
     @property
     def energy(self) -> RunEnergy:

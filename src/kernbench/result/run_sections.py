@@ -52,6 +52,7 @@ from kernbench.runtime_api.collective_report import CollectiveUse
 from kernbench.runtime_api.launch_queue import QueueReport
 from kernbench.runtime_api.launch_report import LaunchSplit
 from kernbench.runtime_api.operators import LoadTime, OperatorUse
+from kernbench.runtime_api.rank_report import RanksReport
 from kernbench.runtime_api.testing import Comparison
 from kernbench.runtime_api.testing import verdict as passed_or_not
 
@@ -325,6 +326,13 @@ def _find_launch_queue(run: FinishedRun) -> QueueReport | Absence:
     return Absence("the host waited for each launch") if report is None else report
 
 
+def _find_ranks(run: FinishedRun) -> RanksReport | Absence:
+    notes = None if run.context is None else run.context.rank_notes
+    if notes is None or notes.is_empty:
+        return Absence("no ranks ran a pipeline or exchanged uneven blocks")
+    return notes.report(run.engine, run.works)
+
+
 def _find_collectives(run: FinishedRun) -> tuple[CollectiveUse, ...] | Absence:
     uses = () if run.context is None else run.context.collectives.uses(run.engine.handles, ns_to_ps(run.zero_ns))
     return uses or Absence("no ranks of a front end called collectives")
@@ -504,6 +512,7 @@ REUSE: Section[ReuseReport] = _register(Section(name="reuse", form=ReuseReport, 
 LAUNCH_QUEUE: Section[QueueReport] = _register(
     Section(name="launch_queue", form=QueueReport, compute=_find_launch_queue)
 )
+RANKS: Section[RanksReport] = _register(Section(name="ranks", form=RanksReport, compute=_find_ranks))
 COLLECTIVES: Section[tuple[CollectiveUse, ...]] = _register(
     Section(name="collectives", form=tuple[CollectiveUse, ...], compute=_find_collectives, columns={}, row=lambda _: {})
 )

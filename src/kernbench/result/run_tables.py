@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from kernbench.runtime_api.bench_runner import PhaseSummary
 from kernbench.runtime_api.collective_report import CollectiveUse
 from kernbench.runtime_api.launch_report import LaunchSplit
 from kernbench.runtime_api.operators import OperatorUse
+from kernbench.runtime_api.rank_report import ExchangeUse, PipelineUse
 from kernbench.runtime_api.testing import Comparison
 
 SMALLEST_SHARE = 0.005
@@ -226,9 +227,40 @@ def collectives_table(collectives: Sequence[CollectiveUse]) -> Table[CollectiveU
     return Table("collectives", tuple(collectives), columns, "Collectives, from the last rank's start")
 
 
-def _say_ranks(rank_ns: Sequence[float], *, every: bool) -> str:
-    shown = rank_ns if every else (min(rank_ns), max(rank_ns))
-    return (", " if every else " – ").join(f"{ns:,.0f}" for ns in shown)
+def _say_ranks(of_ranks: Sequence[Any], *, every: bool, text: Callable[[Any], str] = "{:,.0f}".format) -> str:
+    shown = of_ranks if every else (min(of_ranks), max(of_ranks))
+    return (", " if every else " – ").join(map(text, shown))
+
+
+def pipelines_table(pipelines: Sequence[PipelineUse], *, every_rank: bool = False) -> Table[PipelineUse]:
+    """Return the pipelines. The terminal shows the least and the most bubbles of a rank, or those of every rank."""
+    of = table_columns(PipelineUse)
+    columns = (
+        of["name"].words("schedule"),
+        number("ranks", lambda use: len(use.ranks), count_text),
+        of["microbatches"].number("microbatches", count_text),
+        of["steps"].number("steps", count_text),
+        of["ns"].number("ns", "{:,.0f}".format),
+        words("bubbles by rank", lambda use: _say_ranks(use.bubble_ns, every=every_rank)),
+        number("share", lambda use: use.bubble_share, percent_text),
+        bars(lambda use: use.bubble_share),
+    )
+    title = "Pipelines: bubbles, in which a rank has no kernel and no message"
+    return Table("pipelines", tuple(pipelines), columns, title)
+
+
+def exchanges_table(exchanges: Sequence[ExchangeUse], *, every_rank: bool = False) -> Table[ExchangeUse]:
+    """Return the uneven exchanges. The terminal shows the least and the most rows of a rank, or those of every rank."""
+    of = table_columns(ExchangeUse)
+    columns = (
+        of["name"].words("all_to_all at"),
+        of["calls"].number("calls", count_text),
+        words("rows sent by rank", lambda use: _say_ranks(use.sent, every=every_rank)),
+        words("received", lambda use: _say_ranks(use.received, every=every_rank)),
+        words("bytes received", lambda use: _say_ranks(use.received_bytes, every=every_rank, text=format_size)),
+        of["imbalance"].number("most / mean", "{:.2f}".format),
+    )
+    return Table("exchanges", tuple(exchanges), columns, "Uneven exchanges")
 
 
 def comparisons_table(comparisons: Sequence[Comparison]) -> Table[Comparison]:

@@ -35,6 +35,7 @@ from kernbench.engine.engine import GraphEngine, Observer
 from kernbench.engine.keeping import DataReport
 from kernbench.engine.records import PrintedLine
 from kernbench.observe.energy import EnergyCounts, RunEnergy, measure_energy
+from kernbench.observe.works import Works
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.launch_report import RunReport, report_run
@@ -152,8 +153,15 @@ class FinishedRun:
     def report(self) -> RunReport:
         """The figures of launches, engines and traffic."""
         links = None if self.result is None else self.result.links
-        works = None if self.log is None else self.log.seen.works
-        return report_run(self.engine, links, works, self.zero_ns)
+        return report_run(self.engine, links, self.works, self.zero_ns)
+
+    @cached_property
+    def works(self) -> Works:
+        """The works of the log."""
+        if self.log is not None:
+            return self.log.seen.works
+        machine = self.engine.machine
+        return Works(machine.log, machine.log.columns(), machine.passed)
 
     @cached_property
     def energy(self) -> RunEnergy | None:

@@ -34,6 +34,7 @@ from kernbench.runtime_api.memory import CleanupReport, ExtraMemories, TensorMem
 from kernbench.runtime_api.multiprocessing import Multiprocessing
 from kernbench.runtime_api.operators import OperatorTallies
 from kernbench.runtime_api.process_group import ProcessGroups, QueueInstaller
+from kernbench.runtime_api.rank_report import RankNotes
 from kernbench.runtime_api.rank_scheduler import RankScheduler
 from kernbench.runtime_api.ranks import RankLocal, Workers
 from kernbench.runtime_api.requests import RequestRecord, Requests, Work, is_queued
@@ -135,6 +136,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         )
         self.collectives = CollectiveTallies()  # of a front end's ranks
         self.remarks: list[str] = []  # of a front end, for the report
+        self.rank_notes = RankNotes()
         self.script: Path | None = None  # the file that runs as the program, if any
 
     @property

@@ -215,7 +215,9 @@ class LaunchExplanation(TimeExplanation):
     @cached_property
     def lines(self) -> tuple[LineUse, ...]:
         """Every line that issued a command, and every line on the path."""
-        texts = _Texts(self.program, self.path, dict.fromkeys([*(share.pe for share in self.pes), *self._targets]))
+        targets = set(self._targets)  # the path may cross launches of other ranks, which have other steps
+        pes = dict.fromkeys([*(share.pe for share in self.pes if share.pe in targets), *self._targets])
+        texts = _Texts(self.program, self.path, pes)
         return _sum_lines(self._seen, self.request_id, self.path, texts)
 
     @cached_property

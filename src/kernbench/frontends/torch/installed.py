@@ -41,7 +41,8 @@ from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch import autocast, collectives, device, device_names, moving, operators
 from kernbench.frontends.torch.attention import scaled_dot_product_attention
 from kernbench.frontends.torch.device_names import see_as_program
-from kernbench.frontends.torch.distributed import joining, on_import, processes, reducers, worlds
+from kernbench.frontends.torch.distributed import joining, pipelines, processes, reducers, worlds
+from kernbench.frontends.torch.distributed.importing import import_behind
 from kernbench.frontends.torch.distributed.reducers import unpinned
 from kernbench.frontends.torch.hosted import leaves
 from kernbench.frontends.torch.making import assume_zeros
@@ -357,6 +358,7 @@ def _replace_functions() -> None:
     joining.install()
     processes.install()
     reducers.install()
+    pipelines.install()
     _install_backward(_guard)
     # The simulation runs in one thread. A backward pass in another thread would be outside of it.
     torch.autograd.set_multithreading_enabled(False)
@@ -367,5 +369,5 @@ _guard = AhbmGuard()
 _libraries = _register()
 _replace_functions()
 follow_modules()
-on_import.install()
+import_behind("torch.distributed.tensor._api", "kernbench.frontends.torch.distributed.sharding")
 collect_at_exit()  # PyTorch loads Triton's library

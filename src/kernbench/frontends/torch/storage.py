@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I16, I32, I64, U8, U16, U32, U64, Array, DType
-from kernbench.common.errors import AllocationError, InputError, NoMachineError
+from kernbench.common.errors import AllocationError, InputError, NoDataError, NoMachineError
 from kernbench.common.units import format_size
 from kernbench.common.values import state, value
 from kernbench.frontends.placed import pes_of_tensors, policy_for
@@ -329,11 +329,21 @@ class Storage:
         """
         elements = self._known()
         if missing == "raise" and elements is None:
-            return self._on_host(self.tensor.fetch(first, end, index))
+            return self._on_host(self._fetch(first, end, index))
         array = self.tensor.pass_on(first, end, index)
         if array is not None:
             return self._on_host(array)
         return torch.zeros(end - first, dtype=self.dtype) if elements is None else self._on_host(elements[first:end])
+
+    def _fetch(self, first: int, end: int, index: ElementIndex) -> Array:
+        """Read elements for the program. Raises NoDataError, with the line that allocated the storage."""
+        try:
+            return self.tensor.fetch(first, end, index)
+        except NoDataError as refusal:
+            place = pool_of(current()).live[self.tensor].place
+            if place is None:
+                raise
+            raise NoDataError(f"{refusal}; the tensor is from {place}") from None
 
     def peek(self) -> torch.Tensor:
         """Return all elements, in no simulated time, for observers. The run must have data."""

@@ -258,11 +258,21 @@ def send(x: Tensor, to: int, group: RankGroup | None) -> Work | None:
     def call(machine: Distributed, staging: _Staging) -> Work | None:
         return machine.isend(staging.read(x), to, group)
 
-    return _start("send_recv", [x], group, call, ("message", current().distributed.get_rank(), to))
+    work = _start("send_recv", [x], group, call, ("message", current().distributed.get_rank(), to))
+    if work is not None:
+        current().rank_notes.note_message(work.handles[-1].request_id, to)
+    return work
 
 
 def receive(x: Tensor, source: int, group: RankGroup | None) -> Work | None:
-    """Start to receive a message from rank ``source``."""
+    """Start to receive a message from rank ``source``.
+
+    On the PEs of tensors, a receive that waits for its message would delay launches before it that have yet to begin.
+    The host waits for those first.
+    """
+    pes = collectives().pes
+    if pes is not None and pes.are_owners:
+        current().queue.wait(sip_of(on_machine(x)))
 
     def call(machine: Distributed, staging: _Staging) -> Work | None:
         return machine.irecv(staging.write(x), source, group)

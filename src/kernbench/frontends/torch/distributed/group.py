@@ -15,10 +15,12 @@ from torch._C._distributed_c10d import Work
 from torch.distributed import distributed_c10d
 from torch.futures import Future
 
+from kernbench.common.errors import InputError
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch.distributed import calls
 from kernbench.frontends.torch.distributed.calls import AnyReduction, name_of
-from kernbench.frontends.torch.distributed.meetings import meetings
+from kernbench.frontends.torch.distributed.meetings import KnownNumbers, meetings
+from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import AhbmTensor, is_called_cuda, known_elements, put_known
 from kernbench.runtime_api import requests
@@ -73,6 +75,17 @@ class StartedWork(Work):
         future = Future[object]()
         future.set_result(self._result)
         return future
+
+
+class ReceivedNumbers(StartedWork):
+    """A message of whole numbers in flight. ``wait`` waits for it: then a run without data knows what its sender knows.
+
+    A run with data also waits, so that the time is the same.
+    """
+
+    def wait(self, timeout: timedelta | None = None) -> bool:  # type: ignore[override]
+        """Wait for the message, and return True."""
+        return all(work.wait() for work in self.works)
 
 
 def _reduce_on_host(values: Sequence[Tensor], op: AnyReduction) -> Tensor:
@@ -340,8 +353,14 @@ class AhbmGroup(dist.ProcessGroup):
         splits = [list(sizes or ()) for sizes in (output_split_sizes, input_split_sizes)]
         if isinstance(output, AhbmTensor) and self._n > 1 and not any(splits) and output.dtype.is_floating_point:
             return StartedWork([calls.all_to_all_of(output, input, self._group)], [output])
-        sides = zip((output, input), splits, strict=True)
-        outputs, xs = (list(x.split(sizes) if sizes else x.chunk(self._n)) for x, sizes in sides)
+        outputs, xs = (
+            list(x.split(_check_splits(side, x, sizes)) if sizes else x.chunk(self._n))
+            for side, x, sizes in zip(("output", "input"), (output, input), splits, strict=True)
+        )
+        if any(splits) and isinstance(output, AhbmTensor):
+            rank, nbytes = self._ranks[self._rank], output.numel() * output.itemsize
+            notes, place = current().rank_notes, str(program_place())
+            notes.note_exchange(place, rank, self._ranks, len(input), len(output), nbytes)
         started: Any = self.alltoall(outputs, xs, opts)
         return StartedWork(started.works, [output])
 
@@ -391,6 +410,8 @@ class AhbmGroup(dist.ProcessGroup):
         (x,) = tensors
         if isinstance(x, AhbmTensor):
             work = calls.send(x, self._ranks[dstRank], self._group)
+            if not current().has_data:
+                self._numbers_to(self._rank, dstRank).send(None if x.dtype.is_floating_point else known_elements(x))
             return StartedWork([work], tensors)
         store = meetings().messages(self._place, self._rank, dstRank, tag)
         store.put(x.detach().clone())
@@ -401,9 +422,14 @@ class AhbmGroup(dist.ProcessGroup):
         (x,) = tensors
         if isinstance(x, AhbmTensor):
             work = calls.receive(x, self._ranks[srcRank], self._group)
-            return StartedWork([work], tensors)
+            if not current().has_data:
+                self._numbers_to(srcRank, self._rank).receive(lambda elements: put_known(x, elements))
+            return (StartedWork if x.dtype.is_floating_point else ReceivedNumbers)([work], tensors)
         x.copy_(meetings().messages(self._place, srcRank, self._rank, tag).take())
         return StartedWork([], tensors)
+
+    def _numbers_to(self, source: int, to: int) -> KnownNumbers:
+        return meetings().numbers(self._ranks[source], self._ranks[to])
 
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> Work:
         """Refuse to receive from any rank: the machine's queues are between two ranks."""
@@ -427,6 +453,18 @@ class AhbmGroup(dist.ProcessGroup):
 
     def _end_coalescing(self, device: torch.device) -> Work:
         return StartedWork([], [])
+
+
+def _check_splits(side: str, x: Tensor, sizes: list[int]) -> list[int]:
+    """Return split sizes. Raises InputError unless they add up to the rows of the tensor."""
+    if sum(sizes) != len(x):
+        source = current().engine.keeping.zeros_of
+        unknown = f"; this run keeps no data and read zeros from {source}: run it with --data" if source else ""
+        raise InputError(
+            f"{program_place()}: all_to_all_single: {side} splits {sizes} of {len(x)} rows: their sum must be the "
+            f"number of rows{unknown}"
+        )
+    return sizes
 
 
 def _listed(tensors: Tensor | Sequence[Tensor]) -> Sequence[Tensor]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
+from torch import Tensor
 from torch._C._distributed_c10d import Store
 
 from kernbench.common.values import state
@@ -34,6 +35,7 @@ class Meetings(HandedOn):
         self._counts: Counter[tuple[str, int]] = Counter()
         self._stores: dict[str, RankStoreKeys] = {}
         self._messages: dict[tuple[str, int, int, int], HostMessages] = {}
+        self._numbers: dict[tuple[int, int], KnownNumbers] = {}
         self._exchanged: Counter[str] = Counter()
         self._n_left = 0
 
@@ -77,10 +79,38 @@ class Meetings(HandedOn):
         """Return the store at an address or of a file, shared by all ranks."""
         return RankStore(self._stores.setdefault(place, RankStoreKeys(place)))
 
+    def numbers(self, source: int, to: int) -> KnownNumbers:
+        """Return the whole numbers that a rank sends to another in messages of the machine."""
+        return self._numbers.setdefault((source, to), KnownNumbers())
+
     def messages(self, place: str, source: int, to: int, tag: int) -> HostMessages:
         """Return the host tensors on their way from one rank of a group to another."""
         key = (place, source, to, tag)
         return self._messages.setdefault(key, HostMessages(f"a message from rank {source} of the {place}"))
+
+
+class KnownNumbers:
+    """The values of messages from one rank to another, in a run without data: whole numbers that the sender knows."""
+
+    def __init__(self) -> None:
+        self._sent: deque[Tensor | None] = deque()
+        self._receivers: deque[Callable[[Tensor], None]] = deque()
+
+    def send(self, elements: Tensor | None) -> None:
+        """Deliver the values of the next message; None if they are not known."""
+        self._sent.append(elements)
+        self._deliver()
+
+    def receive(self, deliver: Callable[[Tensor], None]) -> None:
+        """Pass the values of the next message to ``deliver``, when the sender has sent them."""
+        self._receivers.append(deliver)
+        self._deliver()
+
+    def _deliver(self) -> None:
+        while self._sent and self._receivers:
+            elements, deliver = self._sent.popleft(), self._receivers.popleft()
+            if elements is not None:
+                deliver(elements)
 
 
 class HostMessages:
