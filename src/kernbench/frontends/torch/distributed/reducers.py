@@ -61,8 +61,21 @@ def _note_use(function: Callable[..., Any], counts: Callable[..., bool]) -> Call
     return call
 
 
+_PLAIN_LOGGER: Any = vars(dist)["Logger"]
+
+
+class _Logger(_PLAIN_LOGGER):  # type: ignore[misc]
+    """The logger of a reducer, which times CPUs and GPUs in real time; on another device it would only warn."""
+
+    def set_runtime_stats_and_log(self) -> None:
+        """Time the last iteration, except in a program on the machine."""
+        if current_context() is None:
+            super().set_runtime_stats_and_log()
+
+
 def install() -> None:
-    """Note the reducers that exchange which parameters were used."""
+    """Note the reducers that exchange which parameters were used, and do not time them."""
+    replace(dist, "Logger", _Logger)
     replace(dist, "Reducer", _note_use(vars(dist)["Reducer"], lambda *args, **named: True in (*args, *named.values())))
     static = vars(DistributedDataParallel)["_set_static_graph"]
     replace(DistributedDataParallel, "_set_static_graph", _note_use(static, lambda *_, **__: True))
