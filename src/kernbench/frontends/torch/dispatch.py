@@ -39,6 +39,7 @@ from kernbench.frontends.torch import (
     recurrent,
     reductions,
     resampling,
+    traced,
 )
 from kernbench.frontends.torch.pointwise import Rule
 from kernbench.frontends.torch.storage import TorchOperator
@@ -563,6 +564,8 @@ def _row_of(operator: TorchOperator) -> OperatorWay | None:
     if operator.namespace in collectives.NAMESPACES:
         function = collectives.LOWERINGS.get(operator)
         return _REFUSED_COLLECTIVE if function is None else kernel(function)
+    if operator.namespace == traced.NAMESPACE:
+        return kernel(traced.LOWERINGS[operator]) if operator in traced.LOWERINGS else None
     if operator.namespace != "aten":
         defined = OPDEFS.get(operator._schema.name)  # noqa: SLF001 - as subclasses use it
         return None if defined is None else kernel(defined._init_fn)  # noqa: SLF001

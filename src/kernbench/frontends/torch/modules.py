@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import field
 from functools import lru_cache
 from pathlib import Path
@@ -47,13 +48,36 @@ class _ModuleNames:
         return cls({id(part): name for name, part in parts}, lists)
 
 
+@value
+class ProgramPlace:
+    """A file and line of the program. ``str()`` is short: ``model.py:52``."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{Path(self.file).name}:{self.line}"
+
+
+@value
+class TracedCall:
+    """Calls of the program that a kernel of a compiled graph carries out: their module, operators and first line."""
+
+    module: str
+    operators: str
+    place: ProgramPlace | None
+
+
 @state
 class ModulePlaces:
     """The modules whose forward is running, and those whose forward created the nodes of backward.
 
     The outermost running member of a ModuleList is at ``_member_depth`` of the stack, since ``_member_s``.
+    ``call``: the call of the program that a compiled graph carries out now, in the module ``graph_module``.
     """
 
+    call: TracedCall | None = None
+    graph_module: str = ""
     _stack: list[str] = field(default_factory=list)
     _names: WeakKeyDictionary[Module, _ModuleNames] = field(default_factory=WeakKeyDictionary)
     _roots: list[Module] = field(default_factory=list)
@@ -91,6 +115,8 @@ class ModulePlaces:
 
     def here(self) -> str:
         """Return the name of the running module; in backward, that of the module that created the node; "" if none."""
+        if self.call is not None:
+            return self.call.module
         node = torch._C._current_autograd_node()  # noqa: SLF001 - as PyTorch's own profiler does
         if node is not None:
             return self._by_node.get(node._sequence_nr(), "")  # noqa: SLF001
@@ -110,10 +136,49 @@ def current_module() -> str:
     return _PLACES.here()
 
 
+def enter_module(module: Module, args: object) -> None:  # noqa: ARG001 - as PyTorch calls it
+    """Record that the forward of a module begins."""
+    if not _is_wrapper(module):
+        _PLACES.enter(module)
+
+
+def leave_module(module: Module, args: object, output: object) -> None:  # noqa: ARG001 - as PyTorch calls it
+    """Record that the forward of a module has ended."""
+    if not _is_wrapper(module):
+        _PLACES.leave()
+
+
+def _is_wrapper(module: Module) -> bool:
+    """Return whether a module is the result of ``torch.compile``: it calls the module of the program."""
+    return "_orig_mod" in module._modules  # noqa: SLF001 - its only attribute without a lookup of all modules
+
+
 def follow_modules() -> None:
     """Start to track modules."""
-    register_module_forward_pre_hook(lambda module, _: _PLACES.enter(module))
-    register_module_forward_hook(lambda *_: _PLACES.leave(), always_call=True)
+    register_module_forward_pre_hook(enter_module)
+    register_module_forward_hook(leave_module, always_call=True)
+
+
+def traced_call() -> TracedCall | None:
+    """Return the call of the program that a compiled graph carries out; None outside of such graphs."""
+    return _PLACES.call
+
+
+def set_traced_call(module: str, operators: str, place: ProgramPlace | None) -> None:
+    """Set the call that a compiled graph carries out from here on; ``module`` is relative to the graph's module."""
+    name = ".".join(filter(None, (_PLACES.graph_module, module)))
+    _PLACES.call = TracedCall(name, operators, place)
+
+
+@contextmanager
+def traced_graph() -> Iterator[None]:
+    """Run a compiled graph inside the ``with`` block, in the running module."""
+    before = _PLACES.graph_module, _PLACES.call
+    _PLACES.graph_module = _PLACES.here()
+    try:
+        yield
+    finally:
+        _PLACES.graph_module, _PLACES.call = before
 
 
 def is_made_by_module() -> bool:
@@ -130,23 +195,17 @@ def is_made_by_module() -> bool:
     return False
 
 
-@value
-class ProgramPlace:
-    """A file and line of the program. ``str()`` is short: ``model.py:52``."""
-
-    file: str
-    line: int
-
-    def __str__(self) -> str:
-        return f"{Path(self.file).name}:{self.line}"
+def is_library(file: str) -> bool:
+    """Return whether a source file belongs to PyTorch or to this package, or is no file."""
+    return file.startswith(_LIBRARIES) or file.startswith("<")
 
 
 def program_place() -> ProgramPlace | None:
     """Return the place of the program's call into PyTorch; None if the call is not in a file."""
+    if _PLACES.call is not None:
+        return _PLACES.call.place
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - documented, public in all but name
-    while frame is not None and (
-        frame.f_code.co_filename.startswith(_LIBRARIES) or frame.f_code.co_filename.startswith("<")
-    ):
+    while frame is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
     return ProgramPlace(frame.f_code.co_filename, frame.f_lineno) if frame is not None else None
 

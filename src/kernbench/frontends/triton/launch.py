@@ -111,6 +111,19 @@ class Pointer:
 
 
 @value
+class LaunchOrigin:
+    """The origin of a kernel that a compiler has generated: the title of its launch, and the line of the program.
+
+    ``call`` runs the launch's program from that line, so that reports attribute its commands to the line.
+    """
+
+    title: str
+    file: str
+    line: str
+    call: Callable[[Callable[..., object], Sequence[int], TLContext], None]
+
+
+@value
 class LaunchArguments:
     """The arguments of a launch by name, divided into pointers and values."""
 
@@ -129,8 +142,17 @@ def context_of(name: str) -> AnyContext:
     return context
 
 
-def launch(kernel: Launchable, grid: object, args: tuple[object, ...], kwargs: Mapping[str, Any]) -> None:
-    """Run ``kernel``, which ``triton.jit`` made, for every program of ``grid``, with the arguments of the call."""
+def launch(
+    kernel: Launchable,
+    grid: object,
+    args: tuple[object, ...],
+    kwargs: Mapping[str, Any],
+    origin: LaunchOrigin | None = None,
+) -> None:
+    """Run ``kernel``, which ``triton.jit`` made, for every program of ``grid``, with the arguments of the call.
+
+    ``origin``: the calls of the program that a generated kernel carries out.
+    """
     name = kernel.__name__
     context = context_of(name)
     function = kernel.rewrite()
@@ -159,7 +181,7 @@ def launch(kernel: Launchable, grid: object, args: tuple[object, ...], kwargs: M
     alike = (
         _describe(kernel, (values, extents, window), arguments.pointers, context) if context.reuse is not None else None
     )
-    kernel_ref = KernelRef(name=name, function=program, file=function.__code__.co_filename)
+    kernel_ref = _kernel_ref(name, program, function, origin)
     written = written_parameters(kernel.fn)
 
     def note_start(_: Work) -> None:
@@ -170,8 +192,22 @@ def launch(kernel: Launchable, grid: object, args: tuple[object, ...], kwargs: M
             if pointer.tensor is not None and key in written:
                 context.known_values.forget(pointer.tensor)
 
-    line = str(calling_line() or "")
-    context.launch_on(name, pes, kernel_ref, *tensors, in_order=True, alike=alike, called_at=line, on_start=note_start)
+    title, line = (name, str(calling_line() or "")) if origin is None else (origin.title, origin.line)
+    context.launch_on(title, pes, kernel_ref, *tensors, in_order=True, alike=alike, called_at=line, on_start=note_start)
+
+
+def _kernel_ref(
+    name: str, program: Callable[..., None], function: FunctionType, origin: LaunchOrigin | None
+) -> KernelRef:
+    """Return the kernel of a launch, whose lines are those of its source, or of the program that it comes from."""
+    if origin is None:
+        return KernelRef(name=name, function=program, file=function.__code__.co_filename)
+    call = origin.call
+
+    def run(*addresses: int, tl: TLContext) -> None:
+        call(program, addresses, tl)
+
+    return KernelRef(name=name, function=run, file=origin.file)
 
 
 def _describe(

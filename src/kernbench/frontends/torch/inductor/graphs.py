@@ -1,0 +1,121 @@
+"""Compilation of traced graphs: by Inductor, or operator by operator where that is faster or Inductor fails."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._inductor.compile_fx import compile_fx
+from torch.fx import GraphModule, Interpreter, Node
+from torch.utils._pytree import tree_leaves
+
+from kernbench.common.errors import UnmodelledError, text_of
+from kernbench.frontends.gpu import DEVICE
+from kernbench.frontends.torch.inductor.codegen import origin_of
+from kernbench.frontends.torch.inductor.kept import decompositions
+from kernbench.frontends.torch.modules import ProgramPlace, set_traced_call, traced_graph
+from kernbench.frontends.torch.storage import current
+
+CompiledGraph = Callable[..., Any]
+_OPTIONS: Mapping[str, Any] = {
+    "alignment_asserts": False,
+    "assume_aligned_inputs": True,
+    "compile_threads": 1,
+    "fallback_random": True,
+    "layout_optimization": False,
+    "shape_padding": False,
+    "triton.cudagraphs": False,
+    "max_autotune": False,
+    "max_autotune_gemm": False,
+    "max_autotune_pointwise": False,
+    "coordinate_descent_tuning": False,
+}
+"""Settings of Inductor for the machine. The blocks of kernels follow from the machine, so there is nothing to tune"""
+
+
+def compile_on_machine(compile_graph: Callable[..., CompiledGraph]) -> Callable[..., CompiledGraph]:
+    """Return Inductor's method that compiles a graph, changed for graphs of the machine."""
+
+    def compile_here(
+        self: Any, model_: GraphModule, inputs_: Sequence[Any], *, config_patches: Mapping[str, Any] | None = None
+    ) -> CompiledGraph:
+        if not _is_of_machine(model_):
+            return compile_graph(self, model_, inputs_, config_patches=config_patches)
+        options = {**self.config, **(config_patches or {})}
+        return _compile(model_, inputs_, options)
+
+    return compile_here
+
+
+def _compile(graph: GraphModule, inputs: Sequence[Any], options: Mapping[str, Any]) -> CompiledGraph:
+    context = current()
+    eager = GraphModule(graph, copy.deepcopy(graph.graph))
+    try:
+        with _without_modes():
+            compiled: Any = compile_fx(
+                graph, inputs, config_patches={**options, **_OPTIONS}, decompositions=decompositions()
+            )
+    except Exception as error:
+        place = _first_place(eager)
+        why = f"torch.compile: {place or 'a graph'}: {type(error).__name__}: {text_of(error).splitlines()[0]}"
+        if context.frontends.torch.strict:
+            raise UnmodelledError(f"{why}; --strict refuses to run it eagerly") from error
+        context.remarks.append(f"{why}; ran eagerly")
+        return _EagerGraph(eager).run
+    return _traced(compiled)
+
+
+def _traced(run: CompiledGraph) -> CompiledGraph:
+    """Return a compiled graph whose launches name the calls of the program that they carry out."""
+
+    def run_graph(*args: Any) -> Any:
+        with traced_graph(), _without_modes():
+            return run(*args)
+
+    return run_graph
+
+
+@contextmanager
+def _without_modes() -> Iterator[None]:
+    """Leave the program's modes inside the ``with`` block, in which "cuda" may mean the machine."""
+    count = torch._C._len_torch_function_stack()  # noqa: SLF001 - as dynamo does
+    modes = [torch._C._pop_torch_function_stack() for _ in range(count)]  # noqa: SLF001
+    try:
+        yield
+    finally:
+        for mode in reversed(modes):
+            torch._C._push_on_torch_function_stack(mode)  # noqa: SLF001
+
+
+def _is_of_machine(graph: GraphModule) -> bool:
+    """Return whether a tensor of a graph is on the machine."""
+    values = [node.meta.get("example_value") for node in graph.graph.nodes]
+    return any(isinstance(x, Tensor) and x.device.type == DEVICE for x in tree_leaves(values))
+
+
+def _first_place(graph: GraphModule) -> ProgramPlace | None:
+    for node in graph.graph.nodes:
+        origin = origin_of([node])
+        if origin.file:
+            return ProgramPlace(origin.file, origin.line)
+    return None
+
+
+class _EagerGraph(Interpreter):  # type: ignore[misc]  # PyTorch's class has no types
+    """A graph that runs operator by operator; launches name the module and the line of each call."""
+
+    def run_node(self, n: Node) -> Any:
+        """Run one node."""
+        if n.op in ("call_function", "call_method"):
+            origin = origin_of([n])
+            set_traced_call(origin.module, "", ProgramPlace(origin.file, origin.line) if origin.file else None)
+        return super().run_node(n)
+
+    def run(self, *args: Any, **options: Any) -> Any:
+        """Run the graph."""
+        with traced_graph():
+            return super().run(*args, **options)

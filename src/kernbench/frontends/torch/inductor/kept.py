@@ -1,0 +1,141 @@
+"""Operators of a compiled graph that the machine's own kernels compute, and forms of others that cost less on it.
+
+Inductor decomposes most operators, and fuses the parts. Operators of this table stay whole: each is one launch of a
+kernel that is faster than generated ones, or that has no elementwise parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._inductor import lowering
+from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.fx_passes import post_grad
+from torch._inductor.ir import IRNode
+from torch.utils._pytree import tree_leaves
+
+from kernbench.frontends.gpu import DEVICE
+from kernbench.frontends.torch.storage import TorchOperator, overload_of
+from kernbench.frontends.torch.traced import LOWERINGS
+
+aten = torch.ops.aten
+
+_KEPT = """
+    _softmax _log_softmax _softmax_backward_data _log_softmax_backward_data _safe_softmax logsumexp
+    native_layer_norm native_layer_norm_backward _fused_rms_norm _fused_rms_norm_backward
+    argmax argmin max.dim min.dim cumsum cummax cummin sort sort.stable topk
+    median median.dim nanmedian nanmedian.dim kthvalue searchsorted.Tensor bucketize.Tensor
+    convolution convolution_backward addbmm _grouped_mm _int_mm _scaled_mm _weight_int8pack_mm _weight_int4pack_mm
+    _cdist_forward _cdist_backward histc bincount
+    max_pool2d_with_indices max_pool3d_with_indices max_pool2d_with_indices_backward max_pool3d_with_indices_backward
+    adaptive_max_pool2d adaptive_max_pool3d adaptive_max_pool2d_backward adaptive_max_pool3d_backward
+    avg_pool2d avg_pool3d avg_pool2d_backward avg_pool3d_backward
+    _adaptive_avg_pool2d _adaptive_avg_pool3d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward
+    _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell _thnn_fused_gru_cell_backward
+    embedding_dense_backward nonzero
+"""
+"""Operators of PyTorch that stay whole. Reductions without indices are not among them: they fuse with their operands"""
+
+
+def _kept() -> Iterator[TorchOperator]:
+    yield from map(overload_of, _KEPT.split())
+    yield from LOWERINGS
+
+
+def _is_machine(device: torch.device | None) -> bool:
+    return device is not None and device.type == DEVICE
+
+
+def _has_machine_tensor(args: object) -> bool:
+    return any(isinstance(x, Tensor) and _is_machine(x.device) for x in tree_leaves(args))
+
+
+def _has_machine_node(args: object) -> bool:
+    return any(isinstance(x, IRNode) and _is_machine(x.get_device()) for x in tree_leaves(args))
+
+
+# decompositions
+
+
+def _keep(decompose: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a decomposition, changed to leave operators on the machine whole."""
+
+    @wraps(decompose)
+    def decompose_elsewhere(*args: Any, **kwargs: Any) -> Any:
+        return NotImplemented if _has_machine_tensor((args, kwargs)) else decompose(*args, **kwargs)
+
+    return decompose_elsewhere
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _silu(x: Tensor) -> Tensor:
+    """Compute silu by a sigmoid, which is one operation of the machine. PyTorch's form has four."""
+    wide = _wide(x)
+    return (wide * torch.sigmoid(wide)).to(x.dtype)
+
+
+def _silu_backward(grad: Tensor, x: Tensor) -> Tensor:
+    """Compute the gradient of silu by a sigmoid."""
+    wide = _wide(x)
+    sigmoid = torch.sigmoid(wide)
+    return (_wide(grad) * sigmoid * (1 + wide * (1 - sigmoid))).to(x.dtype)
+
+
+_CHEAPER: Mapping[TorchOperator, Callable[..., Any]] = {
+    aten.silu.default: _silu,
+    aten.silu_backward.default: _silu_backward,
+}
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Return the decompositions of operators in graphs of the machine."""
+    table: dict[Any, Callable[..., Any]] = dict(select_decomp_table())
+    for operator in _kept():
+        if operator in table:
+            table[operator] = _keep(table[operator])
+    table.update(_CHEAPER)
+    return table
+
+
+# lowerings
+
+
+def _keep_lowering(operator: TorchOperator, lower: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Return the lowering of an operator, changed to call the machine's kernel there."""
+    call = lowering.fallback_handler(operator, add_to_fallback_set=False)
+
+    def lower_here(*args: Any, **kwargs: Any) -> Any:
+        if lower is None or _has_machine_node((args, kwargs)):
+            return call(*args, **kwargs)
+        return lower(*args, **kwargs)
+
+    return lower_here
+
+
+def _prefers_unfused(prefers: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Return the check of whether a bias is added outside of its product, changed to add it inside on the machine."""
+
+    def prefers_elsewhere(match: Any) -> bool:
+        return not _is_machine(match.kwargs["inp"].meta["val"].device) and prefers(match)
+
+    return prefers_elsewhere
+
+
+def install() -> None:
+    """Make Inductor call the machine's kernels in graphs of the machine."""
+    for operator in _kept():
+        lowering.lowerings[operator] = _keep_lowering(operator, lowering.lowerings.get(operator))
+        lowering.add_needs_realized_inputs(operator)
+    prefers = post_grad.should_prefer_unfused_addmm
+    post_grad.should_prefer_unfused_addmm = _prefers_unfused(prefers)
+    for entries in post_grad.pass_patterns[2].patterns.values():
+        for entry in entries:
+            if entry.extra_check is prefers:
+                entry.extra_check = post_grad.should_prefer_unfused_addmm
