@@ -23,6 +23,7 @@ from kernbench.messages.requests import HostMsg, KernelRef, PeCoord
 from kernbench.policy.address.phyaddr import AddressFormat
 from kernbench.runtime_api.arrays import DTypeNames
 from kernbench.runtime_api.collectives import Collectives
+from kernbench.runtime_api.compiled import CompilerTally
 from kernbench.runtime_api.distributed import Distributed
 from kernbench.runtime_api.factories import Generators, TensorFactories
 from kernbench.runtime_api.frontends import FrontendSettings
@@ -129,6 +130,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         # Counts of a front end's operators that the host computed; they take the time of copies.
         self.unmodelled: Counter[str] = Counter()
         self.operators: OperatorTallies = OperatorTallies(lambda: engine.now, self.frontends.torch.from_load)
+        self.compiled = CompilerTally()  # of a front end's compiler
         self.remarks: list[str] = []  # of a front end, for the report
 
     @property

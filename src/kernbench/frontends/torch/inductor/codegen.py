@@ -116,7 +116,10 @@ class AhbmWrapper(PythonWrapperCodegen):  # type: ignore[misc]  # PyTorch's clas
 
     @staticmethod
     def create(
-        is_subgraph: bool, subgraph_name: str | None, parent_wrapper: Any, partition_signatures: Any = None
+        is_subgraph: bool,  # noqa: ARG004 - as PyTorch calls it
+        subgraph_name: str | None,
+        parent_wrapper: Any,
+        partition_signatures: Any = None,
     ) -> PythonWrapperCodegen:
         """Return the generator for a graph, or PyTorch's own for a part of one."""
         if subgraph_name is not None:
@@ -151,7 +154,8 @@ def write_origin_of_extern(comment: Any) -> Any:
     def codegen_comment(self: ExternKernel, wrapper: PythonWrapperCodegen, kernel_name: str | None = None) -> None:
         comment(self, wrapper, kernel_name)
         if isinstance(wrapper, AhbmWrapper):
-            wrapper.write_origin(self.origins)
+            node = self.get_origin_node()
+            wrapper.write_origin(self.origins if node is None else [node])
 
     return codegen_comment
 
@@ -197,10 +201,22 @@ def _place_in_graph(node: Node) -> int:
 
 
 _MOVES = frozenset(
-    """
-    _to_copy _unsafe_view alias as_strided chunk clone detach diagonal expand permute reshape select slice split
-    split_with_sizes squeeze t transpose unbind unfold unsqueeze view
-    """.split()
+    [
+        *(
+            "_to_copy",
+            "_unsafe_view",
+            "alias",
+            "as_strided",
+            "chunk",
+            "clone",
+            "detach",
+            "diagonal",
+            "expand",
+            "permute",
+        ),
+        *("reshape", "select", "slice", "split", "split_with_sizes", "squeeze", "t", "transpose", "unbind", "unfold"),
+        *("unsqueeze", "view"),
+    ]
 )
 """Operators that only view or copy elements. They name a kernel that has no others."""
 

@@ -5,22 +5,29 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch._guards import detect_fake_mode
+from torch._inductor import config
 from torch._inductor.compile_fx import compile_fx
 from torch.fx import GraphModule, Interpreter, Node
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from kernbench.common.errors import UnmodelledError, text_of
 from kernbench.frontends.gpu import DEVICE
+from kernbench.frontends.torch.dispatch import way_of
 from kernbench.frontends.torch.inductor.codegen import origin_of
+from kernbench.frontends.torch.inductor.failures import note_failure, reset_after
 from kernbench.frontends.torch.inductor.kept import decompositions
 from kernbench.frontends.torch.modules import ProgramPlace, set_traced_call, traced_graph
-from kernbench.frontends.torch.storage import current
+from kernbench.frontends.torch.storage import TorchOperator, current
+from kernbench.runtime_api.context import current_context
 
-CompiledGraph = Callable[..., Any]
+CompiledGraph: TypeAlias = Callable[..., Any]
+_MOST_SINGLE = 4
+"""Maximum number of calls of a graph that may be a single operator, with views of its operands and results"""
 _OPTIONS: Mapping[str, Any] = {
     "alignment_asserts": False,
     "assume_aligned_inputs": True,
@@ -43,8 +50,10 @@ def compile_on_machine(compile_graph: Callable[..., CompiledGraph]) -> Callable[
     def compile_here(
         self: Any, model_: GraphModule, inputs_: Sequence[Any], *, config_patches: Mapping[str, Any] | None = None
     ) -> CompiledGraph:
-        if not _is_of_machine(model_):
+        if current_context() is None:
             return compile_graph(self, model_, inputs_, config_patches=config_patches)
+        if not _is_of_machine(model_):  # the host's work takes no simulated time, compiled or not
+            return model_.forward
         options = {**self.config, **(config_patches or {})}
         return _compile(model_, inputs_, options)
 
@@ -52,21 +61,59 @@ def compile_on_machine(compile_graph: Callable[..., CompiledGraph]) -> Callable[
 
 
 def _compile(graph: GraphModule, inputs: Sequence[Any], options: Mapping[str, Any]) -> CompiledGraph:
+    """Compile a graph. One that fails to compile, or that is a single launch already, runs operator by operator."""
     context = current()
+    reset_after(context)
     eager = GraphModule(graph, copy.deepcopy(graph.graph))
+    context.compiled.graphs += 1
+    if _is_single_launch(graph):
+        return _EagerGraph(eager).run
     try:
         with _without_modes():
-            compiled: Any = compile_fx(
-                graph, inputs, config_patches={**options, **_OPTIONS}, decompositions=decompositions()
-            )
+            settings = {**options, **_OPTIONS}
+            with config.patch(settings):
+                table = decompositions()
+            compiled: Any = compile_fx(graph, inputs, config_patches=settings, decompositions=table)
     except Exception as error:
         place = _first_place(eager)
-        why = f"torch.compile: {place or 'a graph'}: {type(error).__name__}: {text_of(error).splitlines()[0]}"
-        if context.frontends.torch.strict:
-            raise UnmodelledError(f"{why}; --strict refuses to run it eagerly") from error
-        context.remarks.append(f"{why}; ran eagerly")
+        note_failure(str(place or "a graph"), error)
         return _EagerGraph(eager).run
     return _traced(compiled)
+
+
+def _is_single_launch(graph: GraphModule) -> bool:
+    """Return whether a graph is a single operator that has a kernel of the machine, besides views."""
+    calls = [node for node in graph.graph.nodes if node.op.startswith("call_")]
+    if len(calls) > _MOST_SINGLE:
+        return False
+    recorder = _Recorder()
+    operands = [node.meta.get("example_value") for node in graph.graph.find_nodes(op="placeholder")]
+    mode = detect_fake_mode(operands)
+    if mode is None:
+        return False
+    try:
+        with _without_modes(), torch.no_grad(), mode, recorder:
+            graph(*operands)
+    except Exception:  # a fault of the graph is raised when it is compiled
+        return False
+    ways = [way_of(operator).kind for operator in recorder.operators]
+    computing = [kind for kind in ways if kind not in ("view", "memory")]
+    return len(computing) <= 1 and all(kind in ("kernel", "expression", "list") for kind in computing)
+
+
+class _Recorder(TorchDispatchMode):
+    """A mode that records the operators of PyTorch that a function calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators: list[TorchOperator] = []
+
+    def __torch_dispatch__(
+        self, func: TorchOperator, types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Record and call an operator."""
+        self.operators.append(func)
+        return func(*args, **(kwargs or {}))
 
 
 def _traced(run: CompiledGraph) -> CompiledGraph:

@@ -6,11 +6,13 @@ The import first checks that PyTorch has all private names used here. It needs t
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import version
 from types import ModuleType
+from typing import Any
+from warnings import filterwarnings
 
-import kernbench.frontends.triton.installed  # noqa: F401 - replaces Triton's compiler before Inductor imports it
 import torch
 from torch import _TorchCompileInductorWrapper
 from torch._dynamo import trace_rules
@@ -47,6 +49,7 @@ _NAMES: tuple[tuple[ModuleType | type, str], ...] = (
     (compile_fx, "has_triton"),
     (inductor_utils, "GPU_TYPES"),
     (inductor_utils, "get_gpu_type"),
+    (inductor_utils, "is_big_gpu"),
     (ir.ExternKernel, "codegen_comment"),
     (joint_graph, "lazy_init"),
     (lowering, "fallback_handler"),
@@ -87,6 +90,15 @@ def _hash_of_triton() -> str:
     return DEVICE
 
 
+def _is_big(is_big: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Return the check of whether matrix products are tuned on a device, without its warning for the machine."""
+
+    def is_big_device(device: Any = 0) -> bool:
+        return not (isinstance(device, torch.device) and device.type == DEVICE) and is_big(device)
+
+    return is_big_device
+
+
 def _init_patterns(init: object, device: torch.device | None = None) -> None:  # noqa: ARG001
     """Prepare patterns of graphs with tensors of the host, so that no launch is needed."""
     init(torch.device("cpu"))  # type: ignore[operator]
@@ -103,6 +115,9 @@ def _install() -> None:
     for module in (scheduler, compile_fx, autotune_cache, _triton):
         replace(module, "has_triton", _answer_yes)
     replace(_triton, "triton_hash_with_backend", _hash_of_triton)
+    replace(inductor_utils, "is_big_gpu", _is_big(inductor_utils.is_big_gpu))
+    # The module of ``torch.compile`` has no entry of its own in the list of running modules.
+    filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global hooks")
     init = joint_graph.lazy_init
     replace(joint_graph, "lazy_init", lambda device=None: _init_patterns(init, device))
     replace(ir.ExternKernel, "codegen_comment", write_origin_of_extern(ir.ExternKernel.codegen_comment))

@@ -88,9 +88,19 @@ def _silu_backward(grad: Tensor, x: Tensor) -> Tensor:
     return (_wide(grad) * sigmoid * (1 + wide * (1 - sigmoid))).to(x.dtype)
 
 
+def _native_dropout(x: Tensor, p: float, train: bool | None = True) -> tuple[Tensor, Tensor]:
+    """Compute dropout with the mask that the eager operator draws."""
+    if not train or p == 0:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    mask: Tensor = aten.bernoulli.p(torch.empty_like(x, dtype=torch.bool), 1 - p)
+    scale = 0.0 if p == 1 else 1 / (1 - p)
+    return (torch.where(mask, _wide(x), 0.0) * scale).to(x.dtype), mask
+
+
 _CHEAPER: Mapping[TorchOperator, Callable[..., Any]] = {
     aten.silu.default: _silu,
     aten.silu_backward.default: _silu_backward,
+    aten.native_dropout.default: _native_dropout,
 }
 
 

@@ -50,6 +50,7 @@ class GeneratedKernel:
     def run(self, args: tuple[Any, ...]) -> None:
         """Launch the kernel once."""
         context, call = current(), traced_call()
+        context.compiled.generated += 1
         grid, blocks = self._choose(args, context)
         operators = self.title if call is None or not call.operators else call.operators
         with measure(operators):
@@ -82,7 +83,7 @@ class GeneratedKernel:
 
 
 def _origin(operators: str) -> LaunchOrigin | None:
-    """Return the origin of the launch of a kernel that carries out ``operators``; None without a line of the program."""
+    """Return the origin of a launch that carries out ``operators``; None without a line of the program."""
     call = traced_call()
     if call is None or call.place is None:
         return None

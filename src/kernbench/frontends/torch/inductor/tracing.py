@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._dynamo import config, trace_rules
+from torch._dynamo.convert_frame import ConvertFrame
 from torch._dynamo.variables import builder
 
 from kernbench.frontends.torch.inductor import polyfills
+from kernbench.frontends.torch.inductor.failures import note_breaks
 from kernbench.frontends.torch.modules import enter_module, leave_module
 from kernbench.frontends.torch.tensor import AhbmTensor, replace
 
@@ -39,4 +41,5 @@ def install() -> None:
     trace_rules.get_legacy_mod_inlinelist().add(polyfills.__file__)
     torch.compiler.substitute_in_graph(enter_module)(polyfills.enter_module)
     torch.compiler.substitute_in_graph(leave_module)(polyfills.leave_module)
+    replace(ConvertFrame, "__call__", note_breaks(ConvertFrame.__call__))
     replace(AhbmTensor, "__coerce_same_metadata_as_tangent__", _return_same)
