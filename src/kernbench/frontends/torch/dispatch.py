@@ -161,7 +161,7 @@ _DECOMPOSED = """
 _HOST = """
     _add_relu _aminmax _amp_foreach_non_finite_check_and_unscale _amp_update_scale angle _assert_async _assert_scalar
     _assert_tensor_metadata bartlett_window batch_norm_backward_elemt batch_norm_backward_reduce batch_norm_elemt
-    batch_norm_gather_stats_with_counts batch_norm_gather_stats batch_norm_stats batch_norm_update_stats 
+    batch_norm_gather_stats_with_counts batch_norm_gather_stats batch_norm_stats batch_norm_update_stats
     bernoulli.Tensor binomial blackman_window ccol_indices_copy cholesky_inverse _cholesky_solve_helper cholesky_solve
     cholesky _coalesce _coalesced col_indices_copy _compute_linear_combination _conj_copy _conj_physical
     _conv_depthwise2d conv_depthwise3d conv_tbc _convert_indices_from_coo_to_csr _convert_indices_from_csr_to_coo

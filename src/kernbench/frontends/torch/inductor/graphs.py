@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch._guards import detect_fake_mode
 from torch._inductor import config
 from torch._inductor.compile_fx import compile_fx
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -65,6 +65,7 @@ def _compile(graph: GraphModule, inputs: Sequence[Any], options: Mapping[str, An
     context = current()
     reset_after(context)
     eager = GraphModule(graph, copy.deepcopy(graph.graph))
+    context.compiled.is_used = True
     context.compiled.graphs += 1
     if _is_single_launch(graph):
         return _EagerGraph(eager).run
@@ -88,12 +89,12 @@ def _is_single_launch(graph: GraphModule) -> bool:
         return False
     recorder = _Recorder()
     operands = [node.meta.get("example_value") for node in graph.graph.find_nodes(op="placeholder")]
-    mode = detect_fake_mode(operands)
-    if mode is None:
+    modes = [x.fake_mode for x in operands if isinstance(x, FakeTensor)]
+    if not modes:
         return False
     try:
-        with _without_modes(), torch.no_grad(), mode, recorder:
-            graph(*operands)
+        with _without_modes(), torch.no_grad(), modes[0], recorder:
+            Interpreter(graph).run(*operands)
     except Exception:  # a fault of the graph is raised when it is compiled
         return False
     ways = [way_of(operator).kind for operator in recorder.operators]

@@ -13,8 +13,8 @@ from torch._inductor.runtime.triton_heuristics import CachingAutotuner, GridExpr
 
 from kernbench.common.values import state
 from kernbench.frontends.gpu import DEVICE
-from kernbench.frontends.placed import grid_for
-from kernbench.frontends.torch.inductor.blocks import KernelWork, PeSizes, choose_blocks
+from kernbench.frontends.placed import grid_for, whole_grid
+from kernbench.frontends.torch.inductor.blocks import KernelPes, KernelWork, PeSizes, choose_blocks
 from kernbench.frontends.torch.launches import measure
 from kernbench.frontends.torch.modules import call_from, traced_call
 from kernbench.frontends.torch.storage import current
@@ -77,7 +77,8 @@ class GeneratedKernel:
         cubes, pes = grid_for(context, nbytes)
         item_bytes = sum(x.element_size() for x in tensors) / max(1, len(tensors))
         work = KernelWork(extents, self.arrays, self.commands, item_bytes)
-        blocks = choose_blocks(self.blocks, work, cubes * pes, PeSizes.of(context.topology))
+        usable = KernelPes(cubes * pes, (cubes, pes) == whole_grid(context), PeSizes.of(context.topology))
+        blocks = choose_blocks(self.blocks, work, usable)
         grid = GridExpr.from_meta(self.meta, blocks).eval_slow(named)
         return grid, blocks
 
