@@ -1,4 +1,4 @@
-"""What the compiler of a host library has done in a run: its graphs, their launches, and what it did not compile."""
+"""The work of a host library's compiler in a run: graphs, their launches, and code that it did not compile."""
 
 from __future__ import annotations
 

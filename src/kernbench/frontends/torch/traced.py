@@ -1,7 +1,7 @@
-"""Operators of the machine that PyTorch's compiler keeps as one node of a graph: attention and the RMS norm.
+"""Operators of the machine that PyTorch's compiler keeps as one node of a graph: attention and its gradients.
 
-Run eagerly, these operators are autograd functions. A compiler traces tensors without elements through the operators
-of this module instead. Each has a rule for its shapes, and a formula for its gradients.
+Run eagerly, attention is an autograd function. A compiler traces tensors without elements through the operators of this
+module instead. Each has a rule for its shapes, and attention has a formula for its gradients.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.library import Library
 
 from kernbench.frontends.torch.attention import AttentionCall, attend, compute_gradients
-from kernbench.frontends.torch.norms import fused_rms_norm, fused_rms_norm_backward
 from kernbench.frontends.torch.storage import TorchOperator
 from kernbench.frontends.torch.tensor import new, sip_of
 
@@ -25,9 +24,6 @@ _SCHEMAS = (
     " -> (Tensor, Tensor)",
     "scaled_dot_product_attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? mask,"
     " Tensor out, Tensor lse, bool causal, float scale, bool of_mask) -> (Tensor, Tensor, Tensor, Tensor)",
-    "rms_norm(Tensor x, Tensor? weight, SymInt[] shape, float? eps) -> (Tensor, Tensor)",
-    "rms_norm_backward(Tensor grad, Tensor x, Tensor? weight, Tensor rstd, SymInt[] shape, bool of_weight)"
-    " -> (Tensor, Tensor)",
 )
 _LIBRARY = Library(NAMESPACE, "DEF")
 for _schema in _SCHEMAS:
@@ -114,74 +110,20 @@ def _differentiate_attention(ctx: Any, grad: Tensor | None, _: Tensor | None) ->
     return *gradients, by_mask, None, None
 
 
-# the RMS norm
-
-
-def _normalize(x: Tensor, weight: Tensor | None, shape: Sequence[int], eps: float | None) -> tuple[Tensor, Tensor]:
-    return fused_rms_norm(x, shape, weight, eps)
-
-
-def _backpropagate_norm(
-    grad: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor, shape: Sequence[int], of_weight: bool
-) -> tuple[Tensor, Tensor]:
-    """Compute the gradients of input and weight; the latter is empty unless ``of_weight``."""
-    by_x, by_weight = fused_rms_norm_backward(grad, x, shape, rstd, weight, (True, of_weight))
-    return by_x, new((0,), x.dtype, sip_of(x)) if by_weight is None else by_weight
-
-
-def _shape_of_norm(
-    x: Tensor,
-    weight: Tensor | None,  # noqa: ARG001
-    shape: Sequence[int],
-    eps: float | None,  # noqa: ARG001
-) -> tuple[Tensor, Tensor]:
-    rows = (*x.shape[: x.dim() - len(shape)], *[1 for _ in shape])
-    return x.new_empty(x.shape), x.new_empty(rows, dtype=torch.float32)
-
-
-def _shapes_of_norm_gradients(
-    grad: Tensor,  # noqa: ARG001
-    x: Tensor,
-    weight: Tensor | None,
-    rstd: Tensor,  # noqa: ARG001
-    shape: Sequence[int],  # noqa: ARG001
-    of_weight: bool,
-) -> tuple[Tensor, Tensor]:
-    by_weight = x.new_empty((0,)) if weight is None or not of_weight else weight.new_empty(weight.shape)
-    return x.new_empty(x.shape), by_weight
-
-
-def _save_norm(ctx: Any, inputs: Sequence[Any], output: tuple[Tensor, Tensor]) -> None:
-    x, weight, ctx.shape, _ = inputs
-    ctx.save_for_backward(x, weight, output[1])
-    ctx.mark_non_differentiable(output[1])
-    ctx.set_materialize_grads(False)
-
-
-def _differentiate_norm(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
-    x, weight, rstd = ctx.saved_tensors
-    if grad is None:
-        return None, None, None, None
-    of_weight = ctx.needs_input_grad[1]
-    by_x, by_weight = _OPERATORS.rms_norm_backward(grad, x, weight, rstd, ctx.shape, of_weight)
-    return by_x, by_weight if of_weight else None, None, None
-
-
 def _register() -> Mapping[TorchOperator, Callable[..., Any]]:
     """Register shapes and gradients, and return the function that runs each operator."""
     rows: tuple[tuple[str, Callable[..., Any], Callable[..., Any]], ...] = (
         ("scaled_dot_product_attention", _attend, _shape_of_attention),
         ("scaled_dot_product_attention_backward", _backpropagate_attention, _shapes_of_attention_gradients),
-        ("rms_norm", _normalize, _shape_of_norm),
-        ("rms_norm_backward", _backpropagate_norm, _shapes_of_norm_gradients),
     )
     for name, _, shape_of in rows:
         torch.library.register_fake(f"{NAMESPACE}::{name}", shape_of, lib=_LIBRARY)
-    for name, differentiate, save in (
-        ("scaled_dot_product_attention", _differentiate_attention, _save_attention),
-        ("rms_norm", _differentiate_norm, _save_norm),
-    ):
-        torch.library.register_autograd(f"{NAMESPACE}::{name}", differentiate, setup_context=save, lib=_LIBRARY)
+    torch.library.register_autograd(
+        f"{NAMESPACE}::scaled_dot_product_attention",
+        _differentiate_attention,
+        setup_context=_save_attention,
+        lib=_LIBRARY,
+    )
     return MappingProxyType({_operator(name): function for name, function, _ in rows})
 
 

@@ -114,13 +114,14 @@ class Pointer:
 class LaunchOrigin:
     """The origin of a kernel that a compiler has generated: the title of its launch, and the line of the program.
 
-    ``call`` runs the launch's program from that line, so that reports attribute its commands to the line.
+    ``call`` runs the launch's program from that line, so that reports attribute its commands to the line. None: reports
+    name the line of the generated kernel.
     """
 
     title: str
     file: str
     line: str
-    call: Callable[[Callable[..., object], Sequence[int], TLContext], None]
+    call: Callable[[Callable[..., object], Sequence[int], TLContext], None] | None
 
 
 @value
@@ -151,7 +152,8 @@ def launch(
 ) -> None:
     """Run ``kernel``, which ``triton.jit`` made, for every program of ``grid``, with the arguments of the call.
 
-    ``origin``: the calls of the program that a generated kernel carries out.
+    ``origin``: the calls of the program that a generated kernel carries out. Its neighbouring programs run on one PE,
+    which stores their elements.
     """
     name = kernel.__name__
     context = context_of(name)
@@ -172,15 +174,16 @@ def launch(
     if not programs:
         return
     pes = _find_pes(context, bound, arguments, tensors)[:programs]
-    shares = {pe: programs_of(context.frontends.triton.order, programs, i, len(pes)) for i, pe in enumerate(pes)}
+    order = context.frontends.triton.order if origin is None else "blocked"
+    shares = {pe: programs_of(order, programs, i, len(pes)) for i, pe in enumerate(pes)}
     pace = LaunchPace(name, extents, context.engine)
     on_write = None if context.has_data else _WrittenRanges(context.known_values)
     program = _program(function, arguments, tensors, extents, shares, window, pace, on_write)
     context.operators.count_from_begin()
     values = {key: bound[key] for key in arguments.values}
-    alike = (
-        _describe(kernel, (values, extents, window), arguments.pointers, context) if context.reuse is not None else None
-    )
+    alike = None
+    if context.reuse is not None:
+        alike = _describe(kernel, (values, extents, window, order), arguments.pointers, context.known_values)
     kernel_ref = _kernel_ref(name, program, function, origin)
     written = written_parameters(kernel.fn)
 
@@ -200,7 +203,7 @@ def _kernel_ref(
     name: str, program: Callable[..., None], function: FunctionType, origin: LaunchOrigin | None
 ) -> KernelRef:
     """Return the kernel of a launch, whose lines are those of its source, or of the program that it comes from."""
-    if origin is None:
+    if origin is None or origin.call is None:
         return KernelRef(name=name, function=program, file=function.__code__.co_filename)
     call = origin.call
 
@@ -211,21 +214,21 @@ def _kernel_ref(
 
 
 def _describe(
-    kernel: Launchable, settings: object, pointers: Mapping[str, Pointer], context: AnyContext
+    kernel: Launchable, settings: object, pointers: Mapping[str, Pointer], known_values: KnownValues
 ) -> Alike | None:
     """Return what decides the work of a launch; None for a launch that is like no other.
 
     A kernel may depend on values that a run without data knows, or on absolute addresses.
     """
     tensors = [pointer.tensor for pointer in pointers.values()]
-    if any(tensor is None or context.known_values.of(tensor) is not None for tensor in tensors):
+    if any(tensor is None or known_values.of(tensor) is not None for tensor in tensors):
         return None
     described = []
     for key, pointer in pointers.items():
         block = pointer.descriptor
         extents = None if block is None else (block.shape, block.strides, block.block_shape, block.padding)
         described.append((key, pointer.tensor, pointer.offset, pointer.ty, extents))
-    program = (kernel.fn, settings, described, context.frontends.triton.order)
+    program = (kernel.fn, settings, described)
     return Alike(program, tuple(dict.fromkeys(tensors)))
 
 

@@ -39,7 +39,7 @@ class PeSizes:
 
 @value
 class KernelPes:
-    """The number of PEs that share a kernel's work, and their sizes. ``has_all``: all PEs that run kernels have work."""
+    """The number of PEs that share a kernel's work, and their sizes. ``has_all``: no PE is left without work."""
 
     count: int
     has_all: bool
@@ -103,9 +103,9 @@ def choose_blocks(blocks: Mapping[str, int], work: KernelWork, pes: KernelPes) -
 
 
 def _divide(largest: int, inner: int, extent: int, work: KernelWork, pes: KernelPes, columns: int = 1) -> int:
-    """Return the block of an axis of ``extent``, at most ``largest``, that ends first. Each index has ``inner`` elements.
+    """Return the block of an axis of ``extent``, at most ``largest``, that ends first.
 
-    ``columns``: the number of blocks along the other axis.
+    Each index has ``inner`` elements. ``columns``: the number of blocks along the other axis.
     """
     most = _MOST_PROGRAMS if pes.has_all else 1
     sizes = [largest >> shift for shift in range(most.bit_length()) if largest >> shift]

@@ -25,8 +25,8 @@ from kernbench.frontends.torch.traced import LOWERINGS
 aten = torch.ops.aten
 
 _KEPT = """
-    _softmax _log_softmax _softmax_backward_data _log_softmax_backward_data _safe_softmax logsumexp
-    native_layer_norm native_layer_norm_backward _fused_rms_norm _fused_rms_norm_backward
+    _softmax _softmax_backward_data _safe_softmax logsumexp
+    _fused_rms_norm _fused_rms_norm_backward
     argmax argmin max.dim min.dim cumsum cummax cummin sort sort.stable topk
     median median.dim nanmedian nanmedian.dim kthvalue searchsorted.Tensor bucketize.Tensor
     convolution convolution_backward addbmm _grouped_mm _int_mm _scaled_mm _weight_int8pack_mm _weight_int4pack_mm
@@ -36,7 +36,7 @@ _KEPT = """
     avg_pool2d avg_pool3d avg_pool2d_backward avg_pool3d_backward
     _adaptive_avg_pool2d _adaptive_avg_pool3d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward
     _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell _thnn_fused_gru_cell_backward
-    embedding_dense_backward nonzero
+    embedding embedding_dense_backward nonzero
 """
 """Operators of PyTorch that stay whole. Reductions without indices are not among them: they fuse with their operands"""
 

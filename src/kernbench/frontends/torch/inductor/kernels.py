@@ -83,11 +83,11 @@ class GeneratedKernel:
         return grid, blocks
 
 
-def _origin(operators: str) -> LaunchOrigin | None:
-    """Return the origin of a launch that carries out ``operators``; None without a line of the program."""
+def _origin(operators: str) -> LaunchOrigin:
+    """Return the origin of a launch that carries out ``operators``."""
     call = traced_call()
     if call is None or call.place is None:
-        return None
+        return LaunchOrigin(operators, "", "", None)
     title = " ".join(filter(None, (call.module, operators, str(call.place))))
     return LaunchOrigin(title, call.place.file, str(call.place), call_from(call.place))
 
