@@ -230,8 +230,8 @@ def _operator_of(node: Node) -> str:
 
 
 def _common_module(nodes: Sequence[Node]) -> str:
-    """Return the innermost module that contains the calls of all nodes."""
-    paths = [path.split(".") if path else [] for path in map(_module_of, nodes)]
+    """Return the innermost module that contains the calls of all nodes. Nodes that PyTorch adds have no module."""
+    paths = [path.split(".") if path else [] for path in map(_module_of, nodes) if path is not None]
     if not paths:
         return ""
     common = paths[0]
@@ -241,11 +241,11 @@ def _common_module(nodes: Sequence[Node]) -> str:
     return ".".join(common)
 
 
-def _module_of(node: Node) -> str:
-    """Return the dotted name of the module that called a node's operator, relative to the outermost module."""
+def _module_of(node: Node) -> str | None:
+    """Return the dotted name of the module that called a node's operator, relative to the outermost; None if unknown."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     if not stack:
-        return ""
+        return None
     path, _ = list(stack.values())[-1]
     parts = _INDEX.sub(lambda match: f".{match[1] or match[2]}", str(path).removeprefix("L")).split(".")
     return ".".join(part for part in parts[2:] if part)

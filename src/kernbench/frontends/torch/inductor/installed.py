@@ -52,6 +52,7 @@ _NAMES: tuple[tuple[ModuleType | type, str], ...] = (
     (inductor_utils, "is_big_gpu"),
     (ir.ExternKernel, "codegen_comment"),
     (joint_graph, "lazy_init"),
+    (joint_graph.UniformValueConstantFolder, "_deduce_value"),
     (lowering, "fallback_handler"),
     (lowering, "lowerings"),
     (lowering, "add_needs_realized_inputs"),

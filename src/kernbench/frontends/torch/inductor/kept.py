@@ -6,7 +6,7 @@ kernel that is faster than generated ones, or that has no elementwise parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
@@ -14,12 +14,15 @@ import torch
 from torch import Tensor
 from torch._inductor import lowering
 from torch._inductor.decomposition import select_decomp_table
-from torch._inductor.fx_passes import post_grad
+from torch._inductor.fx_passes import joint_graph, post_grad
 from torch._inductor.ir import IRNode
-from torch.utils._pytree import tree_leaves
+from torch.fx import Node
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch.storage import TorchOperator, overload_of
+from kernbench.frontends.torch.tensor import replace
 from kernbench.frontends.torch.traced import LOWERINGS
 
 aten = torch.ops.aten
@@ -138,8 +141,34 @@ def _prefers_unfused(prefers: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return prefers_elsewhere
 
 
+class _OnHost(TorchDispatchMode):
+    """A mode in which operators create tensors on the host in place of the machine."""
+
+    def __torch_dispatch__(
+        self, func: TorchOperator, types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Call an operator with the host's device in place of the machine's."""
+        return func(*tree_map(_on_host, args), **tree_map(_on_host, kwargs or {}))
+
+
+def _on_host(x: object) -> object:
+    return torch.device("cpu") if isinstance(x, torch.device) and _is_machine(x) else x
+
+
+def _fold_on_host(deduce: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method that computes a constant of a graph, changed to compute it without launches."""
+
+    def deduce_on_host(self: Any, node: Node) -> Any:
+        with _OnHost():
+            return deduce(self, node)
+
+    return deduce_on_host
+
+
 def install() -> None:
     """Make Inductor call the machine's kernels in graphs of the machine."""
+    folder = joint_graph.UniformValueConstantFolder
+    replace(folder, "_deduce_value", _fold_on_host(folder._deduce_value))  # noqa: SLF001 - listed among private names
     for operator in _kept():
         lowering.lowerings[operator] = _keep_lowering(operator, lowering.lowerings.get(operator))
         lowering.add_needs_realized_inputs(operator)
