@@ -73,11 +73,13 @@ class ModulePlaces:
     """The modules whose forward is running, and those whose forward created the nodes of backward.
 
     The outermost running member of a ModuleList is at ``_member_depth`` of the stack, since ``_member_s``.
-    ``call``: the call of the program that a compiled graph carries out now, in the module ``graph_module``.
+    ``call``: the call of the program that a compiled graph carries out now. The program called the graph in the module
+    ``graph_module``, from the line ``graph_place``.
     """
 
     call: TracedCall | None = None
     graph_module: str = ""
+    graph_place: ProgramPlace | None = None
     _stack: list[str] = field(default_factory=list)
     _names: WeakKeyDictionary[Module, _ModuleNames] = field(default_factory=WeakKeyDictionary)
     _roots: list[Module] = field(default_factory=list)
@@ -165,20 +167,23 @@ def traced_call() -> TracedCall | None:
 
 
 def set_traced_call(module: str, operators: str, place: ProgramPlace | None) -> None:
-    """Set the call that a compiled graph carries out from here on; ``module`` is relative to the graph's module."""
+    """Set the call that a compiled graph carries out from here on; ``module`` is relative to the graph's module.
+
+    ``place``: the line of the program; None if it calls the graph's module from outside.
+    """
     name = ".".join(filter(None, (_PLACES.graph_module, module)))
-    _PLACES.call = TracedCall(name, operators, place)
+    _PLACES.call = TracedCall(name, operators, place or _PLACES.graph_place)
 
 
 @contextmanager
-def traced_graph() -> Iterator[None]:
-    """Run a compiled graph inside the ``with`` block, in the running module."""
-    before = _PLACES.graph_module, _PLACES.call
-    _PLACES.graph_module = _PLACES.here()
+def traced_graph(place: ProgramPlace | None) -> Iterator[None]:
+    """Run a compiled graph inside the ``with`` block, in the running module. ``place``: the line that calls it."""
+    before = _PLACES.graph_module, _PLACES.graph_place, _PLACES.call
+    _PLACES.graph_module, _PLACES.graph_place = _PLACES.here(), place
     try:
         yield
     finally:
-        _PLACES.graph_module, _PLACES.call = before
+        _PLACES.graph_module, _PLACES.graph_place, _PLACES.call = before
 
 
 def is_made_by_module() -> bool:

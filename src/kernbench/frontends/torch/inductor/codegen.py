@@ -242,7 +242,7 @@ def _common_module(nodes: Sequence[Node]) -> str:
 
 
 def _module_of(node: Node) -> str | None:
-    """Return the dotted name of the module that called a node's operator, relative to the outermost; None if unknown."""
+    """Return the dotted name of the module that called a node, relative to the outermost module; None if unknown."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     if not stack:
         return None

@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch._inductor import config
 from torch._inductor.compile_fx import compile_fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Interpreter, Node
@@ -20,8 +19,7 @@ from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch.dispatch import way_of
 from kernbench.frontends.torch.inductor.codegen import origin_of
 from kernbench.frontends.torch.inductor.failures import note_failure, reset_after
-from kernbench.frontends.torch.inductor.kept import decompositions
-from kernbench.frontends.torch.modules import ProgramPlace, set_traced_call, traced_graph
+from kernbench.frontends.torch.modules import ProgramPlace, program_place, set_traced_call, traced_graph
 from kernbench.frontends.torch.storage import TorchOperator, current
 from kernbench.runtime_api.context import current_context
 
@@ -71,10 +69,7 @@ def _compile(graph: GraphModule, inputs: Sequence[Any], options: Mapping[str, An
         return _EagerGraph(eager).run
     try:
         with _without_modes():
-            settings = {**options, **_OPTIONS}
-            with config.patch(settings):
-                table = decompositions()
-            compiled: Any = compile_fx(graph, inputs, config_patches=settings, decompositions=table)
+            compiled: Any = compile_fx(graph, inputs, config_patches={**options, **_OPTIONS})
     except Exception as error:
         place = _first_place(eager)
         note_failure(str(place or "a graph"), error)
@@ -121,7 +116,7 @@ def _traced(run: CompiledGraph) -> CompiledGraph:
     """Return a compiled graph whose launches name the calls of the program that they carry out."""
 
     def run_graph(*args: Any) -> Any:
-        with traced_graph(), _without_modes():
+        with traced_graph(program_place()), _without_modes():
             return run(*args)
 
     return run_graph
@@ -165,5 +160,5 @@ class _EagerGraph(Interpreter):  # type: ignore[misc]  # PyTorch's class has no 
 
     def run(self, *args: Any, **options: Any) -> Any:
         """Run the graph."""
-        with traced_graph():
+        with traced_graph(program_place()):
             return super().run(*args, **options)

@@ -17,8 +17,10 @@ import torch
 from torch import _TorchCompileInductorWrapper
 from torch._dynamo import trace_rules
 from torch._dynamo.device_interface import register_interface_for_device
-from torch._dynamo.variables import builder
-from torch._inductor import compile_fx, ir, lowering, scheduler
+from torch._dynamo.output_graph import SubgraphTracer
+from torch._dynamo.variables import builder, torch_function
+from torch._dynamo.variables.tensor import TensorVariable
+from torch._inductor import codecache, compile_fx, ir, lowering, scheduler
 from torch._inductor import utils as inductor_utils
 from torch._inductor.codegen.common import register_backend_for_device, register_device_op_overrides
 from torch._inductor.fx_passes import joint_graph, post_grad
@@ -27,6 +29,7 @@ from torch.utils import _triton
 
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch.inductor import kept, tracing
+from kernbench.frontends.torch.inductor.caching import extend_key
 from kernbench.frontends.torch.inductor.codegen import (
     AhbmInterface,
     AhbmOverrides,
@@ -45,6 +48,7 @@ _NAMES: tuple[tuple[ModuleType | type, str], ...] = (
     (builder.VariableBuilder, "wrap_tensor"),
     (trace_rules, "add"),
     (trace_rules, "get_legacy_mod_inlinelist"),
+    (codecache, "FxGraphHashDetails"),
     (compile_fx, "compile_fx"),
     (compile_fx, "has_triton"),
     (inductor_utils, "GPU_TYPES"),
@@ -56,7 +60,12 @@ _NAMES: tuple[tuple[ModuleType | type, str], ...] = (
     (lowering, "fallback_handler"),
     (lowering, "lowerings"),
     (lowering, "add_needs_realized_inputs"),
+    (lowering, "use_two_step_variance"),
     (post_grad, "pass_patterns"),
+    (SubgraphTracer, "create_proxy"),
+    (TensorVariable, "method_attr_device"),
+    (TensorVariable, "method_attr_is_cuda"),
+    (torch_function, "SymbolicTorchFunctionState"),
     (post_grad, "should_prefer_unfused_addmm"),
     (scheduler, "has_triton"),
     (autotune_cache, "has_triton"),
@@ -116,6 +125,8 @@ def _install() -> None:
     for module in (scheduler, compile_fx, autotune_cache, _triton):
         replace(module, "has_triton", _answer_yes)
     replace(_triton, "triton_hash_with_backend", _hash_of_triton)
+    for module in (inductor_utils, post_grad, joint_graph):
+        replace(module, "get_gpu_type", lambda: DEVICE)
     replace(inductor_utils, "is_big_gpu", _is_big(inductor_utils.is_big_gpu))
     # The module of ``torch.compile`` has no entry of its own in the list of running modules.
     filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global hooks")
@@ -126,6 +137,7 @@ def _install() -> None:
     replace(tuner, "run", run_on_machine(tuner.run))
     wrapper = _TorchCompileInductorWrapper
     replace(wrapper, "__call__", compile_on_machine(wrapper.__call__))
+    replace(codecache.FxGraphHashDetails, "__init__", extend_key(codecache.FxGraphHashDetails.__init__))
     tracing.install()
     kept.install()
     import_module("torch._inductor.codegen.triton")

@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._inductor import lowering
-from torch._inductor.decomposition import select_decomp_table
+from torch._inductor import decomposition, lowering
 from torch._inductor.fx_passes import joint_graph, post_grad
 from torch._inductor.ir import IRNode
 from torch.fx import Node
@@ -39,7 +38,7 @@ _KEPT = """
     avg_pool2d avg_pool3d avg_pool2d_backward avg_pool3d_backward
     _adaptive_avg_pool2d _adaptive_avg_pool3d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward
     _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell _thnn_fused_gru_cell_backward
-    embedding embedding_dense_backward nonzero
+    embedding embedding_dense_backward index_select index.Tensor gather scatter_add index_add nonzero
 """
 """Operators of PyTorch that stay whole. Reductions without indices are not among them: they fuse with their operands"""
 
@@ -107,14 +106,15 @@ _CHEAPER: Mapping[TorchOperator, Callable[..., Any]] = {
 }
 
 
-def decompositions() -> dict[Any, Callable[..., Any]]:
-    """Return the decompositions of operators in graphs of the machine."""
-    table: dict[Any, Callable[..., Any]] = dict(select_decomp_table())
-    for operator in _kept():
-        if operator in table:
-            table[operator] = _keep(table[operator])
-    table.update(_CHEAPER)
-    return table
+def _decompose_cheaply(cheaper: Callable[..., Any], decompose: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Return a decomposition that is ``cheaper`` on the machine, and PyTorch's elsewhere."""
+
+    def decompose_here(*args: Any, **kwargs: Any) -> Any:
+        if _has_machine_tensor((args, kwargs)):
+            return cheaper(*args, **kwargs)
+        return NotImplemented if decompose is None else decompose(*args, **kwargs)
+
+    return decompose_here
 
 
 # lowerings
@@ -130,6 +130,15 @@ def _keep_lowering(operator: TorchOperator, lower: Callable[..., Any] | None) ->
         return lower(*args, **kwargs)
 
     return lower_here
+
+
+def _sums_twice(has_two_steps: Callable[..., bool]) -> Callable[..., bool]:
+    """Return the check of whether a variance sums twice, not by Welford's steps, which are slow on the machine."""
+
+    def sums_twice(x: Any, *args: Any) -> bool:
+        return _is_machine(x.get_device()) or has_two_steps(x, *args)
+
+    return sums_twice
 
 
 def _prefers_unfused(prefers: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -169,9 +178,15 @@ def install() -> None:
     """Make Inductor call the machine's kernels in graphs of the machine."""
     folder = joint_graph.UniformValueConstantFolder
     replace(folder, "_deduce_value", _fold_on_host(folder._deduce_value))  # noqa: SLF001 - listed among private names
+    table: dict[Any, Any] = decomposition.decompositions
+    for operator, cheaper in _CHEAPER.items():
+        table[operator] = _decompose_cheaply(cheaper, table.get(operator))
     for operator in _kept():
+        if operator in table:
+            table[operator] = _keep(table[operator])
         lowering.lowerings[operator] = _keep_lowering(operator, lowering.lowerings.get(operator))
         lowering.add_needs_realized_inputs(operator)
+    replace(lowering, "use_two_step_variance", _sums_twice(lowering.use_two_step_variance))
     prefers = post_grad.should_prefer_unfused_addmm
     post_grad.should_prefer_unfused_addmm = _prefers_unfused(prefers)
     for entries in post_grad.pass_patterns[2].patterns.values():

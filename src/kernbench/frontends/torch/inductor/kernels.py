@@ -87,7 +87,7 @@ def _origin(operators: str) -> LaunchOrigin:
     """Return the origin of a launch that carries out ``operators``."""
     call = traced_call()
     if call is None or call.place is None:
-        return LaunchOrigin(operators, "", "", None)
+        return LaunchOrigin(" ".join(filter(None, (call.module if call else "", operators))), "", "", None)
     title = " ".join(filter(None, (call.module, operators, str(call.place))))
     return LaunchOrigin(title, call.place.file, str(call.place), call_from(call.place))
 
