@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch._higher_order_ops.flex_attention import flex_attention, flex_attention_backward
 from torch._inductor.compile_fx import compile_fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Interpreter, Node
@@ -65,7 +66,7 @@ def _compile(graph: GraphModule, inputs: Sequence[Any], options: Mapping[str, An
     eager = GraphModule(graph, copy.deepcopy(graph.graph))
     context.compiled.is_used = True
     context.compiled.graphs += 1
-    if _is_single_launch(graph):
+    if _has_flex_attention(graph) or _is_single_launch(graph):
         return _EagerGraph(eager).run
     try:
         with _without_modes():
@@ -75,6 +76,11 @@ def _compile(graph: GraphModule, inputs: Sequence[Any], options: Mapping[str, An
         note_failure(str(place or "a graph"), error)
         return _EagerGraph(eager).run
     return _traced(compiled)
+
+
+def _has_flex_attention(graph: GraphModule) -> bool:
+    """Return whether a graph calls ``flex_attention``, which runs by the operators that it consists of."""
+    return any(node.target in (flex_attention, flex_attention_backward) for node in graph.graph.nodes)
 
 
 def _is_single_launch(graph: GraphModule) -> bool:

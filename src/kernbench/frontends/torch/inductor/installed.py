@@ -117,6 +117,7 @@ def _init_patterns(init: object, device: torch.device | None = None) -> None:  #
 def _install() -> None:
     _check()
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # Triton warns without a choice, which has no effect here
     for name in (DEVICE, f"{DEVICE}:0"):
         register_interface_for_device(name, AhbmInterface)
     register_device_op_overrides(DEVICE, AhbmOverrides())

@@ -13,6 +13,7 @@ from torch._dynamo.output_graph import SubgraphTracer
 from torch._dynamo.variables import builder, torch_function
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.tensor import TensorVariable
+from torch.nn.attention import flex_attention
 from torch.utils._pytree import tree_map
 
 from kernbench.frontends.gpu import DEVICE
@@ -111,6 +112,8 @@ def install() -> None:
     trace_rules.get_legacy_mod_inlinelist().add(polyfills.__file__)
     torch.compiler.substitute_in_graph(enter_module)(polyfills.enter_module)
     torch.compiler.substitute_in_graph(leave_module)(polyfills.leave_module)
+    torch.compiler.substitute_in_graph(flex_attention._validate_device)(polyfills.validate_device)  # noqa: SLF001
+    torch.compiler.substitute_in_graph(flex_attention._warn_once)(polyfills.warn_once)  # noqa: SLF001
     replace(ConvertFrame, "__call__", note_breaks(ConvertFrame.__call__))
     _install_cuda()
     replace(AhbmTensor, "__coerce_same_metadata_as_tangent__", _return_same)
