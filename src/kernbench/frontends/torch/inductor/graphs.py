@@ -20,6 +20,7 @@ from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch.dispatch import way_of
 from kernbench.frontends.torch.inductor.codegen import origin_of
 from kernbench.frontends.torch.inductor.failures import note_failure, reset_after
+from kernbench.frontends.torch.inductor.replays import Replayed
 from kernbench.frontends.torch.modules import ProgramPlace, program_place, set_traced_call, traced_graph
 from kernbench.frontends.torch.storage import TorchOperator, current
 from kernbench.runtime_api.context import current_context
@@ -75,7 +76,8 @@ def _compile(graph: GraphModule, inputs: Sequence[Any], options: Mapping[str, An
         place = _first_place(eager)
         note_failure(str(place or "a graph"), error)
         return _EagerGraph(eager).run
-    return _traced(compiled)
+    traced = _traced(compiled)
+    return Replayed.of(traced) if options.get("triton.cudagraphs") else traced
 
 
 def _has_flex_attention(graph: GraphModule) -> bool:
