@@ -346,15 +346,6 @@ def test_strict_refuses_what_the_host_would_compute() -> None:
         x = torch.ones(8, device=AHBM)
         with pytest.raises(UnmodelledError, match=r"test_torch_models.py:\d+: operator mode has no kernel"):
             x.mode()
-        with pytest.raises(UnmodelledError, match=r"torch\.compile"):
-            torch.compile(nn.Linear(2, 2))
-
-
-def test_a_compiled_model_runs_operator_by_operator_and_says_so() -> None:
-    with machine(AHEAD) as context:
-        model = torch.compile(nn.Linear(4, 4).to(AHBM))
-        assert model(torch.ones(2, 4, device=AHBM)).shape == (2, 4)
-        assert context.remarks == ["torch.compile: ran eagerly, operator by operator"]
 
 
 def test_a_traced_model_is_not_checked_and_says_so() -> None:

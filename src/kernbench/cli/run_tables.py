@@ -89,6 +89,8 @@ def _further(run: Run, most: int | None) -> Iterator[ReportLine]:
     if run.unmodelled:
         counts = ", ".join(f"{name} {times}" for name, times in sorted(run.unmodelled.items(), key=lambda e: -e[1]))
         yield f"unmodelled, computed by the host at the price of copies: {counts}", "bold red"
+    if run.compiled is not None:
+        yield from ((line, "yellow" if at else "default") for at, line in enumerate(run.compiled.lines()))
     yield from ((remark, "yellow") for remark in run.remarks)
     left = [(f"leaked: {leak}", "yellow") for leak in run.leaked]
     left += [(f"left behind: {work}", "yellow") for work in run.left]

@@ -31,6 +31,7 @@ from kernbench.result.simulation import FinishedRun, RunFailure
 from kernbench.result.table import LINE, Table, text_html
 from kernbench.runtime_api.bench_runner import BenchSummary, PhaseSummary
 from kernbench.runtime_api.collective_report import CollectiveUse
+from kernbench.runtime_api.compiled import CompiledGraphs
 from kernbench.runtime_api.launch_queue import QueueReport
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
 from kernbench.runtime_api.operators import LoadTime, OperatorUse
@@ -227,6 +228,11 @@ class Run:
     def unmodelled(self) -> Mapping[str, int]:
         """The operators that the host computed, with their counts."""
         return self.outcome[of.OPERATORS].unmodelled
+
+    @property
+    def compiled(self) -> CompiledGraphs | None:
+        """The graphs that a host library's compiler has compiled; None if the program did not use it."""
+        return self.outcome[of.OPERATORS].compiled
 
     @property
     def remarks(self) -> tuple[str, ...]:

@@ -49,6 +49,7 @@ from kernbench.result.sections import Absence, Outcome, Section, built_in_sectio
 from kernbench.result.simulation import WRONG, FinishedRun, RunFailure, failure_of
 from kernbench.runtime_api.bench_runner import BenchStatus, KernelSummary, PhaseSummary, summarise
 from kernbench.runtime_api.collective_report import CollectiveUse
+from kernbench.runtime_api.compiled import CompiledGraphs
 from kernbench.runtime_api.launch_queue import QueueReport
 from kernbench.runtime_api.launch_report import LaunchSplit
 from kernbench.runtime_api.operators import LoadTime, OperatorUse
@@ -139,10 +140,14 @@ class RunMemories:
 
 @value(kw_only=True)
 class RunOperators:
-    """The operators of a host library, those that the host computed (``unmodelled``), and remarks on the run."""
+    """The operators of a host library, those that the host computed (``unmodelled``), and remarks on the run.
+
+    ``compiled``: the graphs of the library's compiler, if the program used it.
+    """
 
     unmodelled: Mapping[str, int] = figure(optional=True, default_factory=dict)
     operators: tuple[OperatorUse, ...] = figure(optional=True, default=())
+    compiled: CompiledGraphs | None = figure(optional=True, default=None)
     remarks: tuple[str, ...] = figure(optional=True, default=())
 
 
@@ -273,7 +278,9 @@ def _find_operators(run: FinishedRun) -> RunOperators:
         remarks += [UNEXPLAINED] + ([] if run.sanitizer is None else [UNSANITIZED])
     if result is None:
         return RunOperators(remarks=tuple(remarks))
-    return RunOperators(unmodelled=result.unmodelled, operators=result.operators, remarks=tuple(remarks))
+    return RunOperators(
+        unmodelled=result.unmodelled, operators=result.operators, compiled=result.compiled, remarks=tuple(remarks)
+    )
 
 
 def _find_output(run: FinishedRun) -> RunOutput:

@@ -309,7 +309,19 @@ VERSIONS = "section_versions"
 _FIRST = (
     *("status", "verdict", "error", "place", "bench", "device", "sim_ns", "verification", "phases", "kernels"),
     *("launches", "engines", "traffic", "memories", "queues", "events", "transfers", "records", "under_way", "data"),
-    *("leaked", "left", "used", "said", "translation", "unmodelled", "operators", "remarks", "load", "printed"),
+    *(
+        "leaked",
+        "left",
+        "used",
+        "said",
+        "translation",
+        "unmodelled",
+        "operators",
+        "compiled",
+        "remarks",
+        "load",
+        "printed",
+    ),
     *("frontends", "findings", "advice", "explanation", "explanation_failed"),
 )
 _LAST = ("params", "topology", "digest", "configuration")

@@ -33,6 +33,7 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.engine.keeping import DataReport
 from kernbench.observe.statistics import LinkTraffic, link_traffic
 from kernbench.runtime_api.bench_registry import Bench, BenchFunction, file_of
+from kernbench.runtime_api.compiled import CompiledGraphs
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.frontends import FrontendSettings
 from kernbench.runtime_api.memory import CleanupReport
@@ -122,10 +123,11 @@ class BenchResult:
     ``completion``: the end of the run, with its error if it failed. ``traces``: every request. ``sim_ns``: simulated
     time of the program, without initialisation and cleanup. ``load``: the initialisation time of a front end's program;
     None for other programs. ``value``: the return value of the program. ``error``: the exception that it raised.
-    ``skipped_comparisons``: comparisons not evaluated, because the run does not verify. ``links``: the traffic
-    of each link at the end of the program. ``program``: the first line of the bench. ``unmodelled``: the operators of a
-    front end that the host computed at the cost of copies, with their counts. ``operators``: the operators that took
-    time. ``remarks``: the front end's remarks. ``data``: the data that was stored, read and computed.
+    ``skipped_comparisons``: comparisons not evaluated, because the run does not verify. ``links``: the traffic of each
+    link at the end of the program. ``program``: the first line of the bench. ``unmodelled``: the operators of a front
+    end that the host computed at the cost of copies, with their counts. ``operators``: the operators that took time.
+    ``compiled``: the graphs of the front end's compiler. ``remarks``: the front end's remarks. ``data``: the data that
+    was stored, read and computed.
     """
 
     bench: str
@@ -147,6 +149,7 @@ class BenchResult:
     error: Exception | None = None
     unmodelled: Mapping[str, int] = field(default_factory=dict)
     operators: tuple[OperatorUse, ...] = ()
+    compiled: CompiledGraphs | None = None
     remarks: tuple[str, ...] = ()
     load: LoadTime | None = None
 
@@ -334,6 +337,7 @@ class _BenchRun:
             error=self._error,
             unmodelled=dict(context.unmodelled),
             operators=context.operators.uses(),
+            compiled=context.compiled.report(),
             remarks=tuple(dict.fromkeys(context.remarks)),
             load=context.operators.load,
             data=self._data,

@@ -25,6 +25,7 @@ from kernbench.policy.address.phyaddr import AddressFormat
 from kernbench.runtime_api.arrays import DTypeNames
 from kernbench.runtime_api.collective_report import CollectiveTallies
 from kernbench.runtime_api.collectives import Collectives
+from kernbench.runtime_api.compiled import CompilerTally
 from kernbench.runtime_api.distributed import Distributed
 from kernbench.runtime_api.factories import Generators, TensorFactories
 from kernbench.runtime_api.frontends import FrontendSettings
@@ -135,6 +136,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
             lambda: engine.now, self.frontends.torch.from_load, rank=lambda: workers.current.rank
         )
         self.collectives = CollectiveTallies()  # of a front end's ranks
+        self.compiled = CompilerTally()  # of a front end's compiler
         self.remarks: list[str] = []  # of a front end, for the report
         self.rank_notes = RankNotes()
         self.script: Path | None = None  # the file that runs as the program, if any

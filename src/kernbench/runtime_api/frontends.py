@@ -43,7 +43,8 @@ class TorchSettings(ConfigModel):
     """The settings of the PyTorch front end.
 
     ``cubes``: the number of cubes over which a tensor is spread in its SIP. ``pes``: the number of PEs in each of these
-    cubes, counted from PE 0; None: all. ``as_cuda``: the device "cuda" of a script is the machine. ``strict``: an
+    cubes, counted from PE 0; None: all. ``compile``: the effect of ``torch.compile``: PyTorch's compiler with the
+    backend that the program names, or eager. ``as_cuda``: the device "cuda" of a script is the machine. ``strict``: an
     operator without a kernel is an error. ``from_load``: the reported time of a run includes initialisation.
     ``queue``: launches that a program orders ahead, also of Triton kernels; 0: it waits for each; None: as many as the
     IO_CPU takes. ``comm``: the PEs that run collectives between ranks: ``cube``, the first cube without tensors;
@@ -53,6 +54,7 @@ class TorchSettings(ConfigModel):
 
     as_cuda: bool = False
     comm: Annotated[str, AfterValidator(_check_comm)] | None = None
+    compile: Literal["inductor", "eager"] = "inductor"
     cubes: Annotated[int, Field(ge=1)] = 1
     from_load: bool = False
     pes: Annotated[int, Field(ge=1)] | None = None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -290,17 +289,17 @@ def set_stream(stream: Stream) -> None:
     set_device(stream.device_index)
 
 
-@contextmanager
-def stream(stream: Stream | None) -> Iterator[None]:
-    """Make the SIP of ``stream`` the current one inside the ``with`` block. A SIP has only one stream."""
-    if stream is None:
-        yield
-        return
-    with device(stream.device_index):
-        yield
+class StreamContext(device):
+    """A context manager that makes the SIP of ``stream`` the current one. A SIP has only one stream."""
+
+    def __init__(self, stream: Stream | None) -> None:
+        super().__init__(current_device() if stream is None else stream.device_index)
+        self.stream = stream
 
 
-StreamContext = stream
+def stream(stream: Stream | None) -> StreamContext:
+    """Return a context manager that makes the SIP of ``stream`` the current one."""
+    return StreamContext(stream)
 
 
 # Random numbers come from the host's generator.

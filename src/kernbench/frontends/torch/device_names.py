@@ -51,7 +51,7 @@ def with_number(x: object) -> object:
     context = current_context()
     if context is None:
         return x
-    device = _translate(x) if context.frontends.torch.as_cuda else x
+    device = translate(x) if context.frontends.torch.as_cuda else x
     is_device = isinstance(device, torch.device) and device.type == DEVICE and device.index is None
     return torch.device(DEVICE, context.devices.current) if is_device or device == DEVICE else device
 
@@ -143,6 +143,16 @@ class _NumberingContext(_device.DeviceContext):
         return func(*args, **named)
 
 
+def _copy(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Return another function that does the same. PyTorch's compiler takes an object for one of its names only."""
+
+    @wraps(function)
+    def call(*args: _P.args, **named: _P.kwargs) -> _R:
+        return function(*args, **named)
+
+    return call
+
+
 def install() -> None:
     """Replace the functions that would use SIP 0 instead of the current SIP."""
     for function, numbered in _NUMBERED.items():
@@ -151,7 +161,7 @@ def install() -> None:
     for name, method in _NUMBERED_METHODS.items():
         replace(Tensor, name, method)
     for name, replacement in _ACCELERATOR.items():
-        replace(torch.accelerator, name, replacement)
+        replace(torch.accelerator, name, _copy(replacement) if inspect.isfunction(replacement) else replacement)
     replace(_device, "DeviceContext", _NumberingContext)
 
 
@@ -182,7 +192,7 @@ class _AsCuda(SaysCuda):
             return replacement(*args, **named)
         if "pin_memory" in named:
             named = {name: x for name, x in named.items() if name != "pin_memory"}
-        args, named = tree_map(_translate, (args, named), is_leaf=_is_size)
+        args, named = tree_map(translate, (args, named), is_leaf=_is_size)
         return _NUMBERED.get(func, func)(*args, **named)
 
 
@@ -204,7 +214,7 @@ def _of_program(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return call
 
 
-def _translate(x: object) -> object:
+def translate(x: object) -> object:
     """Return the machine's device, name or generator for those of a GPU, and other values unchanged."""
     if isinstance(x, str) and (x == _CUDA or x.startswith(f"{_CUDA}:")):
         return x.replace(_CUDA, DEVICE, 1)
@@ -254,7 +264,7 @@ class _DeviceContext(_NumberingContext):
     """``with torch.device("cuda"):`` and ``torch.set_default_device``."""
 
     def __init__(self, device: Device) -> None:
-        super().__init__(_translate(device))
+        super().__init__(translate(device))
 
 
 class _Library(torch.library.Library):
@@ -304,7 +314,7 @@ def _accelerator(check_available: bool = False) -> torch.device:  # noqa: ARG001
 
 def _make_wrapper(cls: type[Tensor], *args: object, **named: object) -> Tensor:
     """Create a tensor of a wrapper class of the program, so that PyTorch's backward treats it as one of the machine."""
-    return _MAKE_WRAPPER(cls, *map(_translate, args), **{name: _translate(x) for name, x in named.items()})
+    return _MAKE_WRAPPER(cls, *map(translate, args), **{name: translate(x) for name, x in named.items()})
 
 
 _MAKE_WRAPPER: Callable[..., Tensor] = Tensor._make_wrapper_subclass  # noqa: SLF001 - the documented way

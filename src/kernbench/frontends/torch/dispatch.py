@@ -40,6 +40,7 @@ from kernbench.frontends.torch import (
     recurrent,
     reductions,
     resampling,
+    traced,
 )
 from kernbench.frontends.torch.pointwise import Rule
 from kernbench.frontends.torch.storage import TorchOperator
@@ -161,7 +162,7 @@ _DECOMPOSED = """
 _HOST = """
     _add_relu _aminmax _amp_foreach_non_finite_check_and_unscale _amp_update_scale angle _assert_async _assert_scalar
     _assert_tensor_metadata bartlett_window batch_norm_backward_elemt batch_norm_backward_reduce batch_norm_elemt
-    batch_norm_gather_stats_with_counts batch_norm_gather_stats batch_norm_stats batch_norm_update_stats bernoulli.p
+    batch_norm_gather_stats_with_counts batch_norm_gather_stats batch_norm_stats batch_norm_update_stats
     bernoulli.Tensor binomial blackman_window ccol_indices_copy cholesky_inverse _cholesky_solve_helper cholesky_solve
     cholesky _coalesce _coalesced col_indices_copy _compute_linear_combination _conj_copy
     _conv_depthwise2d conv_depthwise3d conv_tbc _convert_indices_from_coo_to_csr _convert_indices_from_csr_to_coo
@@ -436,6 +437,7 @@ _DRAWS: Mapping[str, Callable[..., Any]] = {
     "bernoulli_ cauchy_ exponential_ geometric_ log_normal_ normal_ uniform_ random_": randoms.draw,
     "rand_like": randoms.drawn_like(aten.uniform_.default),
     "randn_like": randoms.drawn_like(aten.normal_.default),
+    "bernoulli.p": randoms.drawn_anew(aten.bernoulli_.float),
     "cauchy": randoms.drawn_anew(aten.cauchy_.default),
     "exponential": randoms.drawn_anew(aten.exponential_.default),
     "geometric": randoms.drawn_anew(aten.geometric_.default),
@@ -567,6 +569,8 @@ def _row_of(operator: TorchOperator) -> OperatorWay | None:
     if operator.namespace in collectives.NAMESPACES:
         function = collectives.LOWERINGS.get(operator)
         return _REFUSED_COLLECTIVE if function is None else kernel(function)
+    if operator.namespace == traced.NAMESPACE:
+        return kernel(traced.LOWERINGS[operator]) if operator in traced.LOWERINGS else None
     if operator.namespace != "aten":
         defined = OPDEFS.get(operator._schema.name)  # noqa: SLF001 - as subclasses use it
         return None if defined is None else kernel(defined._init_fn)  # noqa: SLF001

@@ -1,7 +1,7 @@
 """Registration of device ``ahbm`` with PyTorch, on import, and functions of PyTorch that run differently on it.
 
 The import first checks that PyTorch has all names used here. Backward raises exceptions of its nodes and hooks.
-PyTorch's compilers run a function operator by operator, and the report has a remark about this.
+``torch.jit`` runs a function operator by operator. ``torch.compile`` imports PyTorch's compiler at its first call.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from importlib import import_module
 from importlib.metadata import version
 from types import MappingProxyType, ModuleType
 from typing import Any, ParamSpec, TypeVar
@@ -36,7 +37,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from kernbench.common.collector import collect_at_exit
-from kernbench.common.errors import InputError, UnmodelledError
+from kernbench.common.errors import InputError
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch import autocast, collectives, device, device_names, moving, operators
 from kernbench.frontends.torch.attention import scaled_dot_product_attention
@@ -46,7 +47,7 @@ from kernbench.frontends.torch.distributed.importing import import_behind
 from kernbench.frontends.torch.distributed.reducers import unpinned
 from kernbench.frontends.torch.hosted import leaves
 from kernbench.frontends.torch.making import assume_zeros
-from kernbench.frontends.torch.modules import follow_modules, program_place
+from kernbench.frontends.torch.modules import follow_modules
 from kernbench.frontends.torch.norms import renorm, renorm_in_place, rms_norm
 from kernbench.frontends.torch.refusals import check_operands
 from kernbench.frontends.torch.storage import TorchOperator, current, overload_of
@@ -55,7 +56,7 @@ from kernbench.frontends.torch.ways import REFUSED_LAYOUT, is_composite
 from kernbench.runtime_api.context import current_context
 
 MADE_FOR = "2.13"
-NOTE = "torch.compile: ran eagerly, operator by operator"
+NOTE = "torch.compile: ran eagerly, operator by operator (torch.compile=eager)"
 TRACE_NOTE = "torch.jit.trace: the trace is not checked: PyTorch does that in float64, which the machine does not have"
 FLEX_NOTE = "flex_attention: ran operator by operator, with all scores in memory"
 
@@ -227,18 +228,23 @@ def _install_backward(guard: AhbmGuard) -> None:
 
 
 def _install_compile() -> None:
-    """Make ``torch.compile`` return its argument while a program runs on the machine."""
+    """Make ``torch.compile`` compile for the machine. The compiler is imported at its first call."""
     compile_it = torch.compile
 
     @wraps(compile_it)
     def compile_here(model: Callable[..., Any] | None = None, **options: Any) -> Callable[..., Any]:
         context = current_context()
-        if context is None:
-            return compile_it(model, **options)
-        if context.frontends.torch.strict:
-            raise UnmodelledError(f"{program_place()}: torch.compile: the machine runs eagerly, which --strict refuses")
-        context.remarks.append(NOTE)
-        return (lambda function: function) if model is None else model
+        if context is not None and context.frontends.torch.compile == "eager":
+            context.remarks.append(NOTE)
+            return (lambda function: function) if model is None else model
+        try:
+            import_module("kernbench.frontends.torch.inductor.installed")
+        except ImportError as error:
+            if context is None or context.frontends.torch.strict:
+                raise
+            context.remarks.append(f"torch.compile: ran eagerly, operator by operator: {error}")
+            return (lambda function: function) if model is None else model
+        return compile_it(model, **options)
 
     replace(torch, "compile", compile_here)
 

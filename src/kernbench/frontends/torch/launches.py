@@ -11,7 +11,14 @@ from torch import Tensor
 from kernbench.common.dtypes import DType
 from kernbench.common.errors import InputError
 from kernbench.frontends.placed import pes_for
-from kernbench.frontends.torch.modules import ProgramPlace, call_from, current_module, is_made_by_module, program_place
+from kernbench.frontends.torch.modules import (
+    ProgramPlace,
+    call_from,
+    current_module,
+    is_made_by_module,
+    program_place,
+    traced_call,
+)
 from kernbench.frontends.torch.storage import current, machine_type
 from kernbench.frontends.torch.tensor import on_machine, sip_of, storage_of
 from kernbench.kernels.tiling import collapse
@@ -107,6 +114,8 @@ def launch_on(
     name: str, pes: Sequence[PeCoord], program: DeviceProgram, outs: Sequence[Tensor], inputs: Sequence[Tensor] = ()
 ) -> None:
     """Run ``program`` once on each of ``pes``."""
+    if traced_call() is not None:
+        current().compiled.own += 1
     context, places = current(), [on_machine(x).place() for x in (*outs, *inputs)]
     offsets = [offset for _, offset in places]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import field
 from functools import lru_cache
@@ -48,13 +49,38 @@ class _ModuleNames:
         return cls({id(part): name for name, part in parts}, lists)
 
 
+@value
+class ProgramPlace:
+    """A file and line of the program. ``str()`` is short: ``model.py:52``."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{Path(self.file).name}:{self.line}"
+
+
+@value
+class TracedCall:
+    """Calls of the program that a kernel of a compiled graph carries out: their module, operators and first line."""
+
+    module: str
+    operators: str
+    place: ProgramPlace | None
+
+
 @state
 class ModulePlaces:
     """The modules whose forward is running, and those whose forward created the nodes of backward.
 
     The outermost running member of a ModuleList is at ``_member_depth`` of the stack, since ``_member_s``.
+    ``call``: the call of the program that a compiled graph carries out now. The program called the graph in the module
+    ``graph_module``, from the line ``graph_place``.
     """
 
+    call: TracedCall | None = None
+    graph_module: str = ""
+    graph_place: ProgramPlace | None = None
     _stack: list[str] = field(default_factory=list)
     _names: WeakKeyDictionary[Module, _ModuleNames] = field(default_factory=WeakKeyDictionary)
     _roots: list[Module] = field(default_factory=list)
@@ -92,6 +118,8 @@ class ModulePlaces:
 
     def here(self) -> str:
         """Return the name of the running module; in backward, that of the module that created the node; "" if none."""
+        if self.call is not None:
+            return self.call.module
         node = torch._C._current_autograd_node()  # noqa: SLF001 - as PyTorch's own profiler does
         if node is not None:
             return self._by_node.get(node._sequence_nr(), "")  # noqa: SLF001
@@ -116,10 +144,54 @@ def current_module() -> str:
     return _PLACES.get().here()
 
 
+def enter_module(module: Module, args: object) -> None:  # noqa: ARG001 - as PyTorch calls it
+    """Record that the forward of a module begins."""
+    if not _is_wrapper(module):
+        _PLACES.get().enter(module)
+
+
+def leave_module(module: Module, args: object, output: object) -> None:  # noqa: ARG001 - as PyTorch calls it
+    """Record that the forward of a module has ended."""
+    if not _is_wrapper(module):
+        _PLACES.get().leave()
+
+
+def _is_wrapper(module: Module) -> bool:
+    """Return whether a module is the result of ``torch.compile``: it calls the module of the program."""
+    return "_orig_mod" in module._modules  # noqa: SLF001 - its only attribute without a lookup of all modules
+
+
 def follow_modules() -> None:
     """Start to track modules."""
-    register_module_forward_pre_hook(lambda module, _: _PLACES.get().enter(module))
-    register_module_forward_hook(lambda *_: _PLACES.get().leave(), always_call=True)
+    register_module_forward_pre_hook(enter_module)
+    register_module_forward_hook(leave_module, always_call=True)
+
+
+def traced_call() -> TracedCall | None:
+    """Return the call of the program that a compiled graph carries out; None outside of such graphs."""
+    return _PLACES.get().call
+
+
+def set_traced_call(module: str, operators: str, place: ProgramPlace | None) -> None:
+    """Set the call that a compiled graph carries out from here on; ``module`` is relative to the graph's module.
+
+    ``place``: the line of the program; None if it calls the graph's module from outside.
+    """
+    places = _PLACES.get()
+    name = ".".join(filter(None, (places.graph_module, module)))
+    places.call = TracedCall(name, operators, place or places.graph_place)
+
+
+@contextmanager
+def traced_graph(place: ProgramPlace | None) -> Iterator[None]:
+    """Run a compiled graph inside the ``with`` block, in the running module. ``place``: the line that calls it."""
+    places = _PLACES.get()
+    before = places.graph_module, places.graph_place, places.call
+    places.graph_module, places.graph_place = places.here(), place
+    try:
+        yield
+    finally:
+        places.graph_module, places.graph_place, places.call = before
 
 
 def is_made_by_module() -> bool:
@@ -136,23 +208,18 @@ def is_made_by_module() -> bool:
     return False
 
 
-@value
-class ProgramPlace:
-    """A file and line of the program. ``str()`` is short: ``model.py:52``."""
-
-    file: str
-    line: int
-
-    def __str__(self) -> str:
-        return f"{Path(self.file).name}:{self.line}"
+def is_library(file: str) -> bool:
+    """Return whether a source file belongs to PyTorch or to this package, or is no file."""
+    return file.startswith(_LIBRARIES) or file.startswith("<")
 
 
 def program_place() -> ProgramPlace | None:
     """Return the place of the program's call into PyTorch; None if the call is not in a file."""
+    call = traced_call()
+    if call is not None:
+        return call.place
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - documented, public in all but name
-    while frame is not None and (
-        frame.f_code.co_filename.startswith(_LIBRARIES) or frame.f_code.co_filename.startswith("<")
-    ):
+    while frame is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
     return ProgramPlace(frame.f_code.co_filename, frame.f_lineno) if frame is not None else None
 

@@ -111,6 +111,20 @@ class Pointer:
 
 
 @value
+class LaunchOrigin:
+    """The origin of a kernel that a compiler has generated: the title of its launch, and the line of the program.
+
+    ``call`` runs the launch's program from that line, so that reports attribute its commands to the line. None: reports
+    name the line of the generated kernel.
+    """
+
+    title: str
+    file: str
+    line: str
+    call: Callable[[Callable[..., object], Sequence[int], TLContext], None] | None
+
+
+@value
 class LaunchArguments:
     """The arguments of a launch by name, divided into pointers and values."""
 
@@ -129,8 +143,18 @@ def context_of(name: str) -> AnyContext:
     return context
 
 
-def launch(kernel: Launchable, grid: object, args: tuple[object, ...], kwargs: Mapping[str, Any]) -> None:
-    """Run ``kernel``, which ``triton.jit`` made, for every program of ``grid``, with the arguments of the call."""
+def launch(
+    kernel: Launchable,
+    grid: object,
+    args: tuple[object, ...],
+    kwargs: Mapping[str, Any],
+    origin: LaunchOrigin | None = None,
+) -> None:
+    """Run ``kernel``, which ``triton.jit`` made, for every program of ``grid``, with the arguments of the call.
+
+    ``origin``: the calls of the program that a generated kernel carries out. Its neighbouring programs run on one PE,
+    which stores their elements.
+    """
     name = kernel.__name__
     context = context_of(name)
     function = kernel.rewrite()
@@ -150,16 +174,17 @@ def launch(kernel: Launchable, grid: object, args: tuple[object, ...], kwargs: M
     if not programs:
         return
     pes = _find_pes(context, bound, arguments, tensors)[:programs]
-    shares = {pe: programs_of(context.frontends.triton.order, programs, i, len(pes)) for i, pe in enumerate(pes)}
+    order = context.frontends.triton.order if origin is None else "blocked"
+    shares = {pe: programs_of(order, programs, i, len(pes)) for i, pe in enumerate(pes)}
     pace = LaunchPace(name, extents, context.engine)
     on_write = None if context.has_data else _WrittenRanges(context.known_values)
     program = _program(function, arguments, tensors, extents, shares, window, pace, on_write)
     context.operators.count_from_begin()
     values = {key: bound[key] for key in arguments.values}
-    alike = (
-        _describe(kernel, (values, extents, window), arguments.pointers, context) if context.reuse is not None else None
-    )
-    kernel_ref = KernelRef(name=name, function=program, file=function.__code__.co_filename)
+    alike = None
+    if context.reuse is not None:
+        alike = _describe(kernel, (values, extents, window, order), arguments.pointers, context.known_values)
+    kernel_ref = _kernel_ref(name, program, kernel.fn, origin)
     written = written_parameters(kernel.fn)
 
     def note_start(_: Work) -> None:
@@ -170,26 +195,40 @@ def launch(kernel: Launchable, grid: object, args: tuple[object, ...], kwargs: M
             if pointer.tensor is not None and key in written:
                 context.known_values.forget(pointer.tensor)
 
-    line = str(calling_line() or "")
-    context.launch_on(name, pes, kernel_ref, *tensors, in_order=True, alike=alike, called_at=line, on_start=note_start)
+    title, line = (name, str(calling_line() or "")) if origin is None else (origin.title, origin.line)
+    context.launch_on(title, pes, kernel_ref, *tensors, in_order=True, alike=alike, called_at=line, on_start=note_start)
+
+
+def _kernel_ref(
+    name: str, program: Callable[..., None], function: FunctionType, origin: LaunchOrigin | None
+) -> KernelRef:
+    """Return the kernel of a launch, whose lines are those of its source, or of the program that it comes from."""
+    if origin is None or origin.call is None:
+        return KernelRef(name=name, function=program, file=function.__code__.co_filename)
+    call = origin.call
+
+    def run(*addresses: int, tl: TLContext) -> None:
+        call(program, addresses, tl)
+
+    return KernelRef(name=name, function=run, file=origin.file)
 
 
 def _describe(
-    kernel: Launchable, settings: object, pointers: Mapping[str, Pointer], context: AnyContext
+    kernel: Launchable, settings: object, pointers: Mapping[str, Pointer], known_values: KnownValues
 ) -> Alike | None:
     """Return what decides the work of a launch; None for a launch that is like no other.
 
     A kernel may depend on values that a run without data knows, or on absolute addresses.
     """
     tensors = [pointer.tensor for pointer in pointers.values()]
-    if any(tensor is None or context.known_values.of(tensor) is not None for tensor in tensors):
+    if any(tensor is None or known_values.of(tensor) is not None for tensor in tensors):
         return None
     described = []
     for key, pointer in pointers.items():
         block = pointer.descriptor
         extents = None if block is None else (block.shape, block.strides, block.block_shape, block.padding)
         described.append((key, pointer.tensor, pointer.offset, pointer.ty, extents))
-    program = (kernel.fn, settings, described, context.frontends.triton.order)
+    program = (kernel.fn, settings, described)
     return Alike(program, tuple(dict.fromkeys(tensors)))
 
 

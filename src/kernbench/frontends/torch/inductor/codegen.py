@@ -1,0 +1,260 @@
+"""Code that Inductor generates for the machine: Triton kernels, and the Python program that launches them.
+
+Before a launch, the Python program states the calls of the user's program that the launch carries out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch._dynamo.device_interface import DeviceInterface
+from torch._inductor.codegen.common import DeviceOpOverrides
+from torch._inductor.codegen.triton import TritonScheduling
+from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
+from torch._inductor.ir import ExternKernel
+from torch._inductor.virtualized import V
+from torch.fx import Node
+
+from kernbench.common.values import value
+from kernbench.frontends.gpu import DEVICE
+from kernbench.frontends.torch import device as ahbm
+from kernbench.frontends.torch.modules import ProgramPlace, is_library
+
+RUNTIME = "kernbench.frontends.torch.inductor.runtime"
+"""The module of functions that the generated program calls"""
+_MOST_OPERATORS = 4
+_INDEX = re.compile(r"""\._modules\['([^']*)'\]|\[['"]?([^\]'"]*)['"]?\]""")
+_FRAME = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+), in ', re.MULTILINE)
+
+
+class AhbmInterface(DeviceInterface):  # type: ignore[misc]  # PyTorch's class has no types
+    """The machine as a device of PyTorch's compiler."""
+
+    device = ahbm.device
+    Event = ahbm.Event
+    Stream = ahbm.Stream
+    current_device = staticmethod(ahbm.current_device)
+    set_device = staticmethod(ahbm.set_device)
+    device_count = staticmethod(ahbm.device_count)
+    synchronize = staticmethod(ahbm.synchronize)
+    current_stream = staticmethod(ahbm.current_stream)  # type: ignore[assignment]  # not PyTorch's class of streams
+    memory_allocated = staticmethod(ahbm.memory_allocated)
+    is_available = staticmethod(ahbm.is_available)
+
+    class Worker:
+        """The functions that a process of the compiler calls."""
+
+        set_device = staticmethod(ahbm.set_device)
+        current_device = staticmethod(ahbm.current_device)
+        get_device_properties = staticmethod(ahbm.get_device_properties)
+
+    @staticmethod
+    def exchange_device(device: int) -> int:
+        """Make a SIP the current one, if ``device`` is not negative. Return the SIP that was current."""
+        before = ahbm.current_device()
+        if device >= 0:
+            ahbm.set_device(device)
+        return before
+
+    maybe_exchange_device = exchange_device
+
+    @staticmethod
+    def get_raw_stream(device_idx: int) -> int:  # noqa: ARG004 - as PyTorch calls it
+        """Return the number of a SIP's only stream."""
+        return ahbm.Stream.cuda_stream
+
+    @staticmethod
+    def get_compute_capability(device: object = None) -> int:  # noqa: ARG004 - as PyTorch calls it
+        """Return the compute capability as one number."""
+        major, minor = ahbm.get_device_capability()
+        return 10 * major + minor
+
+    @staticmethod
+    def is_bf16_supported(including_emulation: bool = False) -> bool:  # noqa: ARG004 - as PyTorch calls it
+        """Return True: the machine has bf16."""
+        return True
+
+    @staticmethod
+    def is_triton_capable(device: object = None) -> bool:  # noqa: ARG004 - as PyTorch calls it
+        """Return True: Triton kernels run on the machine."""
+        return True
+
+
+class AhbmOverrides(DeviceOpOverrides):  # type: ignore[misc]  # PyTorch's class has no types
+    """Statements of the generated program that concern the device."""
+
+    def import_get_raw_stream_as(self, name: str) -> str:
+        """Return the definition of the function that returns a stream."""
+        return f"def {name}(_): return 0\n"
+
+    def set_device(self, device_idx: int) -> str:
+        """Return the statement that makes a SIP the current one."""
+        return f"torch.{DEVICE}.set_device({device_idx})"
+
+    def synchronize(self) -> str:
+        """Return the statement that waits for all launches."""
+        return f"torch.{DEVICE}.synchronize()"
+
+    def device_guard(self, device_idx: int) -> str:
+        """Return the context manager that makes a SIP the current one."""
+        return f"torch.{DEVICE}.device({device_idx})"
+
+    def current_stream(self) -> str:
+        """Return the expression of the current stream."""
+        return f"torch.{DEVICE}.current_stream()"
+
+
+# the generated program
+
+
+class AhbmWrapper(PythonWrapperCodegen):  # type: ignore[misc]  # PyTorch's class has no types
+    """The generator of the Python program that launches kernels."""
+
+    @staticmethod
+    def create(
+        is_subgraph: bool,  # noqa: ARG004 - as PyTorch calls it
+        subgraph_name: str | None,
+        parent_wrapper: Any,
+        partition_signatures: Any = None,
+    ) -> PythonWrapperCodegen:
+        """Return the generator for a graph, or PyTorch's own for a part of one."""
+        if subgraph_name is not None:
+            return SubgraphPythonWrapperCodegen(subgraph_name, parent_wrapper, partition_signatures)
+        return AhbmWrapper()
+
+    def write_header(self) -> None:
+        """Write the imports, with the machine's own functions for views and new tensors."""
+        super().write_header()
+        self.header.writeline(f"from {RUNTIME} import at, empty_strided, reinterpret_tensor")
+
+    def write_origin(self, nodes: Iterable[Node]) -> None:
+        """Write the statement that the next launch carries out ``nodes``."""
+        origin = origin_of(nodes)
+        self.writeline(f"at({origin.module!r}, {origin.operators!r}, {origin.file!r}, {origin.line})")
+
+
+class AhbmScheduling(TritonScheduling):  # type: ignore[misc]  # PyTorch's class has no types
+    """The generator of Triton kernels."""
+
+    def codegen_comment(self, node_schedule: Sequence[Any], kernel_name: str | None = None) -> None:
+        """Write the origin of a kernel before its launch."""
+        super().codegen_comment(node_schedule, kernel_name)
+        wrapper = V.graph.wrapper_code
+        if isinstance(wrapper, AhbmWrapper):
+            wrapper.write_origin(_nodes_of(node_schedule))
+
+
+def write_origin_of_extern(comment: Any) -> Any:
+    """Return the method of external kernels that writes a comment, changed to write the kernel's origin, too."""
+
+    def codegen_comment(self: ExternKernel, wrapper: PythonWrapperCodegen, kernel_name: str | None = None) -> None:
+        comment(self, wrapper, kernel_name)
+        if isinstance(wrapper, AhbmWrapper):
+            node = self.get_origin_node()
+            wrapper.write_origin(self.origins if node is None else [node])
+
+    return codegen_comment
+
+
+def _nodes_of(node_schedule: Sequence[Any]) -> Iterator[Node]:
+    """Yield the graph's nodes that a kernel computes."""
+    for entry in node_schedule:
+        if hasattr(entry, "node") and entry.node is not None:  # others are marks of the schedule
+            yield from entry.node.origins
+
+
+# the origin of nodes
+
+
+@value
+class Origin:
+    """The module of nodes of a graph, their operators, and the line of the first of them."""
+
+    module: str
+    operators: str
+    file: str
+    line: int
+
+
+def origin_of(nodes: Iterable[Node]) -> Origin:
+    """Return the origin of ``nodes``, which one kernel computes."""
+    calls = sorted({node for node in nodes if node.op.startswith("call_")}, key=_place_in_graph)
+    calls = [node for node in calls if _operator_of(node) not in _MOVES] or calls
+    names = list(dict.fromkeys(filter(None, map(_operator_of, calls))))
+    more = "" if len(names) <= _MOST_OPERATORS else f"+{len(names) - _MOST_OPERATORS} more"
+    places = list(filter(None, map(_place_of, calls)))
+    place = places[-1] if places else ProgramPlace("", 0)
+    return Origin(_common_module(calls), "+".join(names[:_MOST_OPERATORS]) + more, place.file, place.line)
+
+
+@cache
+def _positions(graph: torch.fx.Graph) -> dict[Node, int]:
+    return {node: position for position, node in enumerate(graph.nodes)}
+
+
+def _place_in_graph(node: Node) -> int:
+    return _positions(node.graph).get(node, 0)
+
+
+_MOVES = frozenset(
+    [
+        *(
+            "_to_copy",
+            "_unsafe_view",
+            "alias",
+            "as_strided",
+            "chunk",
+            "clone",
+            "detach",
+            "diagonal",
+            "expand",
+            "permute",
+        ),
+        *("reshape", "select", "slice", "split", "split_with_sizes", "squeeze", "t", "transpose", "unbind", "unfold"),
+        *("unsqueeze", "view"),
+    ]
+)
+"""Operators that only view or copy elements. They name a kernel that has no others."""
+
+
+def _operator_of(node: Node) -> str:
+    """Return the name of the program's operator that a node is a part of."""
+    original = node.meta.get("original_aten")
+    if isinstance(original, torch._ops.OpOverload):  # noqa: SLF001 - the class of PyTorch's operators
+        return original.overloadpacket.__name__
+    return str(node.target.overloadpacket.__name__) if isinstance(node.target, torch._ops.OpOverload) else ""  # noqa: SLF001
+
+
+def _common_module(nodes: Sequence[Node]) -> str:
+    """Return the innermost module that contains the calls of all nodes. Nodes that PyTorch adds have no module."""
+    paths = [path.split(".") if path else [] for path in map(_module_of, nodes) if path is not None]
+    if not paths:
+        return ""
+    common = paths[0]
+    for path in paths[1:]:
+        same = [a == b for a, b in zip(common, path, strict=False)]
+        common = common[: same.index(False) if False in same else len(same)]
+    return ".".join(common)
+
+
+def _module_of(node: Node) -> str | None:
+    """Return the dotted name of the module that called a node, relative to the outermost module; None if unknown."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    if not stack:
+        return None
+    path, _ = list(stack.values())[-1]
+    parts = _INDEX.sub(lambda match: f".{match[1] or match[2]}", str(path).removeprefix("L")).split(".")
+    return ".".join(part for part in parts[2:] if part)
+
+
+def _place_of(node: Node) -> ProgramPlace | None:
+    """Return the innermost line of the program in a node's stack."""
+    frames = [(match["file"], int(match["line"])) for match in _FRAME.finditer(node.meta.get("stack_trace") or "")]
+    for file, line in reversed(frames):
+        if not is_library(file):
+            return ProgramPlace(file, line)
+    return None

@@ -1,0 +1,172 @@
+"""Compilation of traced graphs: by Inductor, or operator by operator where that is faster or Inductor fails."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch._higher_order_ops.flex_attention import flex_attention, flex_attention_backward
+from torch._inductor.compile_fx import compile_fx
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import GraphModule, Interpreter, Node
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from kernbench.frontends.gpu import DEVICE
+from kernbench.frontends.torch.dispatch import way_of
+from kernbench.frontends.torch.inductor.codegen import origin_of
+from kernbench.frontends.torch.inductor.failures import note_failure, reset_after
+from kernbench.frontends.torch.inductor.replays import Replayed
+from kernbench.frontends.torch.modules import ProgramPlace, program_place, set_traced_call, traced_graph
+from kernbench.frontends.torch.storage import TorchOperator, current
+from kernbench.runtime_api.context import current_context
+
+CompiledGraph: TypeAlias = Callable[..., Any]
+_MOST_SINGLE = 4
+"""Maximum number of calls of a graph that may be a single operator, with views of its operands and results"""
+_OPTIONS: Mapping[str, Any] = {
+    "alignment_asserts": False,
+    "assume_aligned_inputs": True,
+    "compile_threads": 1,
+    "fallback_random": True,
+    "layout_optimization": False,
+    "shape_padding": False,
+    "triton.cudagraphs": False,
+    "max_autotune": False,
+    "max_autotune_gemm": False,
+    "max_autotune_pointwise": False,
+    "coordinate_descent_tuning": False,
+}
+"""Settings of Inductor for the machine. The blocks of kernels follow from the machine, so there is nothing to tune"""
+
+
+def compile_on_machine(compile_graph: Callable[..., CompiledGraph]) -> Callable[..., CompiledGraph]:
+    """Return Inductor's method that compiles a graph, changed for graphs of the machine."""
+
+    def compile_here(
+        self: Any, model_: GraphModule, inputs_: Sequence[Any], *, config_patches: Mapping[str, Any] | None = None
+    ) -> CompiledGraph:
+        if current_context() is None:
+            return compile_graph(self, model_, inputs_, config_patches=config_patches)
+        if not _is_of_machine(model_):  # the host's work takes no simulated time, compiled or not
+            return model_.forward
+        options = {**self.config, **(config_patches or {})}
+        return _compile(model_, inputs_, options)
+
+    return compile_here
+
+
+def _compile(graph: GraphModule, inputs: Sequence[Any], options: Mapping[str, Any]) -> CompiledGraph:
+    """Compile a graph. One that fails to compile, or that is a single launch already, runs operator by operator."""
+    context = current()
+    reset_after(context)
+    eager = GraphModule(graph, copy.deepcopy(graph.graph))
+    context.compiled.is_used = True
+    context.compiled.graphs += 1
+    if _has_flex_attention(graph) or _is_single_launch(graph):
+        return _EagerGraph(eager).run
+    try:
+        with _without_modes():
+            compiled: Any = compile_fx(graph, inputs, config_patches={**options, **_OPTIONS})
+    except Exception as error:
+        place = _first_place(eager)
+        note_failure(str(place or "a graph"), error)
+        return _EagerGraph(eager).run
+    traced = _traced(compiled)
+    return Replayed.of(traced) if options.get("triton.cudagraphs") else traced
+
+
+def _has_flex_attention(graph: GraphModule) -> bool:
+    """Return whether a graph calls ``flex_attention``, which runs by the operators that it consists of."""
+    return any(node.target in (flex_attention, flex_attention_backward) for node in graph.graph.nodes)
+
+
+def _is_single_launch(graph: GraphModule) -> bool:
+    """Return whether a graph is a single operator that has a kernel of the machine, besides views."""
+    calls = [node for node in graph.graph.nodes if node.op.startswith("call_")]
+    if len(calls) > _MOST_SINGLE:
+        return False
+    recorder = _Recorder()
+    operands = [node.meta.get("example_value") for node in graph.graph.find_nodes(op="placeholder")]
+    modes = [x.fake_mode for x in operands if isinstance(x, FakeTensor)]
+    if not modes:
+        return False
+    try:
+        with _without_modes(), torch.no_grad(), modes[0], recorder:
+            Interpreter(graph).run(*operands)
+    except Exception:  # a fault of the graph is raised when it is compiled
+        return False
+    ways = [way_of(operator).kind for operator in recorder.operators]
+    computing = [kind for kind in ways if kind not in ("view", "memory")]
+    return len(computing) <= 1 and all(kind in ("kernel", "expression", "list") for kind in computing)
+
+
+class _Recorder(TorchDispatchMode):
+    """A mode that records the operators of PyTorch that a function calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators: list[TorchOperator] = []
+
+    def __torch_dispatch__(
+        self, func: TorchOperator, types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Record and call an operator."""
+        self.operators.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+def _traced(run: CompiledGraph) -> CompiledGraph:
+    """Return a compiled graph whose launches name the calls of the program that they carry out."""
+
+    def run_graph(*args: Any) -> Any:
+        with traced_graph(program_place()), _without_modes():
+            return run(*args)
+
+    return run_graph
+
+
+@contextmanager
+def _without_modes() -> Iterator[None]:
+    """Leave the program's modes inside the ``with`` block, in which "cuda" may mean the machine."""
+    count = torch._C._len_torch_function_stack()  # noqa: SLF001 - as dynamo does
+    modes = [torch._C._pop_torch_function_stack() for _ in range(count)]  # noqa: SLF001
+    try:
+        yield
+    finally:
+        for mode in reversed(modes):
+            torch._C._push_on_torch_function_stack(mode)  # noqa: SLF001
+
+
+def _is_of_machine(graph: GraphModule) -> bool:
+    """Return whether a tensor of a graph is on the machine."""
+    values = [node.meta.get("example_value") for node in graph.graph.nodes]
+    return any(isinstance(x, Tensor) and x.device.type == DEVICE for x in tree_leaves(values))
+
+
+def _first_place(graph: GraphModule) -> ProgramPlace | None:
+    for node in graph.graph.nodes:
+        origin = origin_of([node])
+        if origin.file:
+            return ProgramPlace(origin.file, origin.line)
+    return None
+
+
+class _EagerGraph(Interpreter):  # type: ignore[misc]  # PyTorch's class has no types
+    """A graph that runs operator by operator; launches name the module and the line of each call."""
+
+    def run_node(self, n: Node) -> Any:
+        """Run one node."""
+        if n.op in ("call_function", "call_method"):
+            origin = origin_of([n])
+            set_traced_call(origin.module, "", ProgramPlace(origin.file, origin.line) if origin.file else None)
+        return super().run_node(n)
+
+    def run(self, *args: Any, **options: Any) -> Any:
+        """Run the graph."""
+        with traced_graph(program_place()):
+            return super().run(*args, **options)
