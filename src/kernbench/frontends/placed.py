@@ -8,12 +8,9 @@ from __future__ import annotations
 from kernbench.common.errors import InputError
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.collective_pes import pes_of_tensors_in_cube
+from kernbench.runtime_api.collective_pes import SHARD_BYTES, collective_pes, pes_of_tensors_in_cube
 from kernbench.runtime_api.context import AnyContext
 from kernbench.runtime_api.tensor import Tensor
-
-SHARD_BYTES = 1024
-"""Minimum bytes per PE. With smaller shards, reading a complete tensor costs more than parallel PEs save."""
 
 
 class Placed:
@@ -41,6 +38,15 @@ def pes_of_tensors(context: AnyContext, sip: int) -> tuple[PeCoord, ...]:
     """Return the PEs of a SIP that host-library tensors are sharded over. Each PE can access every such tensor."""
     cubes, pes = whole_grid(context)
     return tuple([(sip, cube, pe) for cube in range(cubes) for pe in range(pes)])
+
+
+def pes_with_access(context: AnyContext, sip: int) -> tuple[PeCoord, ...]:
+    """Return the PEs of a SIP that access host-library tensors: those of tensors, and with ranks, of collectives."""
+    pes = pes_of_tensors(context, sip)
+    if context.n_ranks < 2:
+        return pes
+    places = collective_pes(context.frontends.torch, context.topology).places
+    return tuple(dict.fromkeys((*pes, *[(sip, cube, pe) for cube, pe, *_ in places])))
 
 
 def grid_for(context: AnyContext, nbytes: int) -> tuple[int, int]:

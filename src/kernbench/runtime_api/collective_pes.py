@@ -12,8 +12,8 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.frontends import TorchSettings
 from kernbench.topology.spec import TopologySpec
 
-SHARE_BYTES = 1024
-"""Minimum bytes per PE, as of the shards of a front end's tensors."""
+SHARD_BYTES = 1024
+"""Minimum bytes per PE. With smaller shards, reading a complete tensor costs more than parallel PEs save."""
 
 
 @value(kw_only=True)
@@ -30,7 +30,7 @@ class CollectivePes:
 
     def within(self, nbytes: int) -> tuple[tuple[int, int], ...]:
         """Return the (cube, PE) that share ``nbytes``: some PEs of the first cube, or all PEs of several cubes."""
-        shares, in_cube = max(1, nbytes // SHARE_BYTES), len(self.pes)
+        shares, in_cube = max(1, nbytes // SHARD_BYTES), len(self.pes)
         if shares < in_cube:
             return tuple([(self.cubes[0], pe) for pe in self.pes[:shares]])
         return tuple([(cube, pe) for cube in self.cubes[: shares // in_cube] for pe in self.pes])

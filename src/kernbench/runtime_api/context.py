@@ -176,6 +176,11 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         return self._workers.current.local
 
     @property
+    def n_ranks(self) -> int:
+        """The number of ranks that were spawned with the running one; 1 in a program without ranks."""
+        return self._workers.current.n_ranks
+
+    @property
     def has_data(self) -> bool:
         """True when the program can read values; in a run without data it need not compute expected values."""
         return self._engine.enable_data

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from kernbench.common.values import value
-from kernbench.frontends.placed import SHARD_BYTES, whole_grid
+from kernbench.frontends.placed import whole_grid
 from kernbench.frontends.torch.launches import launch, measure, refuse_graph, view_of
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import AhbmTensor, new, sip_of
 from kernbench.kernels.attention import Attention, AttentionBackward, KeyParts
 from kernbench.kernels.tiling import attention_blocks, gradient_block, key_parts
+from kernbench.runtime_api.collective_pes import SHARD_BYTES
 
 aten = torch.ops.aten
 _NAME = "scaled_dot_product_attention"

@@ -17,7 +17,7 @@ from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I16, I32
 from kernbench.common.errors import AllocationError, InputError, NoDataError, NoMachineError
 from kernbench.common.units import format_size
 from kernbench.common.values import state, value
-from kernbench.frontends.placed import pes_of_tensors, policy_for
+from kernbench.frontends.placed import pes_with_access, policy_for
 from kernbench.frontends.torch.modules import ProgramPlace, current_module, program_place
 from kernbench.frontends.torch.rings import install_rings
 from kernbench.runtime_api.context import AnyContext, current_context
@@ -235,7 +235,7 @@ class Pool:
             (n, item, sip), context = kind, self.context
             install_rings(context, sip)
             # A kernel may load this tensor's address from memory, so all PEs that run kernels get access to it.
-            pes = pes_of_tensors(context, sip)
+            pes = pes_with_access(context, sip)
             slab = self.slabs[kind] = context.slab(n, item, policy_for(context, n * item.itemsize), sip, pes)
         self.count += 1
         return self.context.take(slab, f"storage{self.count}")
