@@ -143,7 +143,16 @@ class _BusyTimes:
     def of(engine: GraphEngine, works: Works, receivers: Mapping[int, int]) -> _BusyTimes:
         """Return the busy times of a run; ``receivers``: the receiving rank of a message, by the sender's launch."""
         launches = [handle for handle in engine.handles if isinstance(handle.msg, KernelLaunchMsg) and handle.done]
-        kernels = np.array([time for handle in launches for time in _kernel_times(handle)], np.int64).reshape(-1, 3)
+        passed = engine.machine.passed
+        kernels = np.array(
+            [
+                time
+                for handle in launches
+                if not _is_collective(handle)
+                for time in _kernel_times(handle, engine.handles[passed.sample_of(handle.request_id)])
+            ],
+            np.int64,
+        ).reshape(-1, 3)
         collectives, receivers_of = (np.full(len(engine.handles) + 1, -1, np.int64) for _ in range(2))
         for handle in launches:
             if _is_collective(handle):
@@ -176,14 +185,16 @@ def _sip_of(handle: RequestHandle) -> int:
     return handle.msg.targets[0][0]
 
 
-def _kernel_times(handle: RequestHandle) -> Iterator[tuple[int, int, int]]:
-    """Yield the rank, the start and the end of each kernel of a launch; none for a collective."""
-    if _is_collective(handle) or handle.outcome is None:
-        return
-    reports = [report for report in handle.outcome.reports if report.end_ps]
-    yield from ((report.pe[0], report.start_ps, report.end_ps) for report in reports)
-    if not reports:  # its time passed without a simulation
-        yield _sip_of(handle), handle.begun_ps, handle.ended_ps
+def _kernel_times(handle: RequestHandle, sample: RequestHandle) -> Iterator[tuple[int, int, int]]:
+    """Yield the rank, the start and the end of each kernel of a launch.
+
+    ``sample``: the launch itself, or if its time passed without a simulation, the one whose kernels stand for its own.
+    """
+    if sample.outcome is not None:
+        later_ps, sip = handle.begun_ps - sample.begun_ps, _sip_of(handle)
+        for report in sample.outcome.reports:
+            if report.end_ps:
+                yield sip, report.start_ps + later_ps, report.end_ps + later_ps
 
 
 def _measure(
