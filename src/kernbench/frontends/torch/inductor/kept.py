@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
+from math import prod
 from typing import Any
 
 import torch
@@ -15,14 +16,17 @@ from torch import Tensor
 from torch._inductor import decomposition, lowering
 from torch._inductor.fx_passes import joint_graph, post_grad
 from torch._inductor.ir import IRNode
+from torch._inductor.virtualized import V
 from torch.fx import Node
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from kernbench.frontends.gpu import DEVICE
+from kernbench.frontends.placed import SHARD_BYTES, whole_grid
 from kernbench.frontends.torch.storage import TorchOperator, overload_of
 from kernbench.frontends.torch.tensor import replace
 from kernbench.frontends.torch.traced import LOWERINGS
+from kernbench.runtime_api.context import current_context
 
 aten = torch.ops.aten
 
@@ -38,9 +42,13 @@ _KEPT = """
     avg_pool2d avg_pool3d avg_pool2d_backward avg_pool3d_backward
     _adaptive_avg_pool2d _adaptive_avg_pool3d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward
     _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell _thnn_fused_gru_cell_backward
-    embedding embedding_dense_backward index_select index.Tensor gather scatter_add index_add nonzero
+    embedding embedding_dense_backward index_select gather scatter_add index_add nonzero
 """
 """Operators of PyTorch that stay whole. Reductions without indices are not among them: they fuse with their operands"""
+
+
+_SMALL_SHARDS = 4
+"""Shards for each PE up to which a lookup is fused. A generated kernel waits for each of its indices"""
 
 
 def _kept() -> Iterator[TorchOperator]:
@@ -120,12 +128,24 @@ def _decompose_cheaply(cheaper: Callable[..., Any], decompose: Callable[..., Any
 # lowerings
 
 
+_LOOKUPS = tuple(map(overload_of, ("embedding", "embedding_dense_backward", "gather", "index_select")))
+
+
+def _is_small_lookup() -> bool:
+    """Return whether the result is a few shards for each PE. A fused lookup then costs less than a launch more."""
+    result = V.graph.current_node.meta["val"]
+    context = current_context()
+    if context is None or not isinstance(result, Tensor) or not isinstance(result.numel(), int):
+        return False
+    return result.numel() * result.element_size() <= _SMALL_SHARDS * SHARD_BYTES * prod(whole_grid(context))
+
+
 def _keep_lowering(operator: TorchOperator, lower: Callable[..., Any] | None) -> Callable[..., Any]:
     """Return the lowering of an operator, changed to call the machine's kernel there."""
     call = lowering.fallback_handler(operator, add_to_fallback_set=False)
 
     def lower_here(*args: Any, **kwargs: Any) -> Any:
-        if lower is None or _has_machine_node((args, kwargs)):
+        if lower is None or (_has_machine_node((args, kwargs)) and not (operator in _LOOKUPS and _is_small_lookup())):
             return call(*args, **kwargs)
         return lower(*args, **kwargs)
 
@@ -135,8 +155,8 @@ def _keep_lowering(operator: TorchOperator, lower: Callable[..., Any] | None) ->
 def _sums_twice(has_two_steps: Callable[..., bool]) -> Callable[..., bool]:
     """Return the check of whether a variance sums twice, not by Welford's steps, which are slow on the machine."""
 
-    def sums_twice(x: Any, *args: Any) -> bool:
-        return _is_machine(x.get_device()) or has_two_steps(x, *args)
+    def sums_twice(x: Any, *args: Any, **options: Any) -> bool:
+        return _is_machine(x.get_device()) or has_two_steps(x, *args, **options)
 
     return sums_twice
 
