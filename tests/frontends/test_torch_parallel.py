@@ -184,6 +184,14 @@ def test_a_parallel_loss_is_that_of_one_rank_while_others_compute_another_way() 
         torch.testing.assert_close(plain, nn.functional.log_softmax(x, -1))
 
 
+def test_a_printed_tensor_has_the_elements_of_the_collective_in_flight() -> None:
+    def program(_: int) -> str:
+        torch.full((2,), 7.0, device="cuda")  # its memory is used again
+        return repr(distribute_tensor(torch.arange(4.0), init_device_mesh("cuda", (2,)), [Shard(0)]).to_local())
+
+    assert [text.split(", dev")[0] for text in run_ranks(program)] == ["tensor([0., 1.]", "tensor([2., 3.]"]
+
+
 def attend(q: Any, k: Any, v: Any, weight: Any, mask: torch.Tensor | None = None) -> Any:
     normal = nn.functional.rms_norm(q, (8,), weight)
     return nn.functional.scaled_dot_product_attention(normal, k, v, mask, is_causal=mask is None, enable_gqa=True)

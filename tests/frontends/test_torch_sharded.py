@@ -34,6 +34,7 @@ from frontends.torch_parallel_models import (  # noqa: E402
 from frontends.torch_programs import machine  # noqa: E402
 from frontends.torch_rank_programs import run_ranks  # noqa: E402
 from kernbench.common.errors import InputError  # noqa: E402
+from kernbench.frontends.torch.storage import current  # noqa: E402
 
 
 class Layer(nn.Module):
@@ -237,6 +238,23 @@ def test_a_gpt_with_fsdp_and_tensor_parallelism_on_one_mesh_has_the_numbers_of_o
     results = run_ranks(program, 4)
     assert_near([result[0] for result in results], first)
     assert_near([result[1] for result in results], weights)
+
+
+@pytest.mark.slow
+def test_a_step_takes_the_same_time_twice_and_without_data() -> None:
+    def program(_: int) -> float:
+        mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp"))
+        model = fully_shard(parallelize(new_gpt().cuda(), mesh["tp"]), mesh=mesh["dp"])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        ((ids, targets),) = batches(4, 1)
+        loss_of(model, ids.cuda(), targets.cuda()).backward()
+        optimizer.step()
+        torch.cuda.synchronize()
+        return current().engine.now
+
+    first, second, without_data = (run_ranks(program, 4, data=data) for data in (True, True, False))
+    assert first == second == without_data
+    assert min(first) > 0
 
 
 def train_gpt(model: nn.Module, pairs: list[tuple[Tensor, Tensor]]) -> tuple[Any, Any]:

@@ -394,12 +394,13 @@ def bits_as(flat: Tensor, dtype: torch.dtype) -> Tensor:
 
 def peek(x: Tensor) -> Tensor:
     """Return a tensor's elements on the host, in no simulated time, for observers. The run must have data."""
+    wait_for(x)
     return torch.as_strided(bits_as(storage_of(x).peek(), x.dtype), x.shape, x.stride(), x.storage_offset())
 
 
 def wait_for(x: Tensor) -> None:
-    """Wait for the launches that use a tensor, as `peek` does."""
-    storage_of(x).tensor.settle_queued()
+    """Wait for the launches and collectives that use a tensor, as `peek` does."""
+    storage_of(x).tensor.settle()
 
 
 def known_elements(x: Tensor) -> Tensor | None:

@@ -26,6 +26,7 @@ from kernbench.frontends.torch.installed import check_names, run_wrapped
 from kernbench.frontends.torch.randoms import ShardOfDraw, draw_whole
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import replace
+from kernbench.runtime_api.context import current_context
 
 MADE_FOR: tuple[tuple[Any, str], ...] = (
     (_random, "_RNGStateTracker"),
@@ -45,7 +46,8 @@ def _rebuild(spec: Any) -> torch.Tensor:
     All ranks use the index of SIP 0: PyTorch caches results of such tensors, with their device, for the process.
     """
     meta, name = spec.tensor_meta, spec.mesh.device_type
-    device = torch.device(DEVICE, 0) if name in (DEVICE, "cuda") and is_rank() else torch.device(name)
+    is_machine = name in (DEVICE, "cuda") and current_context() is not None
+    device = torch.device(DEVICE, 0) if is_machine else torch.device(name)
     return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=device)
 
 
