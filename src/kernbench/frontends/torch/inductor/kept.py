@@ -22,10 +22,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from kernbench.frontends.gpu import DEVICE
-from kernbench.frontends.placed import SHARD_BYTES, whole_grid
+from kernbench.frontends.placed import whole_grid
 from kernbench.frontends.torch.storage import TorchOperator, overload_of
 from kernbench.frontends.torch.tensor import replace
 from kernbench.frontends.torch.traced import LOWERINGS
+from kernbench.runtime_api.collective_pes import SHARD_BYTES
 from kernbench.runtime_api.context import current_context
 
 aten = torch.ops.aten
