@@ -23,6 +23,7 @@ from frontends.torch_programs import machine  # noqa: E402
 from frontends.torch_rank_programs import run_ranks, sips  # noqa: E402
 from kernbench.common.errors import InputError  # noqa: E402
 from kernbench.common.program_line import SpawnException  # noqa: E402
+from kernbench.frontends.torch.device import STREAMS_NOTE  # noqa: E402
 
 
 def test_a_rank_has_a_sip_and_generators_of_its_own() -> None:
@@ -47,6 +48,17 @@ def test_a_rank_has_a_sip_and_generators_of_its_own() -> None:
         assert [(a, b) for a, b, _, _ in numbers] == drawn
         assert [(total, name) for _, _, total, name in numbers] == [(4.0 * rank, f"cuda:{rank}")] * 3
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_report_says_once_that_streams_are_names() -> None:
+    def program(rank: int) -> None:  # noqa: ARG001 - of a rank
+        for _ in range(2):
+            with torch.cuda.stream(torch.cuda.Stream()):
+                torch.ones(4, device="cuda").sum().item()
+
+    with machine(topology=sips(2)) as context, kernbench.torch.as_cuda():
+        torch.multiprocessing.spawn(program, nprocs=2)
+        assert [remark for remark in context.remarks if "streams" in remark] == [STREAMS_NOTE]
 
 
 def test_launches_are_named_by_the_modules_of_their_rank() -> None:

@@ -22,6 +22,7 @@ from kernbench.frontends.torch.graphs import (  # noqa: F401 - names of this mod
 )
 from kernbench.frontends.torch.storage import current, pool_of
 from kernbench.frontends.torch.tensor import device_of_sip
+from kernbench.runtime_api.context import current_context
 
 
 def is_available() -> bool:
@@ -289,12 +290,22 @@ def set_stream(stream: Stream) -> None:
     set_device(stream.device_index)
 
 
+STREAMS_NOTE = (
+    "streams of the program are names: launches of a rank run in the program's order, beside collectives, and wait "
+    "only for what uses their tensors"
+)
+"""What a report of ranks says of a program that uses streams"""
+
+
 class StreamContext(device):
     """A context manager that makes the SIP of ``stream`` the current one. A SIP has only one stream."""
 
     def __init__(self, stream: Stream | None) -> None:
         super().__init__(current_device() if stream is None else stream.device_index)
         self.stream = stream
+        context = None if stream is None else current_context()
+        if context is not None and context.n_ranks > 1 and STREAMS_NOTE not in context.remarks:
+            context.remarks.append(STREAMS_NOTE)
 
 
 def stream(stream: Stream | None) -> StreamContext:
