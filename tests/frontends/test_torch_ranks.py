@@ -51,7 +51,7 @@ def test_a_rank_has_a_sip_and_generators_of_its_own() -> None:
 
 
 def test_the_report_says_once_that_streams_are_names() -> None:
-    def program(rank: int) -> None:  # noqa: ARG001 - of a rank
+    def program(rank: int) -> None:
         for _ in range(2):
             with torch.cuda.stream(torch.cuda.Stream()):
                 torch.ones(4, device="cuda").sum().item()
