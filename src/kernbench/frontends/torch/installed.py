@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from importlib import import_module
 from importlib.metadata import version
-from types import MappingProxyType, ModuleType
+from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -234,19 +234,28 @@ def _install_compile() -> None:
     @wraps(compile_it)
     def compile_here(model: Callable[..., Any] | None = None, **options: Any) -> Callable[..., Any]:
         context = current_context()
+        if context is not None and model is not None and _is_part_of_flex(model):
+            return model
         if context is not None and context.frontends.torch.compile == "eager":
             context.remarks.append(NOTE)
             return (lambda function: function) if model is None else model
         try:
             import_module("kernbench.frontends.torch.inductor.installed")
         except ImportError as error:
-            if context is None or context.frontends.torch.strict:
+            if context is None:
+                return compile_it(model, **options)
+            if context.frontends.torch.strict:
                 raise
             context.remarks.append(f"torch.compile: ran eagerly, operator by operator: {error}")
             return (lambda function: function) if model is None else model
         return compile_it(model, **options)
 
     replace(torch, "compile", compile_here)
+
+
+def _is_part_of_flex(function: Callable[..., Any]) -> bool:
+    """Return whether ``flex_attention`` itself compiles a function: outside of a compiled program, it need not."""
+    return isinstance(function, FunctionType) and function.__code__ in flex.flex_attention.__code__.co_consts
 
 
 def _install_trace() -> None:
