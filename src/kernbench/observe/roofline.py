@@ -15,7 +15,6 @@ from math import prod
 from operator import attrgetter
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kernbench.common.figures import derived_after, figure
 from kernbench.common.ids import HOST
@@ -302,18 +301,19 @@ class _Gatherer:
 
     def _services(self, resource: str, unit: str, each_ps: int, kinds: Iterable[Kind]) -> Iterator[Load]:
         """Yield the load of the component that began most rows of some kinds; each row lasts ``each_ps``."""
-        columns = self._snapshot.columns
-        rows = np.flatnonzero(np.isin(columns.kind, [*kinds]))
+        columns, path = self._snapshot.columns, self._path
+        rows = self._snapshot.row_order.within(path.start_ps, path.end_ps)
+        rows = rows[np.isin(columns.kind[rows], [*kinds])]
         if self._launch_id is not None:
             rows = rows[columns.launch[rows] == self._launch_id]
         start = columns.start[rows]
-        rows = rows[self._path.encloses(start, start + each_ps)]
+        rows = rows[path.encloses(start, start + each_ps)]
         yield from self._most_often(rows, columns.part[rows], columns.start[rows], (resource, unit), each_ps)
 
     def _control(self) -> Iterator[Load]:
         """Yield the load of each serial CPU of the control path, which spends its overhead on each message."""
         snapshot, columns = self._snapshot, self._snapshot.columns
-        sent = np.flatnonzero(snapshot.transfers.what == Carries.CONTROL)
+        sent = snapshot.control[snapshot.control_order.within(self._path.start_ps, self._path.end_ps)]
         rows = snapshot.transfers.of[sent]
         enclosed = self._path.encloses(columns.start[rows], columns.end[rows])
         if self._launch_id is not None:
@@ -417,15 +417,17 @@ class _Gatherer:
         snapshot, machine = self._snapshot, self._machine
         transfers, cube = snapshot.transfers, machine.spec.cube
         pace = slice_pace(cube)
-        answers = snapshot.answers[snapshot.asks]
+        asks = snapshot.asks[snapshot.ask_order.within(self._path.start_ps, self._path.end_ps)]
+        answers = snapshot.answers[asks]
         answered = np.where(answers >= 0, transfers.end[answers], NONE)
-        asks = snapshot.asks[self._path.encloses(transfers.start[snapshot.asks], answered)]
+        asks = asks[self._path.encloses(transfers.start[asks], answered)]
         if self._launch_id is not None:
             row = transfers.of[asks]
             asks = asks[(row >= 0) & (snapshot.columns.launch[row] == self._launch_id)]
         reading = transfers.what[asks] == Carries.REQUEST
         nbytes = self._weigh(transfers.of[asks], transfers.nbytes[np.where(reading, snapshot.answers[asks], asks)])
-        served = np.isin(snapshot.turns.of, asks)
+        served = snapshot.turns_by_ask.within(asks[0], asks[-1] + 1) if len(asks) else asks
+        served = served[np.isin(snapshot.turns.of[served], asks)]
         for part in dict.fromkeys(transfers.dst[asks].tolist()):
             node = snapshot.columns.parts[part]
             resource, memory = of.resource_of_memory(machine.graph.node(node)), machine.part(node, Memory)
@@ -445,6 +447,8 @@ class _Gatherer:
     def _banks(self) -> Iterator[Load]:
         """Yield the loads of the slices that were busy longest with row misses, with turnarounds and with refresh."""
         turns = self._snapshot.turns
+        served = self._snapshot.turn_order.within(self._path.start_ps, self._path.end_ps)
+        served = served[self._path.encloses(turns.start[served], turns.end[served])]
         for resource, ps_of in (
             (of.HBM_ROWS, attrgetter("rows_ps")),
             (of.HBM_TURNS, attrgetter("turnarounds_ps")),
@@ -453,13 +457,13 @@ class _Gatherer:
             most = max(self._slices, key=ps_of, default=None)
             if most is not None:
                 memory = self._machine.log.part(most.where)
-                busy = partial(self._turns, memory, self._path.encloses(turns.start, turns.end))
+                busy = partial(self._turns, memory, served)
                 yield Load(bound_of(resource, most.where, ps_of(most), BUSY, 1000.0), busy)
 
-    def _turns(self, memory: int, served: NDArray[np.bool_]) -> Iterator[Interval]:
-        """Yield the intervals in which a memory worked on the grants of the mask ``served``."""
+    def _turns(self, memory: int, served: Column) -> Iterator[Interval]:
+        """Yield the intervals in which a memory worked on the turns ``served``."""
         turns = self._snapshot.turns
-        chosen = served & (turns.memory == memory)
+        chosen = served[turns.memory[served] == memory]
         rows = self._snapshot.transfers.of[turns.of[chosen]]
         return self._intervals(rows, turns.start[chosen], turns.end[chosen])
 
@@ -469,7 +473,8 @@ class _Gatherer:
         The bytes are those of all transfers, headers included.
         """
         snapshot, transfers = self._snapshot, self._snapshot.transfers
-        sent = np.flatnonzero(self._path.encloses(transfers.start, transfers.end))
+        sent = snapshot.transfer_order.within(self._path.start_ps, self._path.end_ps)
+        sent = sent[self._path.encloses(transfers.start[sent], transfers.end[sent])]
         by_route = np.zeros(len(snapshot.routes), np.int64)
         np.add.at(by_route, transfers.route[sent], self._weigh(self._rows_on_device(sent), transfers.nbytes[sent]))
         on_routes, links, last = snapshot.links_of_routes

@@ -68,6 +68,22 @@ class _Departures(NamedTuple):
     free: Column
 
 
+class SortedNumbers:
+    """The numbers of entries of a table in order of ``keys``, to find those of a range without a scan of the table."""
+
+    __slots__ = ("_keys", "_order")
+
+    def __init__(self, keys: Column) -> None:
+        self._order = np.argsort(keys, kind="stable")
+        self._keys = keys[self._order]
+
+    def within(self, least: int, end: int) -> Column:
+        """Return the numbers of the entries with keys from ``least`` on and below ``end``, in ascending order."""
+        first, last = np.searchsorted(self._keys, (least, end))
+        numbers: Column = np.sort(self._order[first:last])
+        return numbers
+
+
 class LogView:
     """The rows of a machine's log and of the observed tables, at one time (``state``).
 
@@ -284,6 +300,41 @@ class LogView:
         return self.machine.network.links[edge.src, edge.dst]
 
     @cached_property
+    def row_order(self) -> SortedNumbers:
+        """The rows in order of their starts."""
+        return SortedNumbers(self.columns.start)
+
+    @cached_property
+    def ask_order(self) -> SortedNumbers:
+        """The requests of memory, by number in ``asks``, in order of their starts."""
+        return SortedNumbers(self.transfers.start[self.asks])
+
+    @cached_property
+    def transfer_order(self) -> SortedNumbers:
+        """The transfers in order of their starts."""
+        return SortedNumbers(self.transfers.start)
+
+    @cached_property
+    def turn_order(self) -> SortedNumbers:
+        """The turns in order of their starts."""
+        return SortedNumbers(self.turns.start)
+
+    @cached_property
+    def turns_by_ask(self) -> SortedNumbers:
+        """The turns in order of the transfers that asked for them."""
+        return SortedNumbers(self.turns.of)
+
+    @cached_property
+    def control_order(self) -> SortedNumbers:
+        """The messages of the control path, by number in ``control``, in order of the starts of their rows."""
+        return SortedNumbers(self.columns.start[self.transfers.of[self.control]])
+
+    @cached_property
+    def control(self) -> Column:
+        """The transfers of messages of the control path."""
+        return np.flatnonzero(self.transfers.what == Carries.CONTROL)
+
+    @cached_property
     def rows_of_launches(self) -> Mapping[int, int]:
         """The number of rows of each launch; NONE is the key of rows outside launches."""
         launches, counts = np.unique(self.columns.launch, return_counts=True)
@@ -292,7 +343,7 @@ class LogView:
     @cached_property
     def control_of(self) -> Mapping[Row, int]:
         """The transfer of each message of the control path, by its row."""
-        numbers = np.flatnonzero(self.transfers.what == Carries.CONTROL)
+        numbers = self.control
         return dict(zip((self.transfers.of[numbers] * WIDTH).tolist(), numbers.tolist(), strict=True))
 
     @cached_property
@@ -302,7 +353,7 @@ class LogView:
         When the later message arrived, the CPU was handling the earlier message, or had not begun to.
         """
         transfers = self.transfers
-        sent = np.flatnonzero(transfers.what == Carries.CONTROL)
+        sent = self.control
         rows, came, cpus = transfers.of[sent], transfers.end[sent], transfers.dst[sent]
         ends = self.columns.end[rows]
         order = np.lexsort((rows, ends, cpus))
