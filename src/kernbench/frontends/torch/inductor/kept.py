@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch._inductor import decomposition, lowering
 from torch._inductor.fx_passes import joint_graph, post_grad
-from torch._inductor.ir import IRNode
+from torch._inductor.ir import ExternKernel, IRNode
 from torch._inductor.virtualized import V
 from torch.fx import Node
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -46,10 +46,8 @@ _KEPT = """
     embedding embedding_dense_backward index_select gather scatter_add index_add nonzero
 """
 """Operators of PyTorch that stay whole. Reductions without indices are not among them: they fuse with their operands"""
-
-
-_SMALL_SHARDS = 4
-"""Shards for each PE up to which a lookup is fused. A generated kernel waits for each of its indices"""
+_SMALL_SHARDS = 2
+"""Shards for each PE up to which a lookup or a write at indices is fused. A generated kernel waits for each index"""
 
 
 def _kept() -> Iterator[TorchOperator]:
@@ -130,15 +128,66 @@ def _decompose_cheaply(cheaper: Callable[..., Any], decompose: Callable[..., Any
 
 
 _LOOKUPS = tuple(map(overload_of, ("embedding", "embedding_dense_backward", "gather", "index_select")))
+_INDEX = lowering.lowerings[aten.index.Tensor]
+_PUTS = tuple(map(overload_of, ("index_put", "index_put_")))
+_SCATTERS = tuple(map(overload_of, ("scatter.src", "scatter.value")))
 
 
-def _is_small_lookup() -> bool:
-    """Return whether the result is a few shards for each PE. A fused lookup then costs less than a launch more."""
-    result = V.graph.current_node.meta["val"]
-    context = current_context()
-    if context is None or not isinstance(result, Tensor) or not isinstance(result.numel(), int):
+def _selected_elements(node: Node) -> int | None:
+    """Return the number of elements that a lookup returns, or that a write changes; None if it is not known."""
+    args: Sequence[Any] = node.args
+    count = node.meta["val"].numel()
+    if node.target in _SCATTERS:
+        count = args[2].meta["val"].numel()
+    elif node.target in _PUTS:
+        shape = args[0].meta["val"].shape
+        indices = {axis: index.meta["val"] for axis, index in enumerate(args[1]) if index is not None}
+        if any(index.dtype in (torch.bool, torch.uint8) for index in indices.values()):
+            return None
+        indexed = torch.broadcast_shapes(*[index.shape for index in indices.values()])
+        count = prod(indexed) * prod(n for axis, n in enumerate(shape) if axis not in indices)
+    return count if isinstance(count, int) else None
+
+
+def _is_small() -> bool:
+    """Return whether few shards for each PE are selected. A fused lookup then costs less than a launch more."""
+    node, context = V.graph.current_node, current_context()
+    count = None if context is None else _selected_elements(node)
+    if context is None or count is None:
         return False
-    return result.numel() * result.element_size() <= _SMALL_SHARDS * SHARD_BYTES * prod(whole_grid(context))
+    operand: Any = node.args[0]
+    nbytes = count * operand.meta["val"].element_size()
+    return bool(nbytes <= _SMALL_SHARDS * SHARD_BYTES * prod(whole_grid(context)))
+
+
+def _keep_large(lower: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the lowering of an operator on indices, changed to ``call`` the machine's kernel if it is large."""
+
+    def lower_here(*args: Any, **kwargs: Any) -> Any:
+        is_fused = not _has_machine_node((args, kwargs)) or _is_small()
+        return (lower if is_fused else call)(*args, **kwargs)
+
+    return lower_here
+
+
+def _index_by_kernel(x: Any, indices: Any) -> Any:
+    """Call the machine's kernel if the indices are those of the first axes, so that the result is contiguous."""
+    first = [index is not None for index in indices]
+    if first != sorted(first, reverse=True):
+        return _INDEX(x, indices)
+    return lowering.fallback_handler(aten.index.Tensor, add_to_fallback_set=False)(
+        ExternKernel.require_contiguous(x), indices
+    )
+
+
+def _put_by_kernel(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
+    """Call the machine's kernel that writes to ``x`` itself."""
+    return lowering.index_put_fallback(x, indices, values, accumulate)
+
+
+def _put_on_copy_by_kernel(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
+    """Call the machine's kernel that writes to a copy of ``x``."""
+    return _put_by_kernel(lowering.clone(x), indices, values, accumulate)
 
 
 def _keep_lowering(operator: TorchOperator, lower: Callable[..., Any] | None) -> Callable[..., Any]:
@@ -146,7 +195,7 @@ def _keep_lowering(operator: TorchOperator, lower: Callable[..., Any] | None) ->
     call = lowering.fallback_handler(operator, add_to_fallback_set=False)
 
     def lower_here(*args: Any, **kwargs: Any) -> Any:
-        if lower is None or (_has_machine_node((args, kwargs)) and not (operator in _LOOKUPS and _is_small_lookup())):
+        if lower is None or (_has_machine_node((args, kwargs)) and not (operator in _LOOKUPS and _is_small())):
             return call(*args, **kwargs)
         return lower(*args, **kwargs)
 
@@ -195,6 +244,36 @@ def _fold_on_host(deduce: Callable[..., Any]) -> Callable[..., Any]:
     return deduce_on_host
 
 
+def _is_scaled(can_scale: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Return the check of whether a softmax scales its operand after the maximum, which costs more on the machine."""
+
+    def can_scale_elsewhere(match: Any) -> bool:
+        operands = [node.meta["val"] for node in match.kwargs.values() if isinstance(node, Node)]
+        return not _has_machine_tensor(operands) and can_scale(match)
+
+    return can_scale_elsewhere
+
+
+def _change_check(patterns: Any, check: Callable[[Any], bool], changed: Callable[[Any], bool]) -> None:
+    """Replace the check of the patterns that have ``check``."""
+    for entries in patterns.patterns.values():
+        for entry in entries:
+            if entry.extra_check is check:
+                entry.extra_check = changed
+
+
+def _install_indexed() -> None:
+    """Make Inductor call the machine's kernels for large lookups and writes. Small ones are fused."""
+    calls: dict[TorchOperator, Callable[..., Any]] = dict(
+        zip(_PUTS, (_put_on_copy_by_kernel, _put_by_kernel), strict=True)
+    )
+    calls[aten.index.Tensor] = _index_by_kernel
+    for operator in _SCATTERS:
+        calls[operator] = lowering.fallback_handler(operator, add_to_fallback_set=False)
+    for operator, call in calls.items():
+        lowering.lowerings[operator] = _keep_large(lowering.lowerings[operator], call)
+
+
 def install() -> None:
     """Make Inductor call the machine's kernels in graphs of the machine."""
     folder = joint_graph.UniformValueConstantFolder
@@ -207,10 +286,10 @@ def install() -> None:
             table[operator] = _keep(table[operator])
         lowering.lowerings[operator] = _keep_lowering(operator, lowering.lowerings.get(operator))
         lowering.add_needs_realized_inputs(operator)
+    _install_indexed()
     replace(lowering, "use_two_step_variance", _sums_twice(lowering.use_two_step_variance))
     prefers = post_grad.should_prefer_unfused_addmm
     post_grad.should_prefer_unfused_addmm = _prefers_unfused(prefers)
-    for entries in post_grad.pass_patterns[2].patterns.values():
-        for entry in entries:
-            if entry.extra_check is prefers:
-                entry.extra_check = post_grad.should_prefer_unfused_addmm
+    _change_check(post_grad.pass_patterns[2], prefers, post_grad.should_prefer_unfused_addmm)
+    can_scale = joint_graph._other_is_broadcasted_in_dim  # noqa: SLF001 - listed among private names
+    _change_check(joint_graph.pass_patterns[1], can_scale, _is_scaled(can_scale))
