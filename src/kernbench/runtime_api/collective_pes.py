@@ -68,8 +68,8 @@ def collective_pes(settings: TorchSettings, spec: TopologySpec) -> CollectivePes
         if cubes >= spec.cubes_per_sip:
             raise InputError(
                 f"--set torch.comm=cube: tensors lie on all {spec.cubes_per_sip} cubes of a SIP "
-                f"(torch.cubes={cubes}), so none is left for collectives. Set torch.cubes to less, "
-                "or torch.comm to pes:K or same"
+                f"(torch.cubes={cubes}), so none is left for collectives. Set "
+                f"{'torch.cubes to less, or ' if cubes > 1 else ''}torch.comm to pes:K or same"
             )
         free = _cubes_of_collectives(cubes, spec)
         name = f"cube {free[0]}" if len(free) == 1 else f"cubes {free[0]} and {free[1]}"
