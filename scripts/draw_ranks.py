@@ -1,5 +1,6 @@
-"""Draw docs/figures/ranks_*.png: the second step of the examples of many ranks, a row of kernels and one of collectives
-for each rank.  python scripts/draw_ranks.py [ddp|tensor_parallel|fsdp|pipeline ...] [--out FOLDER]
+"""Draw docs/figures/ranks_*.png: the second step of the examples of many ranks.
+
+Each rank has a row of kernels and a row of collectives or messages.  python scripts/draw_ranks.py [ddp|tensor_parallel|fsdp|pipeline ...] [--out FOLDER]
 """
 
 from __future__ import annotations
@@ -93,8 +94,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", choices=[*EXAMPLES, []], help="examples; by default all")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "figures", help="folder of the pictures")
-    asked = parser.parse_args()
-    for name in asked.names or EXAMPLES:
+    arguments = parser.parse_args()
+    for name in arguments.names or EXAMPLES:
         with tempfile.TemporaryDirectory() as folder:
             trace = Path(folder) / "trace.json"
             script, ranks = str(ROOT / f"examples/pytorch/ranks_{name}.py"), EXAMPLES[name]
@@ -103,8 +104,8 @@ def main() -> int:
                 [*command, "--no-data", "--zeros", "--trace-filter", "cpu", "--set", f"system.sips.count={ranks}"]
             ):
                 return code
-            draw(read_bars(trace), name, asked.out / f"ranks_{name}.png")
-        print(f"wrote {asked.out}/ranks_{name}.png", file=sys.stderr)
+            draw(read_bars(trace), name, arguments.out / f"ranks_{name}.png")
+        print(f"wrote {arguments.out}/ranks_{name}.png", file=sys.stderr)
     return 0
 
 
