@@ -1,6 +1,8 @@
 """Draw docs/figures/ranks_*.png: the second step of the examples of many ranks.
 
-Each rank has a row of kernels and a row of collectives or messages.  python scripts/draw_ranks.py [ddp|tensor_parallel|fsdp|pipeline ...] [--out FOLDER]
+Each rank has a row of kernels and a row of collectives or messages:
+
+    python scripts/draw_ranks.py [ddp|tensor_parallel|fsdp|pipeline ...] [--out FOLDER]
 """
 
 from __future__ import annotations
