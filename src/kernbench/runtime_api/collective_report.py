@@ -91,7 +91,7 @@ def _sum(name: str, calls: Sequence[Sequence[_Part]], kernels: Mapping[int, Sequ
         ps += max(end for _, end in spans) - begin
         for part, (_, end) in zip(parts, spans, strict=True):
             sip = _sip_of(part.handle)
-            part_ps += end - begin
+            part_ps += max(0, end - begin)  # a send may end before its peer starts
             hidden_ps += _measure_overlap(kernels.get(sip, ()), begin, end)
     bus_bytes = sum(parts[0].bus_bytes for parts in calls)
     message = calls[0][0].handle.msg
