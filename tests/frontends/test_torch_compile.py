@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from subprocess import run
 from typing import Any
 
@@ -22,6 +24,7 @@ import kernbench.torch  # noqa: E402, F401
 from frontends.torch_programs import AHBM, AHEAD, EXAMPLES, machine  # noqa: E402
 from kernbench.common.errors import UnmodelledError  # noqa: E402
 from kernbench.common.imports import import_file  # noqa: E402
+from kernbench.topology.builder import resolve_topology  # noqa: E402
 
 MODELS = import_file(EXAMPLES / "models.py", "the example models")
 
@@ -158,3 +161,179 @@ def test_backends_and_modes_of_pytorch(options: dict[str, Any]) -> None:
         compiled = torch.compile(fullgraph=True, **options)(chain)
         for _ in range(3):
             torch.testing.assert_close(compiled(x.to(AHBM), x.to(AHBM)).cpu(), chain(x, x))
+
+
+@pytest.mark.slow
+def test_a_run_without_data_looks_up_known_indices() -> None:
+    def look_up(x: Any, rows: Any, ids: Any) -> Any:
+        return x.index_put((rows,), functional.gelu(x[rows] + 1) * functional.embedding(ids, x)) * 2
+
+    with machine(data=False) as context:
+        x, rows, ids = torch.zeros(8, 64, device=AHBM), torch.tensor([1, 3, -1]).to(AHBM), torch.arange(3).to(AHBM)
+        assert torch.compile(look_up)(x, rows, ids).shape == (8, 64)
+        context.drain()
+        assert (context.compiled.graphs, list(context.compiled.report().eager)) == (1, [])
+
+
+# simulated times, on one cube of the default machine
+
+
+@contextmanager
+def default_machine() -> Iterator[Any]:
+    """Run what is inside on one cube of the default machine, where refreshes have no phase."""
+    topology = resolve_topology("default", ["cube.hbm.refresh=spread"])
+    with machine("torch.cubes=1", topology=topology) as context:
+        yield context
+
+
+def measure(context: Any, step: Callable[..., Any], *args: Any) -> tuple[Any, int, float]:
+    """Return the result of the second call of ``step``, with its launches and simulated ns."""
+    step(*args)
+    start, end = (torch.ahbm.Event(enable_timing=True) for _ in range(2))
+    before = launches(context)
+    start.record()
+    result = step(*args)
+    torch.ahbm.synchronize()
+    end.record()
+    return result, launches(context) - before, start.elapsed_time(end) * 1e6
+
+
+def assert_as_near(compiled: Any, eager: Any, reference: Any) -> None:
+    """Assert that the error of a compiled program is at most twice that of the eager one."""
+    for mine, theirs, expected in zip(compiled, eager, reference, strict=True):
+        errors = [(x.detach().cpu().float() - expected.detach().float()).abs() for x in (mine, theirs)]
+        slack = 1e-6 * max(1.0, float(expected.abs().max()))
+        assert errors[0].max() <= 2 * errors[1].max() + slack
+
+
+class StaticLayer(nn.Module):
+    """A layer of a Llama that decodes one token, and writes its keys and values to a cache."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Any, angles: Any, keys: Any, values: Any, position: Any, mask: Any) -> Any:
+        attn = self.layer.attn
+        h = self.layer.attn_norm(x)
+        q = attn.q(h).view(1, 1, attn.heads, attn.size).transpose(1, 2)
+        k, v = attn.kv(h).view(1, 1, 2, attn.kv_heads, attn.size).unbind(2)
+        q, k = MODELS.turn(q, angles), MODELS.turn(k.transpose(1, 2), angles)
+        keys.index_copy_(2, position, k)
+        values.index_copy_(2, position, v.transpose(1, 2))
+        y = functional.scaled_dot_product_attention(q, keys, values, attn_mask=mask, enable_gqa=True)
+        x = x + attn.out(y.transpose(1, 2).reshape(1, 1, -1))
+        return x + self.layer.mlp(self.layer.mlp_norm(x))
+
+
+class Layer(nn.Module):
+    """A layer of a Llama that stores no keys and values."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__()
+        self.layer = MODELS.DecoderLayer(*sizes, 0)
+
+    def forward(self, x: Any, angles: Any) -> Any:
+        return self.layer(x, angles, None)
+
+
+def angles_of(first: int, count: int, size: int) -> Any:
+    return torch.arange(first, first + count)[:, None] * 10000.0 ** (-torch.arange(size) / size)
+
+
+def layer_program() -> tuple[Any, tuple[Any, ...]]:
+    layer = Layer(256, 8, 2, 704).bfloat16()
+    return layer, (torch.randn(1, 16, 256).bfloat16(), angles_of(0, 16, 16))
+
+
+def decode_program() -> tuple[Any, tuple[Any, ...]]:
+    layer = StaticLayer(MODELS.DecoderLayer(512, 8, 2, 1408, 0).bfloat16())
+    cache = [torch.randn(1, 2, 64, 64).bfloat16() for _ in range(2)]
+    mask = torch.ones(1, 1, 1, 64, dtype=torch.bool)
+    return layer, (torch.randn(1, 1, 512).bfloat16(), angles_of(63, 1, 32), *cache, torch.tensor([63]), mask)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("program", "count", "ns"), [(layer_program, 14, 8750), (decode_program, 17, 12_360)])
+def test_a_layer_of_a_llama(program: Callable[[], Any], count: int, ns: float) -> None:
+    torch.manual_seed(0)
+    model, inputs = program()
+    with torch.no_grad(), default_machine() as context:
+        reference = copy.deepcopy(model).float()(*[x.float() if x.is_floating_point() else x for x in inputs])
+        there, on_machine = copy.deepcopy(model).to(AHBM), [x.to(AHBM) for x in inputs]
+        eager, *_ = measure(context, there, *on_machine)
+        compiled, compiled_count, compiled_ns = measure(context, torch.compile(there), *on_machine)
+        assert_as_near([compiled], [eager], [reference])
+    assert compiled_count <= count
+    assert compiled_ns <= ns
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["llama", "gpt", "vit", "experts"])
+def test_a_forward_and_backward(kind: str) -> None:
+    torch.manual_seed(0)
+    ids = torch.randint(0, 64, (2, 32))
+    model, inputs = {
+        "llama": lambda: (Layer(128, 4, 2, 352), (torch.randn(2, 16, 128), angles_of(0, 16, 16))),
+        "gpt": lambda: (MODELS.Gpt(64, 64, 2, 4, 32), (ids,)),
+        "vit": lambda: (MODELS.Vit(), (torch.randn(2, 3, 32, 32),)),
+        "experts": lambda: (MODELS.Experts(32, 64, 4), (torch.randn(2, 8, 32),)),
+    }[kind]()
+
+    def loss_of(model: Any, rest: Any) -> Callable[..., Any]:
+        def loss(x: Any) -> Any:
+            if kind == "gpt":
+                return functional.cross_entropy(model(x).flatten(0, 1), x.roll(-1, 1).flatten())
+            return model(x, *rest).pow(2).mean()
+
+        return loss
+
+    def step(loss: Any, model: Any, x: Any) -> Any:
+        model.zero_grad(set_to_none=True)
+        result = loss(x)
+        result.backward()
+        return result
+
+    def results(loss: Any, model: Any) -> list[Any]:
+        return [loss, *(p.grad.cpu() for p in model.parameters() if p.grad is not None)]
+
+    with default_machine() as context:
+        there, on_machine = copy.deepcopy(model).to(AHBM), [x.to(AHBM) for x in inputs]
+        loss, eager_count, eager_ns = measure(context, step, loss_of(there, on_machine[1:]), there, on_machine[0])
+        eager = results(loss, there)
+        loss, count, ns = measure(context, step, torch.compile(loss_of(there, on_machine[1:])), there, on_machine[0])
+        reference = step(loss_of(model, inputs[1:]), model, inputs[0])
+        assert_as_near(results(loss, there), eager, results(reference, model))
+    most_launches, most_ns = {"llama": (34, 24_920), "gpt": (70, 0.83 * eager_ns)}.get(kind, (eager_count, eager_ns))
+    assert count <= most_launches
+    assert ns <= most_ns
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "amax": lambda x, i, s: x.amax(-1) * 2,
+    "log_softmax": lambda x, i, s: (x * 0.5).log_softmax(-1).mean(),
+    "group_norm": lambda x, i, s: functional.silu(functional.group_norm(x.view(2, 64, 32, 32), 8)),
+    "layer_norm": lambda x, i, s: functional.gelu(functional.layer_norm(x, (256,))),
+    "rows": lambda x, i, s: x[i] * 2 + 1,
+    "index_put": lambda x, i, s: x.index_put((i,), s) * 2,
+    "few rows": lambda x, i, s: x[i[:16]] * 2 + 1,
+    "cross_entropy": lambda x, i, s: functional.cross_entropy(s, i % 256),
+    "softmax": lambda x, i, s: (x * 0.5 + 1).softmax(-1) * 2,
+    "sum": lambda x, i, s: x.sum(0) * 2,
+    "cumsum": lambda x, i, s: s.cumsum(-1) * 2,
+    "argmax": lambda x, i, s: x.argmax(-1),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_no_compiled_function_is_slower_than_eager(name: str) -> None:
+    torch.manual_seed(0)
+    function = FUNCTIONS[name]
+    inputs = torch.randn(512, 256), torch.randperm(512)[:128], torch.randn(128, 256)
+    with torch.no_grad(), default_machine() as context:
+        on_machine = [x.to(AHBM) for x in inputs]
+        eager, _, eager_ns = measure(context, function, *on_machine)
+        compiled, _, compiled_ns = measure(context, torch.compile(function), *on_machine)
+        assert_as_near([compiled], [eager], [function(*inputs)])
+    assert compiled_ns <= 1.05 * eager_ns

@@ -31,7 +31,7 @@ def _describe(graph: GraphModule, context: AnyContext) -> tuple[str, ...]:
     """Return what the code for a graph depends on besides its operators."""
     settings = context.frontends.torch
     places = hashlib.sha256("\n".join(str(origin_of([node])) for node in graph.graph.nodes).encode())
-    machine = (context.engine.topology.digest, str(settings.cubes), str(settings.pes))
+    machine = (context.engine.topology.digest, str(settings.cubes), str(settings.pes), str(context.has_data))
     return (_digest_of_sources(), *machine, places.hexdigest())
 
 

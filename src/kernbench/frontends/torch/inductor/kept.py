@@ -150,9 +150,12 @@ def _selected_elements(node: Node) -> int | None:
 
 
 def _is_small() -> bool:
-    """Return whether few shards for each PE are selected. A fused lookup then costs less than a launch more."""
+    """Return whether few shards for each PE are selected. A fused lookup then costs less than a launch more.
+
+    None is small in a run without data: generated kernels compute addresses from indices, which have no values there.
+    """
     node, context = V.graph.current_node, current_context()
-    count = None if context is None else _selected_elements(node)
+    count = None if context is None or not context.has_data else _selected_elements(node)
     if context is None or count is None:
         return False
     operand: Any = node.args[0]
@@ -183,11 +186,6 @@ def _index_by_kernel(x: Any, indices: Any) -> Any:
 def _put_by_kernel(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
     """Call the machine's kernel that writes to ``x`` itself."""
     return lowering.index_put_fallback(x, indices, values, accumulate)
-
-
-def _put_on_copy_by_kernel(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
-    """Call the machine's kernel that writes to a copy of ``x``."""
-    return _put_by_kernel(lowering.clone(x), indices, values, accumulate)
 
 
 def _keep_lowering(operator: TorchOperator, lower: Callable[..., Any] | None) -> Callable[..., Any]:
@@ -264,11 +262,11 @@ def _change_check(patterns: Any, check: Callable[[Any], bool], changed: Callable
 
 def _install_indexed() -> None:
     """Make Inductor call the machine's kernels for large lookups and writes. Small ones are fused."""
-    calls: dict[TorchOperator, Callable[..., Any]] = dict(
-        zip(_PUTS, (_put_on_copy_by_kernel, _put_by_kernel), strict=True)
-    )
-    calls[aten.index.Tensor] = _index_by_kernel
-    for operator in _SCATTERS:
+    calls: dict[TorchOperator, Callable[..., Any]] = {
+        aten.index.Tensor: _index_by_kernel,
+        aten.index_put_.default: _put_by_kernel,
+    }
+    for operator in (aten.index_put.default, *_SCATTERS):
         calls[operator] = lowering.fallback_handler(operator, add_to_fallback_set=False)
     for operator, call in calls.items():
         lowering.lowerings[operator] = _keep_large(lowering.lowerings[operator], call)
