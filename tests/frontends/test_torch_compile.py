@@ -275,7 +275,7 @@ def test_a_forward_and_backward(kind: str) -> None:
     ids = torch.randint(0, 64, (2, 32))
     model, inputs = {
         "llama": lambda: (Layer(128, 4, 2, 352), (torch.randn(2, 16, 128), angles_of(0, 16, 16))),
-        "gpt": lambda: (MODELS.Gpt(64, 64, 2, 4, 32), (ids,)),
+        "gpt": lambda: (MODELS.Gpt(64, 64, 2, 4, 32), (ids, ids.roll(-1, 1))),
         "vit": lambda: (MODELS.Vit(), (torch.randn(2, 3, 32, 32),)),
         "experts": lambda: (MODELS.Experts(32, 64, 4), (torch.randn(2, 8, 32),)),
     }[kind]()
@@ -283,7 +283,7 @@ def test_a_forward_and_backward(kind: str) -> None:
     def loss_of(model: Any, rest: Any) -> Callable[..., Any]:
         def loss(x: Any) -> Any:
             if kind == "gpt":
-                return functional.cross_entropy(model(x).flatten(0, 1), x.roll(-1, 1).flatten())
+                return functional.cross_entropy(model(x).flatten(0, 1), rest[0].flatten())
             return model(x, *rest).pow(2).mean()
 
         return loss
