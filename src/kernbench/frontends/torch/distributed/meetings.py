@@ -70,7 +70,8 @@ class Meetings(HandedOn):
         self._n_left += 1
         if self._n_left < context.multiprocessing.n_ranks:
             return
-        context.remarks.append(f"collectives of {self._n_left} ranks: on the PEs of {self._pes} (torch.comm)")
+        place = "the tensors: same" if self._pes == "same" else self._pes
+        context.remarks.append(f"collectives of {self._n_left} ranks: on the PEs of {place} (torch.comm)")
         if self._exchanged:
             counts = ", ".join(f"{count} {name}" for name, count in sorted(self._exchanged.items()))
             context.remarks.append(f"ranks exchanged on the host, in no simulated time: {counts}")
