@@ -5,9 +5,12 @@ Before a launch, the Python program states the calls of the user's program that 
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, wraps
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,13 +19,15 @@ from torch._inductor.codegen.common import DeviceOpOverrides
 from torch._inductor.codegen.triton import TritonScheduling
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
 from torch._inductor.ir import ExternKernel
+from torch._inductor.scheduler import BaseSchedulerNode
 from torch._inductor.virtualized import V
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 
 from kernbench.common.values import value
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch import device as ahbm
 from kernbench.frontends.torch.modules import ProgramPlace, is_library
+from kernbench.runtime_api.context import AnyContext, current_context
 
 RUNTIME = "kernbench.frontends.torch.inductor.runtime"
 """The module of functions that the generated program calls"""
@@ -163,7 +168,7 @@ def write_origin_of_extern(comment: Any) -> Any:
 def _nodes_of(node_schedule: Sequence[Any]) -> Iterator[Node]:
     """Yield the graph's nodes that a kernel computes."""
     for entry in node_schedule:
-        if hasattr(entry, "node") and entry.node is not None:  # others are marks of the schedule
+        if isinstance(entry, BaseSchedulerNode) and entry.node is not None:  # others are marks of the schedule
             yield from entry.node.origins
 
 
@@ -258,3 +263,35 @@ def _place_of(node: Node) -> ProgramPlace | None:
         if not is_library(file):
             return ProgramPlace(file, line)
     return None
+
+
+# the key of a compiled graph in the cache that processes share: generated code names the calls of the program
+
+
+@cache
+def _digest_of_sources() -> str:
+    """Return the version of this package, and a digest of the sources that decide what is generated."""
+    digest = hashlib.sha256(version("kernbench").encode())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _describe(graph: GraphModule, context: AnyContext) -> tuple[str, ...]:
+    """Return what the code for a graph depends on besides its operators."""
+    settings = context.frontends.torch
+    places = hashlib.sha256("\n".join(str(origin_of([node])) for node in graph.graph.nodes).encode())
+    machine = (context.engine.topology.digest, str(settings.cubes), str(settings.pes), str(context.has_data))
+    return (_digest_of_sources(), *machine, places.hexdigest())
+
+
+def extend_key(init: Callable[..., None]) -> Callable[..., None]:
+    """Return the method that collects the parts of a graph's key, changed to collect these, too."""
+
+    @wraps(init)
+    def init_here(self: Any, gm: GraphModule, *args: Any, **options: Any) -> None:
+        init(self, gm, *args, **options)
+        context = current_context()
+        self.kernbench = () if context is None else _describe(gm, context)
+
+    return init_here

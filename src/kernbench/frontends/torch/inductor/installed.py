@@ -29,12 +29,12 @@ from torch.utils import _triton
 
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch.inductor import kept, tracing
-from kernbench.frontends.torch.inductor.caching import extend_key
 from kernbench.frontends.torch.inductor.codegen import (
     AhbmInterface,
     AhbmOverrides,
     AhbmScheduling,
     AhbmWrapper,
+    extend_key,
     write_origin_of_extern,
 )
 from kernbench.frontends.torch.inductor.graphs import compile_on_machine
