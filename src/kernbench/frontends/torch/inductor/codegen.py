@@ -18,7 +18,7 @@ from torch._dynamo.device_interface import DeviceInterface
 from torch._inductor.codegen.common import DeviceOpOverrides
 from torch._inductor.codegen.triton import TritonScheduling
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
-from torch._inductor.ir import ExternKernel
+from torch._inductor.ir import ExternKernel, IRNode
 from torch._inductor.scheduler import BaseSchedulerNode
 from torch._inductor.virtualized import V
 from torch.fx import GraphModule, Node
@@ -168,7 +168,7 @@ def write_origin_of_extern(comment: Any) -> Any:
 def _nodes_of(node_schedule: Sequence[Any]) -> Iterator[Node]:
     """Yield the graph's nodes that a kernel computes."""
     for entry in node_schedule:
-        if isinstance(entry, BaseSchedulerNode) and entry.node is not None:  # others are marks of the schedule
+        if isinstance(entry, BaseSchedulerNode) and isinstance(entry.node, IRNode):  # others are marks of the schedule
             yield from entry.node.origins
 
 
@@ -176,7 +176,7 @@ def _nodes_of(node_schedule: Sequence[Any]) -> Iterator[Node]:
 
 
 @value
-class Origin:
+class NodeOrigin:
     """The module of nodes of a graph, their operators, and the line of the first of them."""
 
     module: str
@@ -185,7 +185,7 @@ class Origin:
     line: int
 
 
-def origin_of(nodes: Iterable[Node]) -> Origin:
+def origin_of(nodes: Iterable[Node]) -> NodeOrigin:
     """Return the origin of ``nodes``, which one kernel computes."""
     calls = sorted({node for node in nodes if node.op.startswith("call_")}, key=_place_in_graph)
     calls = [node for node in calls if _operator_of(node) not in _MOVES] or calls
@@ -193,7 +193,7 @@ def origin_of(nodes: Iterable[Node]) -> Origin:
     more = "" if len(names) <= _MOST_OPERATORS else f"+{len(names) - _MOST_OPERATORS} more"
     places = list(filter(None, map(_place_of, calls)))
     place = places[-1] if places else ProgramPlace("", 0)
-    return Origin(_common_module(calls), "+".join(names[:_MOST_OPERATORS]) + more, place.file, place.line)
+    return NodeOrigin(_common_module(calls), "+".join(names[:_MOST_OPERATORS]) + more, place.file, place.line)
 
 
 @cache
