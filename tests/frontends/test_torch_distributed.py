@@ -493,6 +493,40 @@ def test_ddp_has_the_same_time_with_and_without_data() -> None:
     assert times[0] == times[1]
 
 
+def backward_ns(comm: str) -> float:
+    """Return the time of the fourth backward of a small perceptron under DDP, on two devices of the packaged machine."""
+    backward: list[float] = []
+
+    def main(rank: int) -> None:
+        dist.init_process_group("nccl")
+        layers = nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 64)
+        model = nn.Sequential(*layers).to(rank)
+        ddp = DistributedDataParallel(model, device_ids=[rank], bucket_cap_mb=0.1, gradient_as_bucket_view=True)
+        x, y = torch.randn(2, 64, 64, device="cuda")
+        for _ in range(4):
+            model.zero_grad()
+            loss = nn.functional.mse_loss(ddp(x), y)
+            events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+            torch.cuda.synchronize()
+            events[0].record()
+            loss.backward()
+            torch.cuda.synchronize()
+            events[1].record()
+            if rank == 0:
+                backward.append(events[0].elapsed_time(events[1]) * 1e6)
+
+    settings = ("torch.queue=64", f"torch.comm={comm}")
+    topology = resolve_topology("default", ["cube.hbm.refresh=spread"])
+    with machine(*settings, data=False, topology=topology), kernbench.torch.as_cuda():
+        torch.multiprocessing.spawn(main, nprocs=2)
+    return backward[-1]
+
+
+@pytest.mark.slow
+def test_ddp_hides_its_sums_behind_the_backward_pass() -> None:
+    assert backward_ns("cube") <= 0.85 * backward_ns("same")
+
+
 def test_ddp_refuses_models_of_different_shapes() -> None:
     def program(rank: int) -> None:
         DistributedDataParallel(nn.Linear(2 + rank, 2).cuda())
