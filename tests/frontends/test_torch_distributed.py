@@ -494,7 +494,7 @@ def test_ddp_has_the_same_time_with_and_without_data() -> None:
 
 
 def backward_ns(comm: str) -> float:
-    """Return the time of the fourth backward of a small perceptron under DDP, on two devices of the packaged machine."""
+    """Return the time of the fourth backward of a perceptron under DDP, on two devices of the packaged machine."""
     backward: list[float] = []
 
     def main(rank: int) -> None:
