@@ -1,9 +1,10 @@
 """Tests that the examples of the documentation run, and show what the page says that they show.
 
 The blocks of a page run in order, in one folder that has the project's examples and default files. Python blocks share
-a namespace; a comment behind an expression is what the expression shows. In a console block the first line that each
-command prints is checked, or the first line of its error. ``…`` stands for any text. A comment in HTML before a block
-says what else it needs:
+a namespace; a comment behind an expression is what the expression shows. In a console block the first line behind a
+command has to be the first line that the command prints, or the first line of its error. All lines have to be among
+those that it prints, in this order. ``…`` stands for any text, alone on a line for any lines. The bars of a chart may be
+left out. A comment in HTML before a block says what else it needs:
 
 - ``<!-- file: NAME -->`` writes the block to a file; ``<!-- continues a file: NAME -->`` appends to it;
 - ``<!-- needs: torch -->`` skips the page where the module is not installed;
@@ -85,12 +86,28 @@ def run_python(block: Block, namespace: dict[str, Any]) -> None:
             assert is_shown(comment[1], output), f"{block}: shows {output!r}; the page has {comment[1]!r}"
 
 
-def commands_of(block: Block) -> Iterator[tuple[str, str]]:
-    """Yield each command with the first line of its output, "" where the page shows none."""
+def commands_of(block: Block) -> Iterator[tuple[str, list[str]]]:
+    """Yield each command with the lines of its output that the page shows."""
     for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
         lines = part.splitlines()
         end = next(index for index, line in enumerate(lines) if not line.endswith("\\"))
-        yield "\n".join(lines[: end + 1]), next((line for line in lines[end + 1 :] if line.strip()), "")
+        yield "\n".join(lines[: end + 1]), [line for line in lines[end + 1 :] if line.strip()]
+
+
+def missing_line(shown: list[str], streams: list[list[str]]) -> str | None:
+    """Return the first shown line that is in no stream behind the lines shown before it; None if all are there."""
+    rest = [list(lines) for lines in streams]
+    for line in shown:
+        if not line.strip(" …─"):
+            continue
+        for lines in rest:
+            places = [i for i, printed in enumerate(lines) if is_shown(line, printed) or is_shown(f"{line} …", printed)]
+            if places:
+                del lines[: places[0] + 1]
+                break
+        else:
+            return line
+    return None
 
 
 def run_console(block: Block, folder: Path) -> None:
@@ -108,9 +125,13 @@ def run_console(block: Block, folder: Path) -> None:
         )
         code = int(block.directives.get("exits", "0")) if index == len(commands) - 1 else 0
         assert done.returncode == code, f"{block}: {command} ended with {done.returncode}: {done.stderr[-2000:]}"
-        output = done.stdout if done.stdout.strip() else done.stderr
-        first_line = next((line for line in output.splitlines() if line.strip()), "")
-        assert not shown or is_shown(shown, first_line), f"{block}: {command} shows {first_line!r}; the page {shown!r}"
+        streams = [[line for line in text.splitlines() if line.strip()] for text in (done.stdout, done.stderr)]
+        first_line = next((line for lines in streams for line in lines), "")
+        assert not shown or is_shown(shown[0], first_line), (
+            f"{block}: {command} shows {first_line!r}; the page {shown[0]!r}"
+        )
+        missing = missing_line(shown, streams)
+        assert missing is None, f"{block}: {command} does not show {missing!r} there"
 
 
 def run_page(page: Path, folder: Path, *, quick: bool = False) -> None:
@@ -173,6 +194,9 @@ def test_a_wrong_example_is_found(folder: Path) -> None:
         run_console(Block(page, 1, "console", "$ false\n"), folder)
     with pytest.raises(AssertionError, match="shows 'b'; the page 'c'"):
         run_console(Block(page, 1, "console", "$ echo b\nc\n"), folder)
+    run_console(Block(page, 1, "console", "$ printf 'a\\nb\\nc 3 ██'\na\n…\nc 3\n"), folder)
+    with pytest.raises(AssertionError, match="does not show 'c 4' there"):
+        run_console(Block(page, 1, "console", "$ printf 'a\\nb\\nc 3'\na\n…\nc 4\n"), folder)
 
 
 def test_blocks_and_their_directives_are_read(tmp_path: Path) -> None:
@@ -183,4 +207,4 @@ def test_blocks_and_their_directives_are_read(tmp_path: Path) -> None:
     first, second = blocks_of(page)
     assert first.directives == {"file": "k.py", "slow": ""}
     assert (first.language, first.text, second.language) == ("python", "x\n", "console")
-    assert list(commands_of(second)) == [("ls", "a")]
+    assert list(commands_of(second)) == [("ls", ["a"])]
