@@ -3,8 +3,8 @@
 The blocks of a page run in order, in one folder that has the project's examples and default files. Python blocks share
 a namespace; a comment behind an expression is what the expression shows. In a console block the first line behind a
 command has to be the first line that the command prints, or the first line of its error. All lines have to be among
-those that it prints, in this order. ``…`` stands for any text, alone on a line for any lines. The bars of a chart may be
-left out. A comment in HTML before a block says what else it needs:
+those that it prints, in this order. ``…`` stands for any text, alone on a line for any lines. The bars of a chart may
+be left out. A comment in HTML before a block says what else it needs:
 
 - ``<!-- file: NAME -->`` writes the block to a file; ``<!-- continues a file: NAME -->`` appends to it;
 - ``<!-- needs: torch -->`` skips the page where the module is not installed;
