@@ -14,10 +14,10 @@ The operators are those of the census (``census_torch.py``). Each has these call
   or over all cubes of a smaller SIP. Attention of one token reads 2048 keys.
 
 Every call runs without data on a machine of its own, and the host waits for each launch (``torch.queue=0``). Its
-figures therefore depend on no other call. A row of the JSON file
-has ``ns``, ``launches`` and ``events``. ``ns`` is the simulated time from the call to its end, without the requests
-that map memory. ``events`` are all events of the call, mapping included. A call that fails has ``error`` instead. The
-file is written after each call, so an interrupted run loses nothing.
+figures therefore depend on no other call. A row of the JSON file has ``ns``, ``launches`` and ``events``. ``ns`` is the
+simulated time from the call to its end, without the time in which only requests that map memory are in flight.
+``events`` are all events of the call, mapping included. A call that fails has ``error`` instead. The file is written
+after each call, so an interrupted run loses nothing.
 
 ``compare`` lists the calls that became slower than the limit allows, the geometric mean of each machine, and changed
 launches. It exits with code 1 if a call is slower than the limit or fails only now. Wrong input is code 2.
@@ -341,7 +341,8 @@ def measure_call(task: Task) -> tuple[Row, float]:
             result = call.function(*args, **kwargs)
             context.accelerator.synchronize()
             requests, events = context.traces[n_requests:], engine.n_events - begin_events
-            duration = engine.now - begin_ns - busy_ns(request for request in requests if request.phase in MAPPING)
+            others = [request for request in requests if request.phase not in MAPPING]
+            duration = engine.now - begin_ns - (busy_ns(requests) - busy_ns(others))
             del result, args, kwargs
     except (KernbenchError, RuntimeError, NotImplementedError) as error:
         text = str(error).partition("\n")[0]

@@ -19,8 +19,8 @@ from kernbench.components.pipeline import (
     STAGE_KINDS,
     STORE,
     Integers,
+    PipelineReport,
     PipelineSizes,
-    Report,
     Schedule,
     TileList,
     TileLists,
@@ -33,7 +33,7 @@ from kernbench.core.clock import RANK_STAGE, Clock
 from kernbench.core.log import BY, CAUSE, END, KIND, LINE, NONE, PART, START, TILE, WIDTH, By, Cause, Kind, Log, Row
 
 RANKS = [RANK_STAGE + stage for stage in range(len(STAGE_KINDS))]
-Event: TypeAlias = tuple[int, Report, int, int]
+Event: TypeAlias = tuple[int, PipelineReport, int, int]
 """Time, type, list and tile"""
 RowName: TypeAlias = tuple[int, int, int]
 """List, tile and kind of a row"""
@@ -79,8 +79,8 @@ class Side:
         self.plans.append(plan)
         self.inject((self.log.open(0, Kind.ISSUE, 0, (NONE, By.NOTHING), line=plan.number), By.ISSUE))
 
-    def report(self, plan: Plan, report: Report, tile: int) -> None:
-        if report is Report.BEGIN:
+    def report(self, plan: Plan, report: PipelineReport, tile: int) -> None:
+        if report is PipelineReport.BEGIN:
             plan.row = self.log.open(0, Kind.GEMM, self.clock.time, (NONE, By.NOTHING), line=plan.number)
         self.reports.append((self.clock.time, report, plan.number, tile))
 
@@ -113,19 +113,19 @@ class ByEvents(Side):
             unit.rank = RANKS[stage]
 
     def released(self, token: Token) -> None:
-        self.report(token.work[0], Report.RELEASE, token.work[1])
+        self.report(token.work[0], PipelineReport.RELEASE, token.work[1])
 
     def open(self, stage: int, token: Token, start: int) -> Row:
         plan, tile = token.work
         if stage == ISSUE and not tile:
-            self.report(plan, Report.BEGIN, 0)
+            self.report(plan, PipelineReport.BEGIN, 0)
         return self.log.open(stage, STAGE_KINDS[stage], start, token.cause, tile=tile, line=plan.number)
 
     def inject(self, cause: Cause) -> None:
         while self.free and self.plans:
             plan = self.plans[0]
             if self.next == len(plan.tiles):
-                self.report(plan, Report.EXHAUSTED, NONE)
+                self.report(plan, PipelineReport.EXHAUSTED, NONE)
                 self.plans.popleft()
                 self.next = 0
                 continue
@@ -147,11 +147,11 @@ class ByEvents(Side):
         plan, tile = token.work
         self.free += 1
         if plan.tiles[tile].has_result:
-            self.report(plan, Report.RESULT, tile)
+            self.report(plan, PipelineReport.RESULT, tile)
         self.inject((token.row, By.SLOT))
         self.left[plan] = self.left.get(plan, len(plan.tiles)) - 1
         if not self.left[plan]:
-            self.report(plan, Report.LAST, NONE)
+            self.report(plan, PipelineReport.LAST, NONE)
 
 
 class BySchedule(Side):
@@ -168,9 +168,9 @@ class BySchedule(Side):
             tiles = TileList(plan.tiles, self.lists.schedules.setdefault(plan.tiles, {}), tile_rows(len(plan.tiles)))
             self.pipeline.begin(plan, None, tiles, cause, is_last=True)
 
-    def on_report(self, run: TileRun, report: Report, tile: int, row: Row) -> None:
+    def on_report(self, run: TileRun, report: PipelineReport, tile: int, row: Row) -> None:
         self.report(run.plan, report, tile)
-        if report is Report.EXHAUSTED and self.plans:
+        if report is PipelineReport.EXHAUSTED and self.plans:
             self.inject((row, By.SLOT))
 
 
@@ -209,7 +209,11 @@ def compare(sizes: PipelineSizes, offers: list[Offer]) -> None:
 
 def notices(side: Side) -> list[Event]:
     """The reports that may start transfers or commands, in order."""
-    return [event for event in side.reports if event[1] in (Report.RESULT, Report.RELEASE, Report.LAST)]
+    return [
+        event
+        for event in side.reports
+        if event[1] in (PipelineReport.RESULT, PipelineReport.RELEASE, PipelineReport.LAST)
+    ]
 
 
 def test_the_example_of_the_documentation() -> None:
@@ -236,5 +240,5 @@ def test_a_tile_that_ends_a_step_claims_its_slot_after_fetch() -> None:
     schedule = Schedule(PipelineSizes(2, 2, 1), (), times)
     ends = dict(zip(schedule.numbers.tolist(), schedule.ends.tolist(), strict=True))
     assert [ends[len(STAGE_KINDS) + stage] for stage in (ISSUE, FETCH, GEMM)] == [4, 10, 26]
-    released = [end.end_ps for end, reports in schedule.marks if (Report.RELEASE, 1) in reports]
+    released = [end.end_ps for end, reports in schedule.marks if (PipelineReport.RELEASE, 1) in reports]
     assert released == [16]

@@ -21,7 +21,7 @@ from kernbench.cli.main import main
 from kernbench.common.errors import InputError
 from kernbench.common.figures import figure
 from kernbench.common.values import value
-from kernbench.result.sections import Absence, Outcome, Section, Unread, register, registered, sections
+from kernbench.result.sections import Absence, RunOutcome, Section, Unread, register, registered, sections
 
 MACHINE = ("--topology", "one-cube")
 
@@ -176,7 +176,7 @@ def test_a_document_of_another_form(tmp_path: Path, change: Mapping[str, Any], m
 def test_columns_do_not_collide() -> None:
     names = [name for section in sections() for name in section.all_columns]
     assert len(names) == len(set(names))
-    assert isinstance(Outcome().document, dict)
+    assert isinstance(RunOutcome().document, dict)
 
 
 def test_the_same_section_may_be_registered_again_and_another_may_not(toggles: Section[Toggles]) -> None:

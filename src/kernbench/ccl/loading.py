@@ -271,7 +271,7 @@ IDLE_KEY = "vc_chunk_size"
 _OF_DEFAULTS = ("algorithm", "strict")
 
 _Count = Annotated[int, Field(ge=1, le=1 << 50)]
-_Section: TypeAlias = tuple[str, ...]
+_SectionPath: TypeAlias = tuple[str, ...]
 
 
 def _make_name_check(kind: str, names: Collection[str]) -> AfterValidator:
@@ -404,7 +404,7 @@ def _take_out(section: dict[str, Any]) -> dict[str, Any]:
     return {name: section.pop(name) for name in tuple(section) if name.startswith(PASSED_PREFIX)}
 
 
-def _not_passable(passed: Mapping[_Section, Mapping[str, Any]]) -> Iterator[Complaint]:
+def _not_passable(passed: Mapping[_SectionPath, Mapping[str, Any]]) -> Iterator[Complaint]:
     for path, entries in passed.items():
         for name, entry in entries.items():
             if not all(isinstance(item, Scalar) for item in (entry if isinstance(entry, list) else [entry])):
@@ -412,7 +412,7 @@ def _not_passable(passed: Mapping[_Section, Mapping[str, Any]]) -> Iterator[Comp
                 yield Complaint((*path, name), f"found {show(entry)}, {wanted}")
 
 
-def _sections(data: Mapping[str, Any]) -> Iterator[tuple[_Section, dict[str, Any]]]:
+def _sections(data: Mapping[str, Any]) -> Iterator[tuple[_SectionPath, dict[str, Any]]]:
     """Yield the sections of a file that hold settings, valid or not."""
     algorithms = data.get("algorithms")
     named = algorithms.items() if isinstance(algorithms, dict) else ()
@@ -472,7 +472,7 @@ def _where(document: Document, algorithm: str, key: str) -> tuple[str, ...]:
 
 
 def _resolve_settings(
-    name: str, file: _CclFile, passed: Mapping[_Section, Mapping[str, Any]], document: Document, folder: Path
+    name: str, file: _CclFile, passed: Mapping[_SectionPath, Mapping[str, Any]], document: Document, folder: Path
 ) -> AlgorithmConfig:
     """Return the settings of an algorithm over the defaults."""
     values = _drop_unset(file.defaults) | _drop_unset(file.algorithms[name])

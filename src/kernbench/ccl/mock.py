@@ -59,7 +59,7 @@ from kernbench.numerics.operands import OperandMemory
 from kernbench.policy.address.free_list import ScratchAllocator
 from kernbench.topology.spec import TopologySpec
 from kernbench.triton_emu.handles import Slot
-from kernbench.triton_emu.kernel_run import ProgramRun, begin_run
+from kernbench.triton_emu.kernel_run import PeProgram, begin_run
 from kernbench.triton_emu.source import KernelSite, kernel_source
 
 TCM_BASE = 1 << 60
@@ -270,7 +270,7 @@ class MockQueues:
 class MockPe:
     """A PE that runs ``run`` with ``queues``; call ``advance`` until ``finished``. ``name`` labels the PE's prints."""
 
-    def __init__(self, name: str, run: ProgramRun, queues: MockQueues) -> None:
+    def __init__(self, name: str, run: PeProgram, queues: MockQueues) -> None:
         self.pe = queues.pe
         self.queues = queues
         self.finished = False

@@ -12,7 +12,7 @@ import rich_click as click
 
 from kernbench.cli.completion import Completer, complete_bench, complete_machine, complete_override
 from kernbench.cli.session import Session
-from kernbench.runtime_api.run_request import SCRIPT_WALL_S, Command, RunOption, RunRequest, list_options
+from kernbench.runtime_api.run_request import SCRIPT_WALL_S, CommandName, RunOption, RunRequest, list_options
 
 
 def current_session() -> Session | None:
@@ -121,7 +121,7 @@ def make_option(entry: RunOption, *, help_text: str | None = None) -> Decorator:
     )
 
 
-def options_of(command: Command, kind: type[RunRequest] = RunRequest) -> Decorator:
+def options_of(command: CommandName, kind: type[RunRequest] = RunRequest) -> Decorator:
     """Decorate a command with its options of a run, in groups. The command receives ``request``, a RunRequest."""
     entries = [entry for entry in list_options(kind) if command in entry.commands]
     names = {entry.name for entry in entries}

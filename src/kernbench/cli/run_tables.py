@@ -45,7 +45,7 @@ def print_run(console: Console, run: Run, *, explain: bool, energy: bool, verbos
     ``explain`` prints the explanation of the time before the other tables, ``energy`` the energy before that.
     ``verbose`` omits nothing. Ctrl-C during the explanation ends only the explanation.
     """
-    explanation = _Explanation(run)
+    explanation = _ExplanationTables(run)
     tables = _tables(run, explanation, explain=explain, energy=energy, verbose=verbose)
     show_report(console, _head(run, verbose=verbose), tables)
     if run.launch_queue is not None:
@@ -130,7 +130,9 @@ def _machine(run: Run) -> Iterator[str]:
     yield run.digest[:12]
 
 
-def _tables(run: Run, explanation: _Explanation, *, explain: bool, energy: bool, verbose: bool) -> Iterator[ReportPart]:
+def _tables(
+    run: Run, explanation: _ExplanationTables, *, explain: bool, energy: bool, verbose: bool
+) -> Iterator[ReportPart]:
     """Yield the tables, the most important first; yield none for a run without events."""
     if not run.report.events:
         return
@@ -160,7 +162,7 @@ def _tables(run: Run, explanation: _Explanation, *, explain: bool, energy: bool,
 
 
 @state
-class _Explanation:
+class _ExplanationTables:
     """The tables of an explanation. They are computed while they are printed, until the user interrupts."""
 
     run: Run

@@ -227,14 +227,14 @@ class BankSequence:
         """Queue ``job``. Each piece is queued at its bank when the preceding piece is done."""
         pieces, first = [], 0
         for bank, count in self._pieces:
-            pieces.append(_Piece(self._clock, job, bank, first, count))
+            pieces.append(_BankPackets(self._clock, job, bank, first, count))
             first += count
         for piece, following in pairwise(pieces):
             piece.following = following
         pieces[0].start()
 
 
-class _Piece(Job):
+class _BankPackets(Job):
     """The packets of a job that are in one bank, from ``offset`` on."""
 
     __slots__ = ("_bank", "_clock", "_cuts", "_offset", "_whole", "following")
@@ -246,7 +246,7 @@ class _Piece(Job):
         self._bank = bank
         self._offset = offset
         self._cuts = 0
-        self.following: _Piece | None = None
+        self.following: _BankPackets | None = None
 
     def start(self) -> None:
         """Queue the piece at its bank: the preceding pieces are done."""

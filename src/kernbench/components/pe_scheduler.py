@@ -24,7 +24,15 @@ from kernbench.components.pe_fetch_store import PeFetchStore
 from kernbench.components.pe_gemm import PeGemm
 from kernbench.components.pe_math import PeMath
 from kernbench.components.pe_mmu import PeMmuPart
-from kernbench.components.pipeline import PipelineSizes, Report, StageEnd, TileList, TileLists, TilePipeline, TileRun
+from kernbench.components.pipeline import (
+    PipelineReport,
+    PipelineSizes,
+    StageEnd,
+    TileList,
+    TileLists,
+    TilePipeline,
+    TileRun,
+)
 from kernbench.components.stage import Gate, OverlappingStage, Stage, StageUnit, Token
 from kernbench.core.clock import RANK_STAGE, Clock
 from kernbench.core.log import LAUNCH, LINE, NONE, By, Cause, Kind, Row
@@ -43,8 +51,8 @@ from kernbench.triton_emu.tile_plans import (
     AccumulatorUse,
     BlockStep,
     DotTiles,
+    OperandPanel,
     OperandWindow,
-    Panel,
     StepTiles,
     Tile,
     TileSizes,
@@ -189,7 +197,7 @@ class PanelBuffers:
         self._free += plan.held.popleft().step.freed
         self._read((row, By.SLOT))
 
-    def write(self, plan: PipelinedCommand, result: Panel, done: Callable[[Row], None], cause: Cause) -> None:
+    def write(self, plan: PipelinedCommand, result: OperandPanel, done: Callable[[Row], None], cause: Cause) -> None:
         """Write a part of the result, which occupies TCM until it is in memory; then call ``done(row)``."""
         nbytes = result[1].nbytes
         self._free -= nbytes
@@ -422,18 +430,18 @@ class PeScheduler(Component):
             cached[key] = self._tile_lists.make(command, source, times)
         return cached[key]
 
-    def _on_report(self, run: TileRun, report: Report, tile: int, row: Row) -> None:
+    def _on_report(self, run: TileRun, report: PipelineReport, tile: int, row: Row) -> None:
         """Handle the end ``row`` of a scheduled tile in a stage."""
         plan: PipelinedCommand = run.plan
-        if report is Report.EXHAUSTED:
+        if report is PipelineReport.EXHAUSTED:
             if self._begin_step(plan):
                 self._inject((row, By.SLOT))
-        elif report is Report.RELEASE:
+        elif report is PipelineReport.RELEASE:
             self._panels.release(plan, row)
-        elif report is Report.RESULT:
+        elif report is PipelineReport.RESULT:
             plan.inside += 1
             self._write_result(plan, run.source.result_of(tile), row)
-        elif report is Report.LAST:
+        elif report is PipelineReport.LAST:
             self._on_written(plan, row)
         elif plan.row < 0:
             plan.row = plan.begun(self.clock.time, run.first_cause)
@@ -491,7 +499,7 @@ class PeScheduler(Component):
         self._inject((row, By.SLOT))
         self._end(work.plan, row)
 
-    def _write_result(self, plan: PipelinedCommand, result: Panel, row: Row) -> None:
+    def _write_result(self, plan: PipelinedCommand, result: OperandPanel, row: Row) -> None:
         """Write a part of the result, which ``row`` has completed, as a part of ``plan``."""
         self._panels.write(plan, result, partial(self._on_written, plan), (row, By.OPERAND))
 

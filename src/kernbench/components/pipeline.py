@@ -65,7 +65,7 @@ STAGE_KINDS = (Kind.STORE, Kind.GEMM, Kind.FETCH, Kind.TILE_ISSUE)
 N_STAGES = len(STAGE_KINDS)
 
 
-class Report(IntEnum):
+class PipelineReport(IntEnum):
     """The ends that are reported to other components, in the order of their reports."""
 
     BEGIN = 0  # the first tile is issued
@@ -108,7 +108,7 @@ class StageEnd(NamedTuple):
     retires: bool
 
 
-State: TypeAlias = tuple[StageEnd, ...]
+PipelineState: TypeAlias = tuple[StageEnd, ...]
 """The state of a pipeline: the ends to come of its last issue and fetch, and of all tiles in GEMM and in store"""
 _ENTRY = StageEnd(0, ISSUE, -1, False)
 _PAST = StageEnd(-1, ISSUE, NONE, False)  # an end before the entry, which delays no tile
@@ -123,22 +123,22 @@ class Schedule:
     - ``marks``: the ends to report, in order, with the reports (type, tile) of each.
     """
 
-    def __init__(self, sizes: PipelineSizes, before: State, tiles: Sequence[TileTimes]) -> None:
+    def __init__(self, sizes: PipelineSizes, before: PipelineState, tiles: Sequence[TileTimes]) -> None:
         self._sizes = sizes
         past = [_PAST] * sizes.stage_slots
         self._ends = [[*past, *(end for end in before if end.stage == stage)] for stage in range(N_STAGES)]
         self._in_flight = [end for end in before if end.retires]
-        self._marks: dict[StageEnd, list[tuple[Report, int]]] = {}
+        self._marks: dict[StageEnd, list[tuple[PipelineReport, int]]] = {}
         self._begins: list[tuple[int, int, int, int, By]] = []
         heapify(self._in_flight)
         for number, tile in enumerate(tiles):
             self._pass(number, tile)
-        self._mark(Report.EXHAUSTED, NONE, self._in_flight[0])
-        self._mark(Report.LAST, NONE, max(end for end in self._in_flight if end.number >= 0))
+        self._mark(PipelineReport.EXHAUSTED, NONE, self._in_flight[0])
+        self._mark(PipelineReport.LAST, NONE, max(end for end in self._in_flight if end.number >= 0))
         self.marks = [(end, sorted(self._marks[end])) for end in sorted(self._marks)]
         self._make_rows()
         self._ends = [ends[-sizes.tiles_in_flight :] for ends in self._ends]  # earlier ends are never asked for again
-        self._states: dict[int, tuple[State, list[int]]] = {}
+        self._states: dict[int, tuple[PipelineState, list[int]]] = {}
         del self._in_flight, self._marks, self._begins
 
     def _pass(self, number: int, tile: TileTimes) -> None:
@@ -150,18 +150,18 @@ class Schedule:
         early, late = (_PAST, slot) if tile.ends_step else (slot, _PAST)
         place = store[-slots] if stores else _PAST
         if not number:
-            self._mark(Report.BEGIN, 0, max(issue[-1], room, key=_end_ps))
+            self._mark(PipelineReport.BEGIN, 0, max(issue[-1], room, key=_end_ps))
         last = self._work(number, ISSUE, issue_ps, (issue[-1], By.ENGINE), (room, By.SLOT))
         last = self._work(number, FETCH, tile.fetch_ps, (last, By.OPERAND), (fetch[-1], By.ENGINE), (early, By.SLOT))
         if tile.ends_step:
-            self._mark(Report.RELEASE, number, max(last, slot))
+            self._mark(PipelineReport.RELEASE, number, max(last, slot))
         conditions = (last, By.OPERAND), (late, By.SLOT), (gemm[-1], By.ENGINE), (place, By.SLOT)
         last = self._work(number, GEMM, tile.gemm_ps, *conditions, retires=not stores)
         if stores:
             last = self._work(number, STORE, tile.store_ps, (last, By.OPERAND), (store[-1], By.ENGINE), retires=True)
         heappush(self._in_flight, last)
         if tile.has_result:
-            self._mark(Report.RESULT, number, last)
+            self._mark(PipelineReport.RESULT, number, last)
 
     def _work(
         self, tile: int, stage: int, duration_ps: int, *conditions: tuple[StageEnd, By], retires: bool = False
@@ -173,7 +173,7 @@ class Schedule:
         self._begins.append((cause.end_ps, end.number, end.end_ps, cause.number, by))
         return end
 
-    def _mark(self, report: Report, tile: int, end: StageEnd) -> None:
+    def _mark(self, report: PipelineReport, tile: int, end: StageEnd) -> None:
         self._marks.setdefault(end, []).append((report, tile))
 
     def _make_rows(self) -> None:
@@ -189,7 +189,7 @@ class Schedule:
         rows[:, CAUSE], rows[:, BY], rows[:, LAST] = causes, by, NONE
         self.last_ps = int(ends.max())
 
-    def state_at(self, ps: int) -> tuple[State, list[int]]:
+    def state_at(self, ps: int) -> tuple[PipelineState, list[int]]:
         """Return the state at ``ps``, when no tile is left to enter, and the number here of each of its ends."""
         coming = self._states.get(ps)
         if coming is None:
@@ -219,7 +219,7 @@ class TileList:
     """
 
     times: tuple[TileTimes, ...]
-    schedules: dict[State, Schedule]
+    schedules: dict[PipelineState, Schedule]
     rows: Integers
 
 
@@ -232,7 +232,7 @@ class TileLists:
 
     def __init__(self, log: Log, sizes: PipelineSizes, amounts_of: Callable[[Tile, Command], TileAmounts]) -> None:
         self.known: dict[Hashable, TileList | None] = {}
-        self.schedules: dict[tuple[TileTimes, ...], dict[State, Schedule]] = {}
+        self.schedules: dict[tuple[TileTimes, ...], dict[PipelineState, Schedule]] = {}
         self.sizes = sizes
         self._amounts_of = amounts_of
         self._log = log
@@ -264,7 +264,7 @@ class TileLists:
         rows[:, :, TILE] = np.array([log.tile(x.index) for x in tiles], np.int64)[:, None]
         return TileList(shapes, self.schedules.setdefault(shapes, {}), rows.reshape(-1, WIDTH))
 
-    def schedule(self, tiles: TileList, before: State) -> Schedule:
+    def schedule(self, tiles: TileList, before: PipelineState) -> Schedule:
         """Return the schedule of ``tiles`` that enter a pipeline in state ``before``."""
         schedule = tiles.schedules.get(before)
         if schedule is None:
@@ -356,7 +356,7 @@ class TilePipeline:
         components: Sequence[str],
         ranks: Sequence[int],
         lists: TileLists,
-        on_report: Callable[[TileRun, Report, int, int], None],
+        on_report: Callable[[TileRun, PipelineReport, int, int], None],
     ) -> None:
         self.is_full = False
         self._current: TileRun | None = None
@@ -386,10 +386,12 @@ class TilePipeline:
             (first, _), due = reports[0], (run, end, reports)
             if end.end_ps <= 0:
                 self._fire(due)  # the first tile is issued
-            elif len(reports) > 1 or (plan.row < 0 if first is Report.BEGIN else is_last or first is not Report.LAST):
+            elif len(reports) > 1 or (
+                plan.row < 0 if first is PipelineReport.BEGIN else is_last or first is not PipelineReport.LAST
+            ):
                 clock.end_stage_at(start_ps + end.end_ps, self._ranks[end.stage], self._fire, due)
 
-    def coming(self) -> tuple[State, list[tuple[TileRun, int]]]:
+    def coming(self) -> tuple[PipelineState, list[tuple[TileRun, int]]]:
         """Return the state of the pipeline now, and the run and the number there of each of its ends."""
         run = self._current
         if run is None:
@@ -403,13 +405,13 @@ class TilePipeline:
         self._current = None
         return [(end, *origin) for end, origin in zip(ends, origins, strict=True)]
 
-    def _fire(self, due: tuple[TileRun, StageEnd, list[tuple[Report, int]]]) -> None:
+    def _fire(self, due: tuple[TileRun, StageEnd, list[tuple[PipelineReport, int]]]) -> None:
         run, end, reports = due
         row = self.row_of(run, end.number)
         for report, tile in reports:
-            if report is Report.EXHAUSTED:
+            if report is PipelineReport.EXHAUSTED:
                 self.is_full = False
-            if report is not Report.LAST or run.is_last:
+            if report is not PipelineReport.LAST or run.is_last:
                 self._on_report(run, report, tile, row)
 
     def row_of(self, run: TileRun, number: int) -> Row:

@@ -15,7 +15,7 @@ from kernbench.runtime_api.collective_calls import RankGroup
 from kernbench.runtime_api.context import AnyContext, require_context
 from kernbench.runtime_api.distributed import BACKEND
 
-Names: TypeAlias = tuple[str, ...]
+AxisNames: TypeAlias = tuple[str, ...]
 
 
 class DeviceMesh:
@@ -58,7 +58,7 @@ class DeviceMesh:
         return self._ranks.copy()
 
     @property
-    def mesh_dim_names(self) -> Names | None:
+    def mesh_dim_names(self) -> AxisNames | None:
         """The names of the dims, or None."""
         return self._names
 
@@ -182,7 +182,7 @@ def _check_ranks(mesh: npt.NDArray[Any], torch: AnyContext) -> npt.NDArray[np.in
     return mesh.astype(np.int64)
 
 
-def _check_names(names: Sequence[str] | None, ndim: int) -> Names | None:
+def _check_names(names: Sequence[str] | None, ndim: int) -> AxisNames | None:
     if names is None:
         return None
     checked = () if isinstance(names, str) else tuple(names)

@@ -26,7 +26,7 @@ from kernbench.evaluation.sweep_plan import CCL, MACHINES
 from kernbench.evaluation.sweep_spec import MACHINE
 from kernbench.evaluation.sweep_table import JSON_COLUMNS, TABLE_FILE, SweepTable, read_sweep_table
 from kernbench.result import run_sections
-from kernbench.result.sections import Outcome, read_outcome
+from kernbench.result.sections import RunOutcome, read_outcome
 from kernbench.runtime_api.overrides import BENCH_PREFIX, part_of
 
 RUN_COMMAND = "kernbench run --json"
@@ -34,7 +34,7 @@ GOOD_STATUS = "OK"
 TAKEN = f"compare takes {TABLE_FILE}, or the output of {RUN_COMMAND}"
 
 
-def read_run(path: Path) -> Outcome:
+def read_run(path: Path) -> RunOutcome:
     """Read the run in a file. Raises InputError for other documents and for failed runs."""
     outcome = read_outcome(path)
     _refuse_failed(str(path), outcome.document.get("status", GOOD_STATUS), outcome.document.get("error"), show)
@@ -125,7 +125,7 @@ def take_table(name: str, table: SweepTable) -> ResultFile:
     return ResultFile(name, table.axes, tuple(_points(table)), table.derived)
 
 
-def take_run(name: str, outcome: Outcome) -> ResultFile:
+def take_run(name: str, outcome: RunOutcome) -> ResultFile:
     """Return the result of a run for a comparison. Raises InputError for a failed run."""
     ending = outcome[run_sections.ENDING]
     _refuse_failed(name, ending.status, ending.error, str)
@@ -144,7 +144,7 @@ def _points(table: SweepTable) -> Iterator[ResultFigures]:
         yield ResultFigures(_plain({**base, **axes, **changed, **_of_bench(params)}), row)
 
 
-def _figures(outcome: Outcome) -> ResultFigures:
+def _figures(outcome: RunOutcome) -> ResultFigures:
     program, machine = outcome[run_sections.PROGRAM], outcome[run_sections.MACHINE]
     settings, _ = outcome.get(run_sections.SETTINGS), outcome[run_sections.TIME]
     made_with = {**flat_configuration(machine.configuration), **DEFAULT_SETTINGS}

@@ -67,7 +67,7 @@ class Study(Protocol[R_co]):
 
 
 @value
-class TableColumn:
+class StudyColumn:
     """A column of the table; numbers are right-aligned."""
 
     name: str
@@ -82,7 +82,7 @@ class Summary:
     """
 
     title: str
-    columns: tuple[TableColumn, ...]
+    columns: tuple[StudyColumn, ...]
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
     results: Mapping[str, Any]
@@ -181,7 +181,7 @@ class StudyReport(Generic[R]):
         rows = self.rows(results)
         return Summary(
             title=self.title,
-            columns=tuple(TableColumn(name, figures=name not in self.words) for name in rows[0]),
+            columns=tuple(StudyColumn(name, figures=name not in self.words) for name in rows[0]),
             rows=tuple(tuple(row.values()) for row in rows),
             notes=tuple(self.notes(results)),
             results=self.document(results),

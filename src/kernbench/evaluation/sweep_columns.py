@@ -22,11 +22,11 @@ from kernbench.evaluation.sweep_expressions import (
     FUNCTIONS,
     KEYWORDS,
     NAME,
-    Expression,
+    CellExpression,
+    CellValue,
     ExpressionError,
-    Name,
     NameKind,
-    Operand,
+    NameTerm,
     find_kind_errors,
     parse_expression,
 )
@@ -167,11 +167,11 @@ def _find_errors(text: str, scope: NameScope, above: list[str], below: tuple[str
         yield from find_kind_errors(expression, kinds)
 
 
-def _is_unread(name: Name, scope: NameScope) -> bool:
+def _is_unread(name: NameTerm, scope: NameScope) -> bool:
     return name.name.partition(".")[0] in scope.unread
 
 
-def _refuse_unknown(name: Name, scope: NameScope, above: list[str], below: tuple[str, ...]) -> ExpressionError:
+def _refuse_unknown(name: NameTerm, scope: NameScope, above: list[str], below: tuple[str, ...]) -> ExpressionError:
     if name.name in below:
         return ExpressionError(name.at, f"{name.name!r} is not above this column; a column can use those above it")
     hint = close_to(name.name, [*scope.axes, *above, *scope.kinds])
@@ -182,7 +182,7 @@ def _refuse_unknown(name: Name, scope: NameScope, above: list[str], below: tuple
 class DerivedColumns:
     """The derived columns of a sweep, and the settings of all its points."""
 
-    expressions: Mapping[str, Expression]
+    expressions: Mapping[str, CellExpression]
     fixed: Mapping[str, AxisValue]
 
     @cached_property
@@ -223,7 +223,7 @@ class DerivedColumns:
         return [of_bench, changed, *chosen, machine, dict(DEFAULT_SETTINGS)]
 
 
-def _operand_of(cell: object) -> Operand | None:
+def _operand_of(cell: object) -> CellValue | None:
     """Return a cell as an expression uses it: a number as float, or a text."""
     if isinstance(cell, bool | int | float):
         return float(cell)

@@ -37,7 +37,7 @@ DEEPEST = 30
 FUNCTIONS: Mapping[str, Callable[[list[float]], float]] = {"min": min, "max": max}
 KEYWORDS = ("if", "else", "and", "or", "not")
 NAME = r"[^\W\d]\w*(?:\.\w+|\[\d+\])*"
-Operand: TypeAlias = "float | str"
+CellValue: TypeAlias = "float | str"
 
 
 class ExpressionError(ValueError):
@@ -59,15 +59,15 @@ class NameKind(StrEnum):
 
 
 @value
-class Constant:
+class ConstantTerm:
     """A number, or a text in quotes."""
 
     at: int
-    content: Operand
+    content: CellValue
 
 
 @value
-class Name:
+class NameTerm:
     """A column or a path."""
 
     at: int
@@ -75,58 +75,58 @@ class Name:
 
 
 @value
-class Operation:
+class OperationTerm:
     """Arithmetic on numbers: a sign, an operator with two operands, or a function."""
 
     at: int
     symbol: str
-    operands: tuple[Node, ...]
+    operands: tuple[ExpressionTerm, ...]
 
 
 @value
-class Comparison:
+class ComparisonTerm:
     """A chain of comparisons, such as ``a < b <= c``. It has one symbol fewer than operands."""
 
     at: int
     symbols: tuple[str, ...]
-    operands: tuple[Node, ...]
+    operands: tuple[ExpressionTerm, ...]
 
 
 @value
-class Logic:
+class LogicTerm:
     """``and`` and ``or``, which return an operand as in Python, and ``not``, which returns 1 or 0."""
 
     at: int
     symbol: str
-    operands: tuple[Node, ...]
+    operands: tuple[ExpressionTerm, ...]
 
 
 @value
-class Choice:
+class ConditionalTerm:
     """``chosen if condition else otherwise``. Only the returned operand is evaluated."""
 
     at: int
-    chosen: Node
-    condition: Node
-    otherwise: Node
+    chosen: ExpressionTerm
+    condition: ExpressionTerm
+    otherwise: ExpressionTerm
 
 
-Node: TypeAlias = "Constant | Name | Operation | Comparison | Logic | Choice"
+ExpressionTerm: TypeAlias = "ConstantTerm | NameTerm | OperationTerm | ComparisonTerm | LogicTerm | ConditionalTerm"
 
 
 @value
-class Expression:
+class CellExpression:
     """A parsed expression."""
 
     text: str
-    root: Node
+    root: ExpressionTerm
 
     @property
-    def names(self) -> tuple[Name, ...]:
+    def names(self) -> tuple[NameTerm, ...]:
         """The names in the order of the text."""
         return tuple(sorted(_names_of(self.root), key=lambda name: name.at))
 
-    def evaluate(self, cells: Mapping[str, Operand]) -> float | None:
+    def evaluate(self, cells: Mapping[str, CellValue]) -> float | None:
         """Return the number of a row; None if a needed cell is missing or the result is not a finite number."""
         try:
             result = _number_of(self.root, cells)
@@ -139,14 +139,14 @@ class _EmptyCellError(Exception):
     """A needed cell is missing or has the wrong kind."""
 
 
-def _names_of(node: Node) -> Iterator[Name]:
+def _names_of(node: ExpressionTerm) -> Iterator[NameTerm]:
     match node:
-        case Name():
+        case NameTerm():
             yield node
-        case Operation() | Comparison() | Logic():
+        case OperationTerm() | ComparisonTerm() | LogicTerm():
             for operand in node.operands:
                 yield from _names_of(operand)
-        case Choice():
+        case ConditionalTerm():
             for operand in (node.chosen, node.condition, node.otherwise):
                 yield from _names_of(operand)
 
@@ -161,7 +161,7 @@ _ARITHMETIC: Mapping[str, Callable[[float, float], float]] = {
     "%": operator.mod,
     "**": operator.pow,
 }
-_EQUALITY: Mapping[str, Callable[[Operand, Operand], bool]] = {"==": operator.eq, "!=": operator.ne}
+_EQUALITY: Mapping[str, Callable[[CellValue, CellValue], bool]] = {"==": operator.eq, "!=": operator.ne}
 _ORDER: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -170,25 +170,25 @@ _ORDER: Mapping[str, Callable[[float, float], bool]] = {
 }
 
 
-def _evaluate(node: Node, cells: Mapping[str, Operand]) -> Operand:
+def _evaluate(node: ExpressionTerm, cells: Mapping[str, CellValue]) -> CellValue:
     match node:
-        case Constant():
+        case ConstantTerm():
             return node.content
-        case Name():
+        case NameTerm():
             if node.name not in cells:
                 raise _EmptyCellError
             return cells[node.name]
-        case Operation():
+        case OperationTerm():
             return _compute(node.symbol, [_number_of(operand, cells) for operand in node.operands])
-        case Comparison():
+        case ComparisonTerm():
             return float(_holds(node, cells))
-        case Logic():
+        case LogicTerm():
             return _decide(node, cells)
-        case Choice():
+        case ConditionalTerm():
             return _evaluate(node.chosen if _number_of(node.condition, cells) else node.otherwise, cells)
 
 
-def _number_of(node: Node, cells: Mapping[str, Operand]) -> float:
+def _number_of(node: ExpressionTerm, cells: Mapping[str, CellValue]) -> float:
     operand = _evaluate(node, cells)
     if isinstance(operand, str):
         raise _EmptyCellError
@@ -206,7 +206,7 @@ def _compute(symbol: str, numbers: list[float]) -> float:
     return result
 
 
-def _holds(node: Comparison, cells: Mapping[str, Operand]) -> bool:
+def _holds(node: ComparisonTerm, cells: Mapping[str, CellValue]) -> bool:
     left = _evaluate(node.operands[0], cells)
     for symbol, operand in zip(node.symbols, node.operands[1:], strict=True):
         right = _evaluate(operand, cells)
@@ -222,7 +222,7 @@ def _holds(node: Comparison, cells: Mapping[str, Operand]) -> bool:
     return True
 
 
-def _decide(node: Logic, cells: Mapping[str, Operand]) -> float:
+def _decide(node: LogicTerm, cells: Mapping[str, CellValue]) -> float:
     first = _number_of(node.operands[0], cells)
     if node.symbol == "not":
         return float(not first)
@@ -240,7 +240,7 @@ _TOKEN = re.compile(
 
 
 @value
-class _Token:
+class _Lexeme:
     """A token. ``kind``: number, name, keyword, text, symbol or end. ``at``: its position, from 1."""
 
     kind: str
@@ -251,7 +251,7 @@ class _Token:
         return "the end" if self.kind == "end" else repr(self.text)
 
 
-def _tokens_of(text: str) -> Iterator[_Token]:
+def _tokens_of(text: str) -> Iterator[_Lexeme]:
     end = len(text.rstrip())
     at = 0
     while at < end:
@@ -263,8 +263,8 @@ def _tokens_of(text: str) -> Iterator[_Token]:
         begin, at = match.start(kind), match.end()
         if kind == "number" and re.match(r"[\w.]", text[at : at + 1]):
             raise ExpressionError(begin + 1, f"{token + text[at]!r} is no number")
-        yield _Token("keyword" if token in KEYWORDS else kind, token, begin + 1)
-    yield _Token("end", "", end + 1)
+        yield _Lexeme("keyword" if token in KEYWORDS else kind, token, begin + 1)
+    yield _Lexeme("end", "", end + 1)
 
 
 def _say_unreadable(character: str) -> str:
@@ -274,7 +274,7 @@ def _say_unreadable(character: str) -> str:
     return f"{character!r} cannot be read{hints.get(character, '')}"
 
 
-def parse_expression(text: str) -> Expression:
+def parse_expression(text: str) -> CellExpression:
     """Parse an expression. Raises ExpressionError for anything that the grammar does not allow."""
     if len(text) > LONGEST:
         raise ExpressionError(LONGEST + 1, f"the expression has {len(text)} characters, must have at most {LONGEST}")
@@ -282,23 +282,23 @@ def parse_expression(text: str) -> Expression:
     root = parser.choice()
     if parser.token.kind != "end":
         raise ExpressionError(parser.token.at, f"found {parser.token}, expected an operator or the end")
-    return Expression(text, root)
+    return CellExpression(text, root)
 
 
 @state
 class _Parser:
     """A parser by recursive descent. ``position``: the index of the next token. ``depth``: the open levels."""
 
-    tokens: list[_Token]
+    tokens: list[_Lexeme]
     position: int = 0
     depth: int = 0
 
     @property
-    def token(self) -> _Token:
+    def token(self) -> _Lexeme:
         """The next token."""
         return self.tokens[self.position]
 
-    def accept(self, *texts: str) -> _Token | None:
+    def accept(self, *texts: str) -> _Lexeme | None:
         """Return the next token and pass it, if it is one of these symbols or keywords."""
         token = self.token
         if token.kind not in ("symbol", "keyword") or token.text not in texts:
@@ -311,7 +311,7 @@ class _Parser:
         if self.accept(text) is None:
             raise ExpressionError(self.token.at, f"found {self.token}, expected {text!r} {role}")
 
-    def descend(self, rule: Callable[[], Node]) -> Node:
+    def descend(self, rule: Callable[[], ExpressionTerm]) -> ExpressionTerm:
         """Parse a nested rule. Raises ExpressionError if the nesting is too deep."""
         self.depth += 1
         if self.depth > DEEPEST:
@@ -320,58 +320,58 @@ class _Parser:
         self.depth -= 1
         return node
 
-    def choice(self) -> Node:
+    def choice(self) -> ExpressionTerm:
         chosen = self.logic("or")
         word = self.accept("if")
         if word is None:
             return chosen
         condition = self.logic("or")
         self.expect("else", "after the condition")
-        return Choice(word.at, chosen, condition, self.descend(self.choice))
+        return ConditionalTerm(word.at, chosen, condition, self.descend(self.choice))
 
-    def logic(self, symbol: str) -> Node:
-        def operand() -> Node:
+    def logic(self, symbol: str) -> ExpressionTerm:
+        def operand() -> ExpressionTerm:
             return self.logic("and") if symbol == "or" else self.negation()
 
         node = operand()
         while (word := self.accept(symbol)) is not None:
-            node = Logic(word.at, symbol, (node, operand()))
+            node = LogicTerm(word.at, symbol, (node, operand()))
         return node
 
-    def negation(self) -> Node:
+    def negation(self) -> ExpressionTerm:
         word = self.accept("not")
-        return self.comparison() if word is None else Logic(word.at, "not", (self.descend(self.negation),))
+        return self.comparison() if word is None else LogicTerm(word.at, "not", (self.descend(self.negation),))
 
-    def comparison(self) -> Node:
+    def comparison(self) -> ExpressionTerm:
         at, operands, symbols = self.token.at, [self.sum()], []
         while (token := self.accept(*_EQUALITY, *_ORDER)) is not None:
             symbols.append(token.text)
             operands.append(self.sum())
-        return Comparison(at, tuple(symbols), tuple(operands)) if symbols else operands[0]
+        return ComparisonTerm(at, tuple(symbols), tuple(operands)) if symbols else operands[0]
 
-    def sum(self) -> Node:
+    def sum(self) -> ExpressionTerm:
         return self.chain(self.product, "+", "-")
 
-    def product(self) -> Node:
+    def product(self) -> ExpressionTerm:
         return self.chain(self.sign, "*", "/", "//", "%")
 
-    def chain(self, operand: Callable[[], Node], *symbols: str) -> Node:
+    def chain(self, operand: Callable[[], ExpressionTerm], *symbols: str) -> ExpressionTerm:
         """Parse operands between operators of equal precedence, from the left."""
         node = operand()
         while (token := self.accept(*symbols)) is not None:
-            node = Operation(token.at, token.text, (node, operand()))
+            node = OperationTerm(token.at, token.text, (node, operand()))
         return node
 
-    def sign(self) -> Node:
+    def sign(self) -> ExpressionTerm:
         token = self.accept("+", "-")
-        return self.power() if token is None else Operation(token.at, token.text, (self.descend(self.sign),))
+        return self.power() if token is None else OperationTerm(token.at, token.text, (self.descend(self.sign),))
 
-    def power(self) -> Node:
+    def power(self) -> ExpressionTerm:
         base = self.atom()
         token = self.accept("**")
-        return base if token is None else Operation(token.at, "**", (base, self.descend(self.sign)))
+        return base if token is None else OperationTerm(token.at, "**", (base, self.descend(self.sign)))
 
-    def atom(self) -> Node:
+    def atom(self) -> ExpressionTerm:
         token = self.token
         if self.accept("("):
             node = self.descend(self.choice)
@@ -381,16 +381,16 @@ class _Parser:
             raise ExpressionError(token.at, f"found {token}, expected a number, a name or '('")
         self.position += 1
         if token.kind == "number":
-            return Constant(token.at, float(token.text))
+            return ConstantTerm(token.at, float(token.text))
         if token.kind == "text":
-            return Constant(token.at, token.text[1:-1])
+            return ConstantTerm(token.at, token.text[1:-1])
         if self.token.text == "(" and self.token.kind == "symbol":
             return self.call(token)
         if token.text in FUNCTIONS:
             raise ExpressionError(token.at, f"{token.text!r} is a function; write {token.text}(a, b)")
-        return Name(token.at, token.text)
+        return NameTerm(token.at, token.text)
 
-    def call(self, function: _Token) -> Node:
+    def call(self, function: _Lexeme) -> ExpressionTerm:
         if function.text not in FUNCTIONS:
             hint = close_to(function.text, FUNCTIONS)
             raise ExpressionError(
@@ -403,10 +403,10 @@ class _Parser:
         self.expect(")", f"for the '(' after {function.text}")
         if len(operands) < 2:
             raise ExpressionError(function.at, f"{function.text} needs at least two operands")
-        return Operation(function.at, function.text, tuple(operands))
+        return OperationTerm(function.at, function.text, tuple(operands))
 
 
-def find_kind_errors(expression: Expression, kinds: Mapping[str, NameKind]) -> Iterator[ExpressionError]:
+def find_kind_errors(expression: CellExpression, kinds: Mapping[str, NameKind]) -> Iterator[ExpressionError]:
     """Yield an error per text, list or result of the wrong kind. A name without a kind may have any."""
     errors: list[ExpressionError] = []
     if _kind_of(expression.root, kinds, errors) is NameKind.TEXT and not errors:
@@ -414,23 +414,23 @@ def find_kind_errors(expression: Expression, kinds: Mapping[str, NameKind]) -> I
     yield from errors
 
 
-def _kind_of(node: Node, kinds: Mapping[str, NameKind], errors: list[ExpressionError]) -> NameKind:
+def _kind_of(node: ExpressionTerm, kinds: Mapping[str, NameKind], errors: list[ExpressionError]) -> NameKind:
     match node:
-        case Constant():
+        case ConstantTerm():
             return NameKind.TEXT if isinstance(node.content, str) else NameKind.NUMBER
-        case Name():
+        case NameTerm():
             kind = kinds.get(node.name, NameKind.EITHER)
             if kind is NameKind.NEITHER:
                 errors.append(ExpressionError(node.at, f"{node.name!r} is {kind}, must be {NameKind.EITHER}"))
                 return NameKind.EITHER
             return kind
-        case Operation() | Logic():
+        case OperationTerm() | LogicTerm():
             _require_numbers(node.operands, kinds, errors)
             return NameKind.NUMBER
-        case Comparison():
+        case ComparisonTerm():
             _check_comparison(node, kinds, errors)
             return NameKind.NUMBER
-        case Choice():
+        case ConditionalTerm():
             _require_numbers((node.condition,), kinds, errors)
             branches = {_kind_of(branch, kinds, errors) for branch in (node.chosen, node.otherwise)}
             if branches == {NameKind.NUMBER, NameKind.TEXT}:
@@ -438,14 +438,16 @@ def _kind_of(node: Node, kinds: Mapping[str, NameKind], errors: list[ExpressionE
             return branches.pop() if len(branches) == 1 else NameKind.EITHER
 
 
-def _require_numbers(nodes: Iterable[Node], kinds: Mapping[str, NameKind], errors: list[ExpressionError]) -> None:
+def _require_numbers(
+    nodes: Iterable[ExpressionTerm], kinds: Mapping[str, NameKind], errors: list[ExpressionError]
+) -> None:
     for node in nodes:
         if _kind_of(node, kinds, errors) is NameKind.TEXT:
-            subject = repr(node.name) if isinstance(node, Name) else "this operand"
+            subject = repr(node.name) if isinstance(node, NameTerm) else "this operand"
             errors.append(ExpressionError(node.at, f"{subject} is a text; texts can only be compared, by == and !="))
 
 
-def _check_comparison(node: Comparison, kinds: Mapping[str, NameKind], errors: list[ExpressionError]) -> None:
+def _check_comparison(node: ComparisonTerm, kinds: Mapping[str, NameKind], errors: list[ExpressionError]) -> None:
     if not set(node.symbols) <= set(_EQUALITY):
         _require_numbers(node.operands, kinds, errors)
     elif {NameKind.NUMBER, NameKind.TEXT} <= {_kind_of(operand, kinds, errors) for operand in node.operands}:

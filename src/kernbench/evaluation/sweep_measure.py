@@ -7,11 +7,11 @@ from functools import cache
 from typing import Any
 
 from kernbench.evaluation.sweep_spec import LARGEST
-from kernbench.result.columns import Row
+from kernbench.result.columns import CellRow
 from kernbench.result.run_sections import BUILT_IN
 from kernbench.result.sections import Section, sections
 
-PointRow = Row
+PointRow = CellRow
 STATUSES = OK, FAILED, INVALID, LOST = "ok", "failed", "invalid", "lost"
 """Status of a point: success, failed run, invalid machine or parameters, dead worker"""
 _LAST = {"traffic.host_utilisation": float, "machine": str, "changed": str, "params": str}

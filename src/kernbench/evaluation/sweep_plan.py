@@ -33,7 +33,7 @@ MACHINES = "machines"
 """The section of an identity with the resolved machines of the axis ``machine``, by name and path"""
 WORK = "work"
 """The section of a table's metadata with the axes of work"""
-Choice = tuple[str, AxisValue]
+AxisChoice = tuple[str, AxisValue]
 BASE = ""
 """The name of the base machine of a sweep without the axis ``machine``"""
 
@@ -56,7 +56,7 @@ class Point:
     """A point of the grid: its number from 0, with the last axis varying fastest, and its value on each axis."""
 
     index: int
-    values: tuple[Choice, ...]
+    values: tuple[AxisChoice, ...]
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def _settings(ccl: CclConfig) -> dict[str, Any]:
     return {"algorithm": ccl.default_algorithm, "algorithms": algorithms}
 
 
-def as_override(choice: Choice) -> str:
+def as_override(choice: AxisChoice) -> str:
     """Return ``path=value``, as for ``--set``."""
     path, value = choice
     return f"{path}={json.dumps(value)}"

@@ -29,7 +29,7 @@ from kernbench.evaluation.sweep_measure import (
 )
 from kernbench.result.run_columns import merge_own_parts
 from kernbench.result.run_sections import error_text
-from kernbench.result.sections import Outcome
+from kernbench.result.sections import RunOutcome
 from kernbench.result.simulation import simulate
 from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.overrides import OverrideTexts
@@ -147,7 +147,7 @@ def _run(job: SweepJob, machine: Topology, bench: Bench, point: PointJob) -> Poi
     finished = simulate(replace(prepared, queues=False))
     if finished.is_interrupted:
         raise KeyboardInterrupt
-    return merge_own_parts(Outcome(finished).to_row())
+    return merge_own_parts(RunOutcome(finished).to_row())
 
 
 def _machine(job: SweepJob, machine: Topology) -> PointRow:

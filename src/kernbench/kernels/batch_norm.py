@@ -18,17 +18,17 @@ from kernbench.kernels.windows import load_places, store_places
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.tl_context import TLContext
 
-_Piece = tuple[tuple[int, int], tuple[int, int]]
+_ImageRange = tuple[tuple[int, int], tuple[int, int]]
 """First and number of images, first and number of places"""
 
 
 @value
-class _Channels:
+class _ChannelRange:
     """Some channels of all images, in pieces of images and places."""
 
     first: int
     count: int
-    pieces: tuple[_Piece, ...]
+    pieces: tuple[_ImageRange, ...]
 
     def load(self, x: View, tl: TLContext) -> RowPieces:
         """Return the elements of each channel, in f32. A single piece is loaded here."""
@@ -57,7 +57,7 @@ class _Channels:
             out.tile((self.first,), (self.count,)).store(tl.reshape(numbers, (self.count,)), tl)
 
 
-def _own_channels(x: View, tl: TLContext) -> Iterator[_Channels]:
+def _own_channels(x: View, tl: TLContext) -> Iterator[_ChannelRange]:
     """Yield this program's channels, in blocks that fit in scratch with all intermediate results."""
     images, channels, places = x.extents
     first, size = share(channels, tl)
@@ -66,12 +66,12 @@ def _own_channels(x: View, tl: TLContext) -> Iterator[_Channels]:
     if most < per_channel:
         rows = [(image, block) for image in range(images) for block in blocks(places, most)]
         for channel in range(first, first + size):
-            yield _Channels(channel, 1, tuple([((image, 1), block) for image, block in rows]))
+            yield _ChannelRange(channel, 1, tuple([((image, 1), block) for image, block in rows]))
         return
     tcm = tl.site.tcm
     count = size if tcm is None else max(1, len(tcm) // (NORM_BYTES * per_channel))
     for channel, channels_of_block in blocks(size, max(1, min(count, size)), first):
-        yield _Channels(channel, channels_of_block, (((0, images), (0, places)),))
+        yield _ChannelRange(channel, channels_of_block, (((0, images), (0, places)),))
 
 
 @value

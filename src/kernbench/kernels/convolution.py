@@ -33,7 +33,7 @@ def sums_in(item: DType) -> DType:
 
 
 @value
-class _Region:
+class _ImageRows:
     """Complete rows of some images: ``images`` from ``image`` on, and ``rows`` from ``row`` on of each of them."""
 
     image: int
@@ -121,7 +121,7 @@ def choose_convolution_grid(
     return next(grid for ns, grid in reversed(grids) if ns <= _NEARLY * least)
 
 
-def _regions(images: int, rows: int, parts: int, index: int, most_rows: int) -> Iterator[_Region]:
+def _regions(images: int, rows: int, parts: int, index: int, most_rows: int) -> Iterator[_ImageRows]:
     """Yield part ``index`` of ``parts`` of the rows of all images, in regions of at most ``most_rows`` rows.
 
     A region has several images only if it has all their rows.
@@ -137,11 +137,11 @@ def _regions(images: int, rows: int, parts: int, index: int, most_rows: int) -> 
         count, (first, size) = 1, part(rows, per_image, at)
     if first == 0 and size == rows and rows <= most_rows:
         for begin, extent in blocks(count, max(1, most_rows // rows), image):
-            yield _Region(begin, extent, 0, rows)
+            yield _ImageRows(begin, extent, 0, rows)
         return
     for one in range(image, image + count):
         for begin, extent in blocks(size, max(1, most_rows), first):
-            yield _Region(one, 1, begin, extent)
+            yield _ImageRows(one, 1, begin, extent)
 
 
 def _is_identity(windows: WindowAxis) -> bool:
@@ -184,7 +184,7 @@ class Convolution:
         return weight.tile(corner, (out[1], channels[1] * taps)).load(tl)
 
     def _columns(
-        self, x: View, group: int, region: _Region, channels: tuple[int, int], tables: PlaceTables, tl: TLContext
+        self, x: View, group: int, region: _ImageRows, channels: tuple[int, int], tables: PlaceTables, tl: TLContext
     ) -> Handle:
         """Return the columns of some channels of a group: (channels · taps, images · windows)."""
         row, rows, windows = self.windows.of_rows(region.row, region.rows)
@@ -230,7 +230,7 @@ class Convolution:
         weight: View,
         bias: View | None,
         group: int,
-        region: _Region,
+        region: _ImageRows,
         rows: tuple[int, int],
         tables: PlaceTables,
         tl: TLContext,
@@ -273,7 +273,7 @@ class Convolution:
         grad: View,
         weight: View,
         group: int,
-        region: _Region,
+        region: _ImageRows,
         channels: tuple[int, int],
         tables: PlaceTables,
         tl: TLContext,

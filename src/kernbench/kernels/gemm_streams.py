@@ -241,7 +241,7 @@ class StreamedProduct:
         sums: Handle | None = None
         for first, depth in self.stream.pieces(share):
             a, b = self.a.tile((0, 0, first), (m, depth)), self.b.tile((0, first, 0), (depth, n))
-            sums = _multiply(_Factor.load(a, tl), _Factor.load(b, tl), sums, tl)
+            sums = _multiply(_StoredMatrix.load(a, tl), _StoredMatrix.load(b, tl), sums, tl)
         assert sums is not None, "each PE has a share of K"
         self.epilogue.out.tile((number, 0, 0), (m, n)).store(sums, tl)
 
@@ -249,28 +249,28 @@ class StreamedProduct:
         """Store the rows of the result in ``share``, or its columns if the stream is along N."""
         (_, m, k), n = self.a.extents, self.b.extents[2]
         by_rows = self.stream.axis == "m"
-        resident = _Factor.load(self.b.tile((), (k, n)) if by_rows else self.a.tile((), (m, k)), tl)
+        resident = _StoredMatrix.load(self.b.tile((), (k, n)) if by_rows else self.a.tile((), (m, k)), tl)
         for first, count in self.stream.pieces(share):
             corner, extents = ((0, first, 0), (1, count, n)) if by_rows else ((0, 0, first), (1, m, count))
             streamed = self.a.tile(corner, (count, k)) if by_rows else self.b.tile(corner, (k, count))
-            factors: Sequence[_Factor] = (_Factor.load(streamed, tl), resident)
+            factors: Sequence[_StoredMatrix] = (_StoredMatrix.load(streamed, tl), resident)
             a, b = factors if by_rows else factors[::-1]
             self.epilogue.tile(corner, extents).store(tl.reshape(_multiply(a, b, None, tl), extents), 0, tl)
 
 
 @value(eq=False, guarded=False)
-class _Factor:
+class _StoredMatrix:
     """A factor in scratch, as it is stored: ``transposed`` if its columns are contiguous in memory."""
 
     values: Handle
     transposed: bool
 
     @staticmethod
-    def load(matrix: View, tl: TLContext) -> _Factor:
+    def load(matrix: View, tl: TLContext) -> _StoredMatrix:
         """Load a matrix in the order of its elements in memory."""
         transposed = matrix.strides[0] < matrix.strides[1]
-        return _Factor((matrix.transposed if transposed else matrix).load(tl), transposed)
+        return _StoredMatrix((matrix.transposed if transposed else matrix).load(tl), transposed)
 
 
-def _multiply(a: _Factor, b: _Factor, sums: Handle | None, tl: TLContext) -> Handle:
+def _multiply(a: _StoredMatrix, b: _StoredMatrix, sums: Handle | None, tl: TLContext) -> Handle:
     return tl.dot(a.values, b.values, sums, out_dtype=F32, trans_a=a.transposed, trans_b=b.transposed)

@@ -14,7 +14,7 @@ from kernbench.kernels.view import View
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.tl_context import TLContext
 
-State: TypeAlias = tuple[View, ...]
+StateViews: TypeAlias = tuple[View, ...]
 """A parameter, its gradient, and the optimizer's averages of it, of one shape"""
 
 
@@ -42,7 +42,7 @@ class Adam:
     eps: float
     maximize: bool
 
-    def update(self, state: State, scalars: Scalars[View], tl: TLContext) -> None:
+    def update(self, state: StateViews, scalars: Scalars[View], tl: TLContext) -> None:
         """Update this program's share of a parameter, its two moments and, if ``state`` has it, the largest second one.
 
         Elements keep their values if ``found_inf`` is set.
@@ -103,7 +103,7 @@ class Sgd:
     maximize: bool
     is_first_step: bool
 
-    def update(self, state: State, tl: TLContext) -> None:
+    def update(self, state: StateViews, tl: TLContext) -> None:
         """Update this program's share of a parameter and, with momentum, of its average gradient."""
         for corner, extents in own_boxes(state, tl):
             parameter, gradient, *averages = [view.tile(corner, extents) for view in state]

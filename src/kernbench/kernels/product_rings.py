@@ -26,7 +26,7 @@ from kernbench.kernels.view import View
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.tl_context import TLContext
 
-Span = tuple[int, int]
+IndexSpan = tuple[int, int]
 """The first index and the number of indices of a part of an axis"""
 Piece = tuple[int, int]
 """A piece of A: the numbers of its row block and of its part of K"""
@@ -110,7 +110,7 @@ class RingSizes:
 class Wave:
     """Row blocks that are finished before the next ones begin: their rows, and the turns of each group's pieces."""
 
-    row_blocks: tuple[Span, ...]
+    row_blocks: tuple[IndexSpan, ...]
     turns: tuple[tuple[Turn, ...], ...]
 
     def order_of(self, group: int, position: int) -> list[Piece]:
@@ -134,14 +134,14 @@ class RingBlock:
     """The waves of one block of cubes, and its rings. ``depths[g]`` has the parts of K of group g."""
 
     ring: CubeRing
-    depths: tuple[tuple[Span, ...], ...]
+    depths: tuple[tuple[IndexSpan, ...], ...]
     waves: tuple[Wave, ...]
 
 
-def divide_depth(k: int, groups: int, depth: int, tile_k: int) -> tuple[tuple[Span, ...], ...]:
+def divide_depth(k: int, groups: int, depth: int, tile_k: int) -> tuple[tuple[IndexSpan, ...], ...]:
     """Return the parts of K of each group, of at most ``depth`` rows of B. Groups begin at full tiles."""
     tiles = -(-k // tile_k)
-    parts: list[tuple[Span, ...]] = []
+    parts: list[tuple[IndexSpan, ...]] = []
     for group in range(groups):
         first, count = part(tiles, groups, group)
         begin, end = first * tile_k, min(k, (first + count) * tile_k)
@@ -149,7 +149,9 @@ def divide_depth(k: int, groups: int, depth: int, tile_k: int) -> tuple[tuple[Sp
     return tuple(parts)
 
 
-def plan_block(ring: CubeRing, row_span: Span, k: int, m_of_cube: float, sizes: RingSizes, tile_k: int) -> RingBlock:
+def plan_block(
+    ring: CubeRing, row_span: IndexSpan, k: int, m_of_cube: float, sizes: RingSizes, tile_k: int
+) -> RingBlock:
     """Return the waves of a block of cubes that computes the rows ``row_span`` of a product over ``k``.
 
     ``m_of_cube``: the number of rows of A that a cube stores.
@@ -179,7 +181,7 @@ def plan_block(ring: CubeRing, row_span: Span, k: int, m_of_cube: float, sizes: 
 
 
 def _turns_of(
-    row_blocks: Sequence[Span],
+    row_blocks: Sequence[IndexSpan],
     n_parts: int,
     cubes: Sequence[int],
     m_of_cube: float,
@@ -416,7 +418,7 @@ class RingProgram:
                 shape = (span.count, depth) if self.by_columns[1] else (depth, span.count)
                 self.panels[number, column] = self.tl.reshape(view.load(self.tl), shape)
 
-    def _epilogue_of(self, rows: Span, columns: ColumnGroups) -> GemvEpilogue:
+    def _epilogue_of(self, rows: IndexSpan, columns: ColumnGroups) -> GemvEpilogue:
         """Return the last steps of a part of the result, (rows, copies, width)."""
         (first, count), epilogue = rows, self.product.epilogue
         n = epilogue.out.extents[2]

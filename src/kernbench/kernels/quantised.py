@@ -20,7 +20,7 @@ from kernbench.kernels.view import View
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.tl_context import TLContext
 
-Panel: TypeAlias = tuple[int, int, int, int]
+WeightPanel: TypeAlias = tuple[int, int, int, int]
 """Part of the weights (n, k): first column of A and their number, first row of the weights and their number"""
 
 
@@ -114,7 +114,7 @@ class Int8Product:
             panels = [(row, depth, column, count) for row, depth in blocks(k, self.tiles.depth(k, count))]
             rows.multiply(((panel, tl.cast(self._load(panel, tl), self.a.dtype)) for panel in panels), tl)
 
-    def _load(self, panel: Panel, tl: TLContext) -> Handle:
+    def _load(self, panel: WeightPanel, tl: TLContext) -> Handle:
         row, depth, column, count = panel
         return self.weights.tile((column, row), (count, depth)).load(tl)
 
@@ -135,7 +135,7 @@ class ConvertedRows:
             return self._tiles.tile_n
         return self._tiles.most_columns(self._a.extents[1], columns)
 
-    def multiply(self, weights: Iterable[tuple[Panel, Handle]], tl: TLContext) -> None:
+    def multiply(self, weights: Iterable[tuple[WeightPanel, Handle]], tl: TLContext) -> None:
         """Multiply all rows by panels of the same columns, which cover K, and store the result."""
         m, panels = self._a.extents[0], list(weights)
         column = panels[0][0][2]
@@ -236,7 +236,7 @@ class Int4Product:
             for first, groups in blocks(self._groups, packed_panel_size(count * half)):
                 yield column, count, first, groups
 
-    def converted_panels(self, column: int, count: int, tl: TLContext) -> Iterator[tuple[Panel, Handle]]:
+    def converted_panels(self, column: int, count: int, tl: TLContext) -> Iterator[tuple[WeightPanel, Handle]]:
         """Yield the panels of some columns with their weights in the dtype of A, (columns, depth)."""
         groups = max(1, self.tiles.depth(self.a.extents[1], count) // self.group)
         for first, number in blocks(self._groups, groups):

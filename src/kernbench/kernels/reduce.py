@@ -160,17 +160,17 @@ def backpropagate_distances(
 
 _LEAST_DISTANCES = 64
 """Distances whose gradients a program adds at a time, so that a command has several rows to subtract."""
-_Range = tuple[int, int]
+_RowRange = tuple[int, int]
 
 
-def _own_matrices(x: View, limit: int, tl: TLContext) -> Iterator[tuple[int, _Range, _Range]]:
+def _own_matrices(x: View, limit: int, tl: TLContext) -> Iterator[tuple[int, _RowRange, _RowRange]]:
     """Yield batch, rows and columns of this program's parts of ``x`` (batch, n, m), of at most ``limit`` elements."""
     for (first, row, column), (batches, count, width) in own_boxes((x,), tl, limit=limit):
         for batch in range(first, first + batches):
             yield batch, (row, count), (column, width)
 
 
-def _load_matrix(x: View, batch: int, rows: _Range, columns: _Range, tl: TLContext) -> Handle:
+def _load_matrix(x: View, batch: int, rows: _RowRange, columns: _RowRange, tl: TLContext) -> Handle:
     return load_rows(x.tile((batch, rows[0], columns[0]), (rows[1], columns[1])), tl)
 
 

@@ -24,8 +24,8 @@ from kernbench.topology.cube_plan import corner_router, ucie_router
 from kernbench.topology.cube_spec import CubeSpec
 from kernbench.topology.grid import OPPOSITE, Corner, Grid, Side
 
-Cell: TypeAlias = tuple[int, int]
-Link: TypeAlias = tuple[Cell | str, Cell | str]
+CubePlace: TypeAlias = tuple[int, int]
+DirectedLink: TypeAlias = tuple[CubePlace | str, CubePlace | str]
 """A directed link in a cube: from a router, port or corner to the next"""
 Passage: TypeAlias = tuple[Side | None, Side | None]
 """The sides by which a ring enters and leaves a cube; None in a ring of one cube"""
@@ -106,7 +106,7 @@ def busiest_link(mesh: Grid, cubes: int, n_blocks: int, has_places: bool, b_by_r
     A matrix by rows is stored by all cubes alike. Else each cube stores an equal part of the columns. If a cube has
     the columns of the cubes in its place of all blocks (``has_places``), it reads these cubes, else cubes in a row.
     """
-    size, bytes_over = cubes // n_blocks, Counter[Link]()
+    size, bytes_over = cubes // n_blocks, Counter[DirectedLink]()
     for cube in range(cubes):
         place = cube % size
         in_places = range(place, cubes, size) if has_places else range(place * n_blocks, (place + 1) * n_blocks)
@@ -127,12 +127,12 @@ def links_around(mesh: Grid, cubes: int, stores: int) -> int:
 # --- the order of cubes
 
 
-def distance(a: Cell, b: Cell) -> int:
+def distance(a: CubePlace, b: CubePlace) -> int:
     """Return the number of links between two cells of a grid."""
     return abs(a[0] - b[0]) + abs(a[1] - b[1])
 
 
-def order_cells(cells: Sequence[Cell]) -> list[Cell]:
+def order_cells(cells: Sequence[CubePlace]) -> list[CubePlace]:
     """Return cells of a grid in the order of a short closed ring.
 
     The ring grows by pairs of neighbours beside one of its hops, and at the end by single cells. On a line, it then
@@ -152,7 +152,7 @@ def order_cells(cells: Sequence[Cell]) -> list[Cell]:
     return ring
 
 
-def _place_of_pair(ring: Sequence[Cell], rest: dict[Cell, None]) -> tuple[int, tuple[Cell, ...]] | None:
+def _place_of_pair(ring: Sequence[CubePlace], rest: dict[CubePlace, None]) -> tuple[int, tuple[CubePlace, ...]] | None:
     """Return a hop of the ring and two cells beside it, which the ring can pass through without a longer hop."""
     for i, (x, y) in enumerate(ring):
         after = ring[(i + 1) % len(ring)]
@@ -166,7 +166,7 @@ def _place_of_pair(ring: Sequence[Cell], rest: dict[Cell, None]) -> tuple[int, t
     return None
 
 
-def _growth(ring: Sequence[Cell], at: int, added: tuple[Cell, ...]) -> tuple[int, int]:
+def _growth(ring: Sequence[CubePlace], at: int, added: tuple[CubePlace, ...]) -> tuple[int, int]:
     """Return by how many links the ring grows, and its longest new hop."""
     cells = (ring[at], *added, ring[(at + 1) % len(ring)])
     hops = [distance(a, b) for a, b in pairwise(cells)]
@@ -176,11 +176,11 @@ def _growth(ring: Sequence[Cell], at: int, added: tuple[Cell, ...]) -> tuple[int
 # --- the paths in a cube
 
 
-def _paths(form: CubeForm, cells: Sequence[Cell]) -> list[tuple[tuple[tuple[int, int], ...], ...]]:
+def _paths(form: CubeForm, cells: Sequence[CubePlace]) -> list[tuple[tuple[tuple[int, int], ...], ...]]:
     """Return, for each cube of a ring, the (PE, part) of both groups in the order of their rings."""
     n = len(cells)
     passages: list[tuple[Passage, Passage]] = []
-    transits: dict[Cell, list[Passage]] = {}
+    transits: dict[CubePlace, list[Passage]] = {}
     for i, cell in enumerate(cells):
         before, after = cells[i - 1], cells[(i + 1) % n]
         passages.append(
@@ -195,13 +195,13 @@ def _paths(form: CubeForm, cells: Sequence[Cell]) -> list[tuple[tuple[tuple[int,
     ]
 
 
-def _departure(cell: Cell, after: Cell) -> Side | None:
+def _departure(cell: CubePlace, after: CubePlace) -> Side | None:
     """Return the side by which messages leave a cube for another one; None for the same cube."""
     route = list(xy_cells(cell, after))
     return side_towards(*route[:2]) if len(route) > 1 else None
 
 
-def _arrival(before: Cell, cell: Cell) -> Side | None:
+def _arrival(before: CubePlace, cell: CubePlace) -> Side | None:
     route = list(xy_cells(before, cell))
     return OPPOSITE[side_towards(*route[-2:])] if len(route) > 1 else None
 
@@ -265,20 +265,20 @@ def _divisions(corners: dict[Corner, list[int]]) -> list[tuple[_Stops, _Stops]]:
     return divisions
 
 
-def _links(noc: Grid, passage: Passage, stops: Sequence[Corner]) -> list[Link]:
+def _links(noc: Grid, passage: Passage, stops: Sequence[Corner]) -> list[DirectedLink]:
     """Return the directed links of a cube that a ring uses which stops at corners in order."""
     entry, leave = passage
     points = [*([] if entry is None else [entry]), *stops, *([] if leave is None else [leave])]
     if entry is None and leave is None and len(stops) > 1:
         points.append(stops[0])
-    links: list[Link] = []
+    links: list[DirectedLink] = []
     for start, end in pairwise(points):
         cells = list(xy_cells(_router(noc, start), _router(noc, end)))
         links += [(start, cells[0]), *pairwise(cells), (cells[-1], end)]
     return links
 
 
-def _router(noc: Grid, point: str) -> Cell:
+def _router(noc: Grid, point: str) -> CubePlace:
     """Return the router of a corner or of the port at a side."""
     return corner_router(noc, point) if len(point) > 1 else ucie_router(noc, point)  # type: ignore[arg-type]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.common.late import late
 from kernbench.library.runs import Run
-from kernbench.result.sections import Outcome, read_outcome, sections
+from kernbench.result.sections import RunOutcome, read_outcome, sections
 
 if TYPE_CHECKING:
     from kernbench.library.sweeps import Sweep
@@ -33,7 +33,7 @@ def load(path: str | os.PathLike[str]) -> Run | Sweep:
 
 def run_of(document: Mapping[str, Any], origin: str = "document") -> Run:
     """Return the run that a document describes; ``origin`` is its file. Raises InputError for another document."""
-    outcome = Outcome(document=document, origin=origin)
+    outcome = RunOutcome(document=document, origin=origin)
     for section in sections():
         outcome.find(section)
     return Run(outcome)

@@ -18,7 +18,7 @@ from kernbench.library.progress import OnProgress, ProgressWatch
 from kernbench.library.runs import Run
 from kernbench.result import run_sections as of
 from kernbench.result import simulation
-from kernbench.result.sections import Outcome
+from kernbench.result.sections import RunOutcome
 from kernbench.runtime_api.bench_registry import Bench, load_bench
 from kernbench.runtime_api.bench_runner import as_bench
 from kernbench.runtime_api.overrides import BENCH_PREFIX, FRONTEND_PREFIXES, part_of
@@ -178,12 +178,12 @@ def simulate(request: PreparedRun, on_progress: OnProgress | None = None) -> Run
     """Run a prepared program until it ends or the user interrupts it. Raises InputError for invalid inputs."""
     watch = None if on_progress is None else ProgressWatch(request.bench.name, on_progress, request.limits.wall_s)
     finished = simulation.simulate(request, watch)
-    outcome = Outcome(finished)
+    outcome = RunOutcome(finished)
     is_complete = finished.result is not None and finished.result.error is None and not finished.is_interrupted
     return Run(_with_advice(outcome, request) if request.advise and is_complete else outcome)
 
 
-def _with_advice(outcome: Outcome, request: PreparedRun) -> Outcome:
+def _with_advice(outcome: RunOutcome, request: PreparedRun) -> RunOutcome:
     """Return the outcome with advice: run the program again with ``refresh: spread``, and on faster machines."""
     try:
         with late(GUARD, "guarded")("advice"):

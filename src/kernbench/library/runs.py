@@ -26,7 +26,7 @@ from kernbench.result import run_sections as of
 from kernbench.result import run_tables as tables
 from kernbench.result.explanation import NOT_SAID, Explanation
 from kernbench.result.run_sections import RunStatus, StatedVerdict
-from kernbench.result.sections import Absence, Outcome, Unread
+from kernbench.result.sections import Absence, RunOutcome, Unread
 from kernbench.result.simulation import FinishedRun, RunFailure
 from kernbench.result.table import LINE, Table, text_html
 from kernbench.runtime_api.bench_runner import BenchSummary, PhaseSummary
@@ -65,7 +65,7 @@ class Run:
     A pickled or loaded run has all figures and tables and, if observed, its explanation.
     """
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: RunOutcome) -> None:
         self.outcome = outcome
         self._tables: dict[str, pyarrow.Table] = {}
 

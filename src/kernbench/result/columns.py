@@ -17,7 +17,7 @@ from kernbench.common.figures import DeclaredFigure, figures_of
 from kernbench.common.values import value
 
 Cell: TypeAlias = "str | int | float | bool | None"
-Row: TypeAlias = dict[str, Cell]
+CellRow: TypeAlias = dict[str, Cell]
 _CELL_TYPES = (str, int, float, bool)
 
 
@@ -49,9 +49,9 @@ def _list_columns(form: Any, prefix: str) -> Iterator[FigureColumn]:
             yield FigureColumn(name, kind, entry.forms.about)
 
 
-def flatten(content: Any, prefix: str = "") -> Row:
+def flatten(content: Any, prefix: str = "") -> CellRow:
     """Return the cells of a result by column. An empty optional figure has no cell."""
-    row: Row = {}
+    row: CellRow = {}
     for entry in figures_of(content.__class__):
         if entry.derived or not entry.forms.swept or not entry.forms.stored:
             continue

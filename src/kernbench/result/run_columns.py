@@ -15,7 +15,7 @@ from kernbench.engine.keeping import DataReport
 from kernbench.observe.critical_path_model import PathPart
 from kernbench.observe.statistics import EngineUsage, MachineUse
 from kernbench.observe.works import PE_ENGINES
-from kernbench.result.columns import Row
+from kernbench.result.columns import CellRow
 from kernbench.result.explanation import ExplainedTime
 from kernbench.runtime_api.bench_runner import PhaseSummary
 from kernbench.runtime_api.launch_report import LaunchSplit
@@ -83,7 +83,7 @@ ENGINE_COLUMNS: Mapping[str, type] = {
 }
 
 
-def tabulate_comparisons(comparisons: Sequence[Comparison]) -> Row:
+def tabulate_comparisons(comparisons: Sequence[Comparison]) -> CellRow:
     """Return the verdict on the comparisons and their largest errors."""
     return {
         "verdict": verdict(comparisons),
@@ -97,7 +97,7 @@ def _worst(errors: list[float]) -> float | None:
     return None if not errors else math.nan if any(map(math.isnan, errors)) else max(errors)
 
 
-def tabulate_data(data: DataReport) -> Row:
+def tabulate_data(data: DataReport) -> CellRow:
     """Return the number of read values, and the reason why the storage of values stopped."""
     return {
         "values_read": data.values_read or None,
@@ -106,17 +106,17 @@ def tabulate_data(data: DataReport) -> Row:
     }
 
 
-def tabulate_phases(phases: Iterable[PhaseSummary]) -> Row:
+def tabulate_phases(phases: Iterable[PhaseSummary]) -> CellRow:
     """Return the times and bytes of phases."""
-    row: Row = {}
+    row: CellRow = {}
     for phase in phases:
         row |= {f"phase.{phase.phase}.busy_ns": phase.busy_ns, f"phase.{phase.phase}.bytes": phase.nbytes}
     return row
 
 
-def tabulate_engines(engines: Iterable[EngineUsage]) -> Row:
+def tabulate_engines(engines: Iterable[EngineUsage]) -> CellRow:
     """Return the use of engines."""
-    row: Row = {}
+    row: CellRow = {}
     for usage in engines:
         name = f"engine.{slug(usage.engine)}"
         row |= {
@@ -127,16 +127,16 @@ def tabulate_engines(engines: Iterable[EngineUsage]) -> Row:
     return row
 
 
-def tabulate_use(used: MachineUse | None) -> Row:
+def tabulate_use(used: MachineUse | None) -> CellRow:
     """Return the used parts of the machine."""
     if used is None:
         return {}
-    numbers: Row = {"sips": used.sips, "cubes": used.cubes, "pes": used.pes, "slices": used.slices}
-    texts: Row = {"within": used.within, "parts": ", ".join(used.parts)}
+    numbers: CellRow = {"sips": used.sips, "cubes": used.cubes, "pes": used.pes, "slices": used.slices}
+    texts: CellRow = {"within": used.within, "parts": ", ".join(used.parts)}
     return {f"used.{name}": cell for name, cell in {**numbers, **texts}.items()}
 
 
-def tabulate_launch(launches: Sequence[LaunchSplit], main: str | None) -> Row:
+def tabulate_launch(launches: Sequence[LaunchSplit], main: str | None) -> CellRow:
     """Return the figures of the launch named ``main``, or of the longest launch."""
     named = [launch for launch in launches if launch.title == main]
     launch = max(named or launches, key=lambda launch: launch.total_ns, default=None)
@@ -150,7 +150,7 @@ def tabulate_launch(launches: Sequence[LaunchSplit], main: str | None) -> Row:
     }
 
 
-def tabulate_time(group: str, time: ExplainedTime) -> Row:
+def tabulate_time(group: str, time: ExplainedTime) -> CellRow:
     """Return the figures of an explained time, by column of ``group`` (``run`` or ``launch``).
 
     The causes of a path are its resources, and its parts without a resource.
@@ -162,7 +162,7 @@ def tabulate_time(group: str, time: ExplainedTime) -> Row:
         times += [("queues", resource.resource, resource.queued_ps)] if resource.queued_ps else []
     times += [("resources", stage.part, stage.ps) for stage in path.shares if not stage.resource]
     times += [("bounds", bound.resource, bound.ps) for bound in roof.bounds]
-    row: Row = {time_column(group, kind, name): ps_to_ns(ps) for kind, name, ps in times}
+    row: CellRow = {time_column(group, kind, name): ps_to_ns(ps) for kind, name, ps in times}
     if roof.bounds:
         row |= {f"{group}.bound_ns": ps_to_ns(max(bound.ps for bound in roof.bounds)), f"{group}.beyond": roof.beyond}
     row[f"{group}.useful_macs"] = roof.useful_macs
@@ -171,9 +171,9 @@ def tabulate_time(group: str, time: ExplainedTime) -> Row:
     return row | ({} if judgement is None else {f"{group}.verdict": judgement.sentence})
 
 
-def merge_own_parts(row: Row) -> Row:
+def merge_own_parts(row: CellRow) -> CellRow:
     """Return a row of a sweep: resources that are not built in share a column, as a sweep has fixed columns."""
-    merged: Row = {}
+    merged: CellRow = {}
     for name, cell in row.items():
         group, _, rest = name.partition(".")
         kind = rest.partition(".")[0]

@@ -21,7 +21,7 @@ from kernbench.observe.guard import guarded
 from kernbench.observe.statistics import EngineUsage, MachineUse, MemoryTraffic, QueueTraffic, Traffic, Translation
 from kernbench.observe.verdict import RunVerdict
 from kernbench.result.coarse_packets import describe_packets
-from kernbench.result.columns import Row
+from kernbench.result.columns import CellRow
 from kernbench.result.explanation import (
     ExplainedTime,
     Explanation,
@@ -45,7 +45,7 @@ from kernbench.result.run_columns import (
     tabulate_time,
     tabulate_use,
 )
-from kernbench.result.sections import Absence, Outcome, Section, built_in_sections, register
+from kernbench.result.sections import Absence, RunOutcome, Section, built_in_sections, register
 from kernbench.result.simulation import WRONG, FinishedRun, RunFailure, failure_of
 from kernbench.runtime_api.bench_runner import BenchStatus, KernelSummary, PhaseSummary, summarise
 from kernbench.runtime_api.collective_report import CollectiveUse
@@ -362,22 +362,22 @@ def _find_explanation(run: FinishedRun) -> Explanation | Absence | RunFailure:
     return describe_explanation(run.request.bench.name, run.explanation)
 
 
-def _tabulate(outcome: Outcome, section: Section[T], tabulate: Callable[[T], Row]) -> Row:
+def _tabulate(outcome: RunOutcome, section: Section[T], tabulate: Callable[[T], CellRow]) -> CellRow:
     content = outcome.get(section)
     return {} if content is None else tabulate(content)
 
 
-def _tabulate_ending(ending: Ending) -> Row:
+def _tabulate_ending(ending: Ending) -> CellRow:
     return {"status": "ok" if ending.status == "OK" else "failed", "error": ending.why or ending.error}
 
 
-def _tabulate_launch(outcome: Outcome) -> Row:
+def _tabulate_launch(outcome: RunOutcome) -> CellRow:
     """Tabulate the launch with most of the critical path, or the longest one without a path."""
     launches = outcome.get(LAUNCHES)
     return {} if launches is None else tabulate_launch(launches.launches, _name_main_launch(outcome))
 
 
-def _name_main_launch(outcome: Outcome) -> str | None:
+def _name_main_launch(outcome: RunOutcome) -> str | None:
     if outcome.run is not None:
         explained = outcome.run.explanation
         return None if explained is None or explained.main_launch is None else explained.main_launch.name
@@ -386,13 +386,13 @@ def _name_main_launch(outcome: Outcome) -> str | None:
     return None if main is None else main.name
 
 
-def _tabulate_explanation(outcome: Outcome) -> Row:
+def _tabulate_explanation(outcome: RunOutcome) -> CellRow:
     """Tabulate the run and its main launch."""
     if outcome.run is not None and outcome.run.unexplained is not None:
         return {"run.verdict": outcome.run.unexplained.text}
     try:
         with guarded("explanation"):
-            row: Row = {}
+            row: CellRow = {}
             for group, time in _find_times(outcome).items():
                 row |= tabulate_time(group, time)
             return row
@@ -400,7 +400,7 @@ def _tabulate_explanation(outcome: Outcome) -> Row:
         return {"run.verdict": str(error)}
 
 
-def _find_times(outcome: Outcome) -> dict[str, ExplainedTime]:
+def _find_times(outcome: RunOutcome) -> dict[str, ExplainedTime]:
     """Return the explained times of the run and of its main launch; the other launches need not be explained."""
     run = outcome.run
     if run is None:

@@ -24,7 +24,7 @@ from kernbench.common.figures import dataclass_in, figure, figure_of, figures_of
 from kernbench.common.files import parse_json, read_input
 from kernbench.common.values import value
 from kernbench.observe.guard import guarded
-from kernbench.result.columns import Cell, FigureColumn, Row, columns_of, flatten
+from kernbench.result.columns import Cell, CellRow, FigureColumn, columns_of, flatten
 from kernbench.result.simulation import FinishedRun, RunFailure, failure_of
 from kernbench.result.table import Table, table_of
 
@@ -73,7 +73,7 @@ class Section(Generic[T]):
     inline: bool = False
     needed: bool = False
     columns: Mapping[str, type] | None = None
-    row: Callable[[Outcome], Row] | None = None
+    row: Callable[[RunOutcome], CellRow] | None = None
 
     @property
     def all_columns(self) -> Mapping[str, FigureColumn]:
@@ -159,7 +159,7 @@ def figures_table(figures: Sequence[NamedFigure]) -> Table[NamedFigure]:
     return table_of("figures", figures, NamedFigure, title="Figures  (columns of sweeps)")
 
 
-class Outcome:
+class RunOutcome:
     """The outcome of a run: its sections, each computed, or read from ``document``, when it is first asked for.
 
     ``run``: the finished run; None for an outcome that was loaded or unpickled. ``document``: the document of a loaded
@@ -237,9 +237,9 @@ class Outcome:
             raise InputError(": ".join(filter(None, (self.origin, section.name, why))))
         return content
 
-    def with_content(self, section: Section[T], content: T | Absence) -> Outcome:
+    def with_content(self, section: Section[T], content: T | Absence) -> RunOutcome:
         """Return the outcome with another content of a section."""
-        outcome = Outcome(self.run, self.document, self.origin)
+        outcome = RunOutcome(self.run, self.document, self.origin)
         outcome._contents = {**self._contents, section.name: content}
         return outcome
 
@@ -275,9 +275,9 @@ class Outcome:
             return {}
         return {name: version for name, version in versions.items() if name not in names}
 
-    def to_row(self) -> Row:
+    def to_row(self) -> CellRow:
         """Return the figures as one row of a sweep, by column."""
-        row: Row = {}
+        row: CellRow = {}
         for section in sections():
             if section.row is not None:
                 row |= section.row(self)
@@ -327,7 +327,7 @@ _FIRST = (
 _LAST = ("params", "topology", "digest", "configuration")
 
 
-def read_outcome(path: Path) -> Outcome:
+def read_outcome(path: Path) -> RunOutcome:
     """Return the outcome of a run from a file. Sections are read when they are asked for.
 
     Raises InputError, which names the command that writes such a file, for a file that is no document.
@@ -340,7 +340,7 @@ def read_outcome(path: Path) -> Outcome:
         raise InputError(f"{path}: not JSON: {error}; write it with: {COMMAND}") from error
     if not isinstance(document, dict):
         raise InputError(f"{path}: not an output of {COMMAND}: found {show(document)}, must be a mapping")
-    return Outcome(document=document, origin=str(path))
+    return RunOutcome(document=document, origin=str(path))
 
 
 class FormError(ValueError):

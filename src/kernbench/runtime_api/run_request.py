@@ -20,14 +20,14 @@ from kernbench.common.values import value
 if TYPE_CHECKING:
     from kernbench.ccl.config import CclConfig
 
-Command: TypeAlias = Literal["run", "web", "sweep"]
+CommandName: TypeAlias = Literal["run", "web", "sweep"]
 Scope: TypeAlias = Literal["simulation", "evaluation"]
 RankCount: TypeAlias = "int | Literal['all']"
 """A number of ranks; ``all``: one for each SIP"""
 CclSource: TypeAlias = "str | os.PathLike[str] | CclConfig | None"
-RUN: tuple[Command, ...] = ("run",)
-PAGES: tuple[Command, ...] = ("run", "web")
-SWEEPS: tuple[Command, ...] = ("run", "web", "sweep")
+RUN: tuple[CommandName, ...] = ("run",)
+PAGES: tuple[CommandName, ...] = ("run", "web")
+SWEEPS: tuple[CommandName, ...] = ("run", "web", "sweep")
 SCRIPT_WALL_S = 600.0
 """Default limit of commands for a script, in seconds: a program with GPU-sized tensors could take days"""
 
@@ -72,7 +72,7 @@ class RunOption:
     help: str = ""
     flag: str | None = None
     metavar: str | None = None
-    commands: tuple[Command, ...] = SWEEPS
+    commands: tuple[CommandName, ...] = SWEEPS
     keyword: str | None = None
     setting: str | None = None
     scope: Scope | None = None

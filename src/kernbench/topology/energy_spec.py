@@ -20,11 +20,11 @@ from kernbench.common.special import EnergyClass
 from kernbench.common.yaml_document import LOADER
 from kernbench.topology.pe_spec import DTypeName, GemmSpec
 
-Figure = Annotated[float, Field(ge=0, le=1e9)]
+EnergyValue = Annotated[float, Field(ge=0, le=1e9)]
 """An energy in pJ, a power in W, an area in mm² or a time in ms"""
 NumberFormat = Literal["f32", "f16", "int"]
 """The formats of ``math_pj``: floats of four bytes, floats of one or two bytes, integers"""
-MathEnergies = dict[EnergyClass, dict[NumberFormat, Figure]]
+MathEnergies = dict[EnergyClass, dict[NumberFormat, EnergyValue]]
 PassedKind = Literal["noc_router", "io_noc", "xbar"]
 """The kinds whose energy is that of the bytes that enter them"""
 AreaKey = Literal[
@@ -87,47 +87,47 @@ def format_of(dtype: str) -> NumberFormat:
 class EnergySpec(ConfigModel):
     """The energies of single actions in pJ, and the powers and areas of parts."""
 
-    wire_pj_per_byte_mm: Figure
+    wire_pj_per_byte_mm: EnergyValue
     """A byte over a mm of a wire on a die."""
-    pass_pj_per_byte: dict[PassedKind, Figure]
+    pass_pj_per_byte: dict[PassedKind, EnergyValue]
     """A byte that enters a router or crossbar, by kind."""
-    ucie_pj_per_byte: Figure
+    ucie_pj_per_byte: EnergyValue
     """A byte over a link between dies, both ports included."""
-    sip_link_pj_per_byte: Figure
+    sip_link_pj_per_byte: EnergyValue
     """A byte over a scale-up link."""
-    pcie_pj_per_byte: Figure
+    pcie_pj_per_byte: EnergyValue
     """A byte over one of the two links between the host and a SIP."""
-    hbm_read_pj_per_byte: Figure
+    hbm_read_pj_per_byte: EnergyValue
     """A byte that HBM reads."""
-    hbm_write_pj_per_byte: Figure
+    hbm_write_pj_per_byte: EnergyValue
     """A byte that HBM writes."""
-    hbm_io_pj_per_byte: Figure
+    hbm_io_pj_per_byte: EnergyValue
     """A byte between HBM and its die, both ends."""
-    hbm_activate_pj: Figure
+    hbm_activate_pj: EnergyValue
     """An opened row of 1 KiB of HBM; other rows in proportion."""
-    hbm_retention_ms: Figure
+    hbm_retention_ms: EnergyValue
     """The time within which every row of HBM is refreshed once; 0: no refresh."""
-    hbm_standby_w: Figure
+    hbm_standby_w: EnergyValue
     """The standby power of an HBM slice, without refresh."""
-    tcm_pj_per_byte: Figure
+    tcm_pj_per_byte: EnergyValue
     """A byte that is read from a TCM or written to it."""
-    sram_pj_per_byte: Figure
+    sram_pj_per_byte: EnergyValue
     """A byte that is read from an SRAM or written to it."""
-    mac_pj: dict[DTypeName, Figure]
+    mac_pj: dict[DTypeName, EnergyValue]
     """A multiply-accumulate, by type of its operands."""
     math_pj: MathEnergies
     """An element of a MATH operation, by the class of its operator and the format of its numbers."""
-    issue_pj: Figure
+    issue_pj: EnergyValue
     """A command that the CPU of a PE issues."""
-    tile_issue_pj: Figure
+    tile_issue_pj: EnergyValue
     """A tile that a scheduler issues."""
-    descriptor_pj: Figure
+    descriptor_pj: EnergyValue
     """A descriptor of a DMA, also that of a message."""
-    control_pj: Figure
+    control_pj: EnergyValue
     """A message of the control path, at its receiver."""
-    static_w_per_mm2: Figure
+    static_w_per_mm2: EnergyValue
     """The static power of a mm² of a die."""
-    area_mm2: dict[AreaKey, Figure]
+    area_mm2: dict[AreaKey, EnergyValue]
     """Area of a MiB (SRAM, TCM), a MAC of f16 per ns, a byte per ns of MATH, a GB/s of HBM or DRAM, or a part."""
 
     @classmethod

@@ -17,7 +17,7 @@ from kernbench.triton_emu.source import KernelSite
 from kernbench.triton_emu.tl_context import TLContext
 
 
-class ProgramRun(Protocol):
+class PeProgram(Protocol):
     """One execution of a program, a kernel or a schedule, on a PE.
 
     ``resume(answer)`` runs the program until its next request and returns the request, or None at the end; it raises
@@ -50,7 +50,7 @@ class ProgramRun(Protocol):
 
 
 class KernelRun:
-    """A ``ProgramRun`` of ``function(*args, tl=…, **kwargs)`` on the PE ``site``; tensors are passed as addresses."""
+    """A ``PeProgram`` of ``function(*args, tl=…, **kwargs)`` on the PE ``site``; tensors are passed as addresses."""
 
     __slots__ = ("_maker", "_runner", "resume", "under_way")
 
@@ -103,7 +103,7 @@ def begin_run(
     site: KernelSite,
     scratch: ScratchAllocator,
     file: str | None = None,
-) -> ProgramRun:
+) -> PeProgram:
     """Return a run of a kernel on a PE: the steps of a schedule, or a Python function."""
     if isinstance(function, ScheduledKernel):
         return ScheduleRun(function, (*args, *kwargs.values()), site, scratch)

@@ -235,17 +235,17 @@ def _ops_at(
     """
     values = kernel.bind_args(args)
     item = element_type(values["dtype"]).itemsize
-    alike: list[_Alike] = []
+    alike: list[_ComparableSteps] = []
     accesses: list[tuple[int, int]] = []
     for share in shares:
         steps = kernel.steps(values, place, share)
         chunks = [step.chunk for step in steps if step.chunk is not None]
         accesses += [(chunk.tensor, share.bases[chunk.tensor] + chunk.offset * item) for chunk in chunks]
-        alike.append(_Alike(steps))
+        alike.append(_ComparableSteps(steps))
     return _ops_of(tuple(alike), values["dtype"]), accesses
 
 
-class _Alike:
+class _ComparableSteps:
     """``steps`` for comparison: equal to steps with the same commands, wherever the chunks of either begin."""
 
     __slots__ = ("_key", "steps")
@@ -258,11 +258,11 @@ class _Alike:
         return hash(self._key)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Alike) and self._key == other._key
+        return isinstance(other, _ComparableSteps) and self._key == other._key
 
 
 @lru_cache(maxsize=8)
-def _ops_of(shares: tuple[_Alike, ...], dtype: str) -> list[Op]:
+def _ops_of(shares: tuple[_ComparableSteps, ...], dtype: str) -> list[Op]:
     """Return the commands for the steps of ``shares``; PEs with equal steps share one result."""
     ops = _Ops(element_type(dtype))
     for share in shares:

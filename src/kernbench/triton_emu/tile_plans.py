@@ -39,9 +39,9 @@ class OperandWindow:
         return prod(self.shape) * self.itemsize
 
 
-Panel: TypeAlias = tuple[PanelIndex, OperandWindow]
+OperandPanel: TypeAlias = tuple[PanelIndex, OperandWindow]
 """A part of an operand that one transfer moves for several tiles"""
-Windows: TypeAlias = tuple[OperandWindow, ...]
+OperandWindows: TypeAlias = tuple[OperandWindow, ...]
 TileSpan: TypeAlias = tuple[int, int]
 """Tiles along an axis: the first tile and the number of tiles"""
 
@@ -67,7 +67,7 @@ class Tile:
     store_bytes: int
     write: OperandWindow | None
     ends_step: bool = False
-    result: Panel | None = None
+    result: OperandPanel | None = None
 
 
 @value(eq=False, guarded=False)
@@ -77,7 +77,7 @@ class BlockStep:
     ``nbytes`` is the bytes of ``reads``; ``freed`` is the bytes of panels without use after this step.
     """
 
-    reads: tuple[Panel, ...]
+    reads: tuple[OperandPanel, ...]
     nbytes: int
     freed: int
     tiles: StepTiles
@@ -135,7 +135,12 @@ def gemm_tiles(command: Command, sizes: TileSizes) -> Iterator[Tile]:
 
 
 def _gemm_tile(
-    command: Command, index: TileIndex, extents: tuple[int, int, int], reads: Windows = (), *, ends_step: bool = False
+    command: Command,
+    index: TileIndex,
+    extents: tuple[int, int, int],
+    reads: OperandWindows = (),
+    *,
+    ends_step: bool = False,
 ) -> Tile:
     rows, steps, columns = extents
     fetched = (rows * steps + steps * columns) * command.a.dtype.itemsize
@@ -146,11 +151,11 @@ def _output_tile(
     command: Command,
     index: TileIndex,
     extents: tuple[int, int, int],
-    reads: Windows,
+    reads: OperandWindows,
     write: OperandWindow | None,
     *,
     ends_step: bool = False,
-    result: Panel | None = None,
+    result: OperandPanel | None = None,
 ) -> Tile:
     """Return a tile that completes an output tile, to which its epilogue applies."""
     (rows, steps, columns), out, epilogue = extents, command.out, command.params.epilogue
@@ -179,7 +184,7 @@ def math_tiles(command: Command, sizes: TileSizes) -> Iterator[Tile]:
         for j in range(-(-n // tn)):
             place = (i * tm, j * tn), (min(tm, m - i * tm), min(tn, n - j * tn))
             elements = place[1][0] * place[1][1]
-            reads: Windows = ()
+            reads: OperandWindows = ()
             for number, operand in enumerate(command.srcs):
                 if isinstance(operand, MemoryRef):
                     reads += _stream(f"x{number}", operand, *place)
@@ -206,13 +211,13 @@ def _gemm_grid(m: int, k: int, n: int, sizes: TileSizes) -> Iterator[tuple[TileI
                 yield (i, j, s), (min(tm, m - i * tm), min(tk, k - s * tk), min(tn, n - j * tn)), s == last
 
 
-def _stream(name: str, operand: ArrayPlace, first: tuple[int, int], shape: tuple[int, int]) -> Windows:
+def _stream(name: str, operand: ArrayPlace, first: tuple[int, int], shape: tuple[int, int]) -> OperandWindows:
     return (window(name, operand, first, shape),) if isinstance(operand, MemoryRef) else ()
 
 
 def _epilogue_operands(
     steps: tuple[Epilogue, ...], first: tuple[int, int], shape: tuple[int, int]
-) -> tuple[Windows, int]:
+) -> tuple[OperandWindows, int]:
     """Return the windows that the epilogue streams in for an output tile, and the bytes that it fetches from TCM."""
     reads: list[OperandWindow] = []
     fetched = 0
@@ -275,7 +280,7 @@ def block_steps(
                 yield BlockStep(reads, _nbytes(reads), _nbytes(leaves), StepTiles(panels, ends))
 
 
-def _nbytes(panels: tuple[Panel, ...]) -> int:
+def _nbytes(panels: tuple[OperandPanel, ...]) -> int:
     return sum(panel.nbytes for _, panel in panels)
 
 
@@ -314,7 +319,7 @@ class StepTiles:
         has_math = self.last and bool(self.panels.command.params.epilogue)
         return a.shape, out.shape, a.dtype.name, out.dtype.name, x.rows, x.steps, x.columns, self.last, has_math
 
-    def result_of(self, number: int) -> Panel:
+    def result_of(self, number: int) -> OperandPanel:
         """Return the row of tiles of the result that contains tile ``number``."""
         x = self.panels
         return x.result(x.rows[0] + number // (x.columns[1] * x.steps[1]))
@@ -330,7 +335,7 @@ class _Panels:
     steps: TileSpan
     columns: TileSpan
 
-    def read(self, name: str) -> tuple[Panel, ...]:
+    def read(self, name: str) -> tuple[OperandPanel, ...]:
         """Return the panel of operand ``name``; empty for an operand in TCM."""
         operand = self.command.a if name == "a" else self.command.b
         if not isinstance(operand, MemoryRef):
@@ -341,7 +346,7 @@ class _Panels:
         (row, rows), (step, steps), (column, columns) = self.rows, self.steps, self.columns
         return (((row, column, step, rows, columns, steps), window(name, operand, first, shape)),)
 
-    def read_epilogue(self) -> tuple[Panel, ...]:
+    def read_epilogue(self) -> tuple[OperandPanel, ...]:
         """Return the epilogue's operands for the block."""
         (row, rows), (step, steps), (column, columns) = self.rows, self.steps, self.columns
         index = row, column, step + steps - 1, rows, columns, 1  # for the tiles of the last step along K
@@ -367,7 +372,7 @@ class _Panels:
         (m, k), n, (tm, tk, tn) = self.command.a.shape, self.command.b.shape[1], self.tile
         return min(tm, m - i * tm), min(tk, k - s * tk), min(tn, n - j * tn)
 
-    def result(self, i: int) -> Panel:
+    def result(self, i: int) -> OperandPanel:
         """Return row ``i`` of the tiles of the result."""
         (step, steps), (column, columns) = self.steps, self.columns
         first, shape = self._elements_of_result((i, 1))

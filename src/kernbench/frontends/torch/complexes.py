@@ -21,7 +21,7 @@ from kernbench.kernels.elementwise import Expression, Input, Intermediate, Opera
 from kernbench.kernels.functions import call, identity
 
 aten = torch.ops.aten
-_Factor: TypeAlias = Tensor | float | complex
+_ComplexFactor: TypeAlias = Tensor | float | complex
 
 
 def _is_complex(x: object) -> bool:
@@ -65,7 +65,7 @@ def _compute(
     return result
 
 
-def _multiply(a: _Factor, b: _Factor) -> Tensor:
+def _multiply(a: _ComplexFactor, b: _ComplexFactor) -> Tensor:
     if not _is_complex(a):
         a, b = b, a
     if isinstance(a, Tensor) and not _is_complex(b):

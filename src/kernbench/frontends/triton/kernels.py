@@ -29,8 +29,8 @@ from kernbench.frontends.triton.values import TensorHandle
 _LOOP, _OPERAND, _NOT = "_kernbench_loop", "_kernbench_operand", "_kernbench_not"
 
 
-class Kernel(JITFunction):
-    """A kernel. Kernel replaces ``InterpretedFunction``. It is a ``JITFunction``, for programs that inspect it."""
+class TritonKernel(JITFunction):
+    """A kernel in place of ``InterpretedFunction``. It is a ``JITFunction``, for programs that inspect it."""
 
     def __init__(self, fn: FunctionType, **options: object) -> None:
         super().__init__(fn, **options)
@@ -226,8 +226,8 @@ def _same(function: Callable[..., object]) -> Callable[..., object]:
 
 
 def install() -> None:
-    """Make ``triton.jit`` return a Kernel, and change the interpreter so that kernels behave as compiled code does."""
-    interpreter.InterpretedFunction = Kernel
+    """Make ``triton.jit`` return a `TritonKernel`, and the interpreter behave as compiled code does."""
+    interpreter.InterpretedFunction = TritonKernel
     for name, function in WRITTEN_IN_TRITON.items():
         module, _, function_name = name.rpartition(".")
         if module == tl.standard.__name__:

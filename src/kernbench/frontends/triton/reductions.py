@@ -112,7 +112,7 @@ def _expression_of(combine: FunctionType) -> str:
         or len(function.args.args) != 2
     ):
         return ""
-    names = _Names({argument.arg: ast.Name(name) for argument, name in zip(function.args.args, "xy", strict=True)})
+    names = _NameValues({argument.arg: ast.Name(name) for argument, name in zip(function.args.args, "xy", strict=True)})
     for statement in function.body:
         match statement:
             case ast.Assign(targets=[ast.Name(name)], value=expression):
@@ -126,7 +126,7 @@ def _expression_of(combine: FunctionType) -> str:
     return ""
 
 
-class _Names(ast.NodeTransformer):
+class _NameValues(ast.NodeTransformer):
     """The values of names in an expression."""
 
     def __init__(self, values: dict[str, ast.expr]) -> None:

@@ -17,7 +17,7 @@ from kernbench.runtime_api.context import AnyContext
 if TYPE_CHECKING:
     import pandas as pd
 
-Figure: TypeAlias = float | tuple[float, ...]
+ReportValue: TypeAlias = float | tuple[float, ...]
 """A result of a measured function, which may add the least and the greatest"""
 
 _OF_TABLES = frozenset(("diff_col", "save_precision"))
@@ -120,10 +120,10 @@ def _select_lines(bench: Benchmark, lines: Sequence[int]) -> Benchmark:
 
 
 def _measure_all(
-    measure: Callable[..., Figure], bench: Benchmark, fixed: Mapping[str, object]
-) -> tuple[list[list[Figure]], dict[int, frozenset[str]]]:
+    measure: Callable[..., ReportValue], bench: Benchmark, fixed: Mapping[str, object]
+) -> tuple[list[list[ReportValue]], dict[int, frozenset[str]]]:
     """Return the figures of all lines for each x, and the operators of lines for which the host computed everything."""
-    figures: list[list[Figure]] = []
+    figures: list[list[ReportValue]] = []
     computed: list[list[frozenset[str]]] = [[] for _ in bench.line_vals]
     finished: list[str] = []
     try:

@@ -29,7 +29,7 @@ FOLDER = "KERNBENCH_CACHE"
 
 
 @state
-class Chosen:
+class TunedConfigs:
     """The configurations that a rank has chosen, by tuner. They are valid for this machine only."""
 
     caches: dict[int, dict[TuningKey, Config]] = field(default_factory=dict)
@@ -42,9 +42,9 @@ class Chosen:
 def run(tuner: Autotuner, *args: object, **kwargs: object) -> object:
     """Run the tuned kernel. Each simulation chooses the configuration anew. Replaces ``Autotuner.run``."""
     local = context_of(tuner.base_fn.__name__).rank_local
-    chosen = local.get(Chosen)
+    chosen = local.get(TunedConfigs)
     if chosen is None:
-        local.put(chosen := Chosen())
+        local.put(chosen := TunedConfigs())
     before = len(cache := chosen.of(tuner))
     tuner.cache, tuner.cache_results = cache, _searches()
     result = _run(tuner, *args, **kwargs)
