@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -106,6 +107,18 @@ def test_tensors_of_a_slab_have_the_placement_of_one_and_pages_of_their_own(allo
             assert mmu.physical(tensor.va_base + shard.offset_bytes, shard.nbytes) == ((shard.pa, shard.nbytes),)
     slab.release(allocators, virtual)
     assert untouched(allocators, virtual)
+
+
+def test_slabs_of_a_size_do_not_begin_in_one_bank(cfg):
+    gap = 2304
+    owner = PEMemAllocator(0, 0, 0, 0, replace(cfg, bank_step_bytes=gap))
+    virtual, placement = VirtualAllocator(), place(DPPolicy(num_cubes=1, num_pes=1))
+    slabs = [deploy_slab(name, 4, 256, placement, {(0, 0, 0): owner}, virtual) for name in "xyz"]
+    first = [slab.blocks[0].pa for slab in slabs]
+    assert [pa - first[0] for pa in first] == [0, 4 * 256 + gap, 2 * (4 * 256 + gap)]
+    for slab in slabs:
+        slab.release({(0, 0, 0): owner}, virtual)
+    assert untouched({(0, 0, 0): owner}, virtual)
 
 
 def test_an_access_stays_in_its_tensor_of_a_slab(allocators):

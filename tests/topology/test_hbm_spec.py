@@ -11,8 +11,10 @@ from compiled import compiled
 from ideal_memory import IDEAL
 from kernbench.common.errors import ConfigError
 from kernbench.components.hbm.banks import BankedMemory, Histories
+from kernbench.components.hbm.layout import Layout
 from kernbench.messages.fabric import Access
 from kernbench.topology.builder import resolve_topology
+from kernbench.topology.hbm_places import bank_step_bytes
 from kernbench.topology.hbm_spec import HBM2, HBM3, HbmSpec, HbmTiming, Refresh, interleave
 
 ACCESS = "cube.components.hbm_ctrl.attrs.access_ns"
@@ -41,6 +43,24 @@ def test_mappings_have_names_and_fields():
     assert plain.fields(HBM3) == interleave(16, xor=False)
     fields = hbm(mapping()).fields(HBM3)
     assert [(entry.field, entry.fold) for entry in fields[3:5]] == [("stack", None), ("bank", "row")]
+
+
+@pytest.mark.parametrize(
+    ("change", "nbytes"),
+    [
+        ("cube.hbm.mapping=interleave", 8 * 256 + 256),  # all PCs, then the next PC
+        ("cube.hbm.mapping=MOP4CLXOR", 8 * 128 + 128),
+        ("cube.hbm.mapping=RoBaRaCoCh", 8 * 1024 + 1024),  # the rows of all PCs
+        ("cube.hbm.timing=ideal", 256),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*tiles of such matrices")
+def test_a_step_to_the_next_bank(change: str, nbytes: int):
+    spec = hbm(change)
+    assert bank_step_bytes(spec) == nbytes
+    if spec.banks is not None:
+        layout = Layout(spec.banks, spec.num_pcs, spec.fields(spec.banks))
+        assert len({layout.bank_of(step * nbytes) for step in range(8)}) == 8
 
 
 def test_ideal_is_as_packaged_whatever_else_was_left_out():

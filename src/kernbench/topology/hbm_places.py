@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from kernbench.topology.hbm_spec import AddressMapping, HbmTiming, MappingField
+from kernbench.topology.hbm_spec import AddressMapping, HbmSpec, HbmTiming, MappingField
 
 BurstArray = NDArray[np.int64]
 
@@ -33,6 +33,12 @@ class BurstPlaces:
     def lowest_size(self) -> int:
         """The number of values of the lowest field."""
         return self._fields[0][1]
+
+    @property
+    def below_banks(self) -> int:
+        """The number of values of the fields below stack, group and bank."""
+        lowest = next(at for at, (entry, _) in enumerate(self._fields) if entry.field in ("stack", "group", "bank"))
+        return prod([size for _, size in self._fields[:lowest]])
 
     def of(self, bursts: BurstArray) -> Mapping[str, BurstArray]:
         """Return pc, stack, group, bank, column and row of bursts, whose numbers count from the start of the slice."""
@@ -71,6 +77,17 @@ class BurstPlaces:
                 unused["row"], bits = np.divmod(unused["row"], size)
                 folded[name] = folded[name] ^ bits
         return folded
+
+
+def bank_step_bytes(hbm: HbmSpec) -> int:
+    """Return the bytes from a place of a slice to one in the next bank and, if PCs are interleaved, on the next PC.
+
+    Without banks the step is to the next PC.
+    """
+    if hbm.banks is None:
+        return hbm.interleave_bytes
+    places = BurstPlaces(hbm.banks, hbm.num_pcs, hbm.fields(hbm.banks))
+    return (places.below_banks + places.lowest_size) * hbm.banks.burst_bytes
 
 
 def _xor_of_digits(numbers: BurstArray, base: int) -> BurstArray:

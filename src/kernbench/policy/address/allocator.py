@@ -12,12 +12,13 @@ from kernbench.common.values import value
 from kernbench.policy.address.free_list import FreeList
 from kernbench.policy.address.layout import HBM_OFFSET, PE_ID, PE_PARTS, SUB_OFFSET, AddressFormat
 from kernbench.policy.address.phyaddr import AddressOwner, PhysAddr
+from kernbench.topology.hbm_places import bank_step_bytes
 from kernbench.topology.spec import TopologySpec
 
 
 @value
 class AddressConfig:
-    """Counts and installed bytes of a machine.
+    """Counts and installed bytes of a machine. ``bank_step_bytes``: from a place of a slice to one in another bank.
 
     Raises PhysAddrError, which names every count or size that the address format cannot address.
     """
@@ -31,6 +32,7 @@ class AddressConfig:
     tcm_scheduler_reserved_bytes: int
     sram_bytes_per_cube: int
     address_format: AddressFormat = AddressFormat.NARROW
+    bank_step_bytes: int = 0
 
     def __post_init__(self) -> None:
         problems = [text for text in self._problems() if text]
@@ -106,6 +108,7 @@ def address_config(spec: TopologySpec) -> AddressConfig:
         tcm_scheduler_reserved_bytes=tcm.scheduler_reserved_bytes,
         sram_bytes_per_cube=spec.cube.sram.bytes,
         address_format=AddressFormat(spec.address.format),
+        bank_step_bytes=bank_step_bytes(hbm),
     )
 
 

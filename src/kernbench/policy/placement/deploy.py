@@ -83,7 +83,8 @@ class Slab:
     """Memory for ``count`` tensors of ``nbytes`` bytes, allocated together; all have the same placement.
 
     The tensors begin ``unit_bytes`` apart in virtual memory, in pages of their own. ``blocks`` are the shards of the
-    first tensor. The shards of the next tensor follow in the same memories.
+    first tensor. The shards of the next tensor follow in the same memories, and a gap follows those of the last. Slabs
+    are of similar sizes, so without gaps the first tensors of all slabs would lie in the same banks.
     """
 
     name: str
@@ -131,7 +132,7 @@ class Slab:
         for block in self.blocks:
             allocator = allocators[block.sip, block.cube, block.pe]
             addr = PhysAddr.decode(block.pa, allocator.cfg.address_format)
-            allocator.free_hbm(addr, self.count * _aligned(block.nbytes))
+            allocator.free_hbm(addr, _block_bytes(self.count, block.nbytes, allocator))
 
 
 def unit_bytes(nbytes: int, va_allocator: VirtualAllocator) -> int:
@@ -157,11 +158,13 @@ def deploy_slab(
         unit = unit_bytes(nbytes, va_allocator)
         va_base = va_allocator.alloc(count * unit)
         undo.callback(va_allocator.free, va_base, count * unit)
-        blocks = tuple(
-            [_allocate(spec, allocators, "hbm", undo, nbytes=count * _aligned(spec.nbytes)) for spec in ordered]
-        )
+        blocks = tuple([_allocate(spec, allocators, "hbm", undo, count=count) for spec in ordered])
         undo.pop_all()
     return Slab(name=name, count=count, nbytes=nbytes, va_base=va_base, unit_bytes=unit, blocks=blocks)
+
+
+def _block_bytes(count: int, nbytes: int, allocator: PEMemAllocator) -> int:
+    return count * _aligned(nbytes) + allocator.cfg.bank_step_bytes
 
 
 def _aligned(nbytes: int) -> int:
@@ -180,10 +183,11 @@ def _check(name: str, nbytes: int, placement: Sequence[ShardSpec], allocators: A
 
 
 def _allocate(
-    spec: ShardSpec, allocators: Allocators, mem_kind: str, undo: ExitStack, *, nbytes: int | None = None
+    spec: ShardSpec, allocators: Allocators, mem_kind: str, undo: ExitStack, *, count: int | None = None
 ) -> MappedShard:
-    """Allocate a shard, or ``nbytes`` that begin with it."""
-    allocator, size = allocators[spec.sip, spec.cube, spec.pe], spec.nbytes if nbytes is None else nbytes
+    """Allocate a shard, or the block of ``count`` tensors of a slab that begins with it."""
+    allocator = allocators[spec.sip, spec.cube, spec.pe]
+    size = spec.nbytes if count is None else _block_bytes(count, spec.nbytes, allocator)
     addr = allocator.alloc_tcm(size) if mem_kind == "tcm" else allocator.alloc_hbm(size)
     undo.callback(_free, allocator, mem_kind, addr, size)
     return MappedShard(
