@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from subprocess import run
 from typing import Any
 
@@ -130,6 +130,25 @@ def test_the_setting_eager_turns_the_compiler_off() -> None:
         model = nn.Linear(4, 4)
         assert torch.compile(model) is model
         assert context.remarks == ["torch.compile: ran eagerly, operator by operator (torch.compile=eager)"]
+
+
+@pytest.mark.parametrize("name", ["cuda", AHBM])
+def test_a_default_device_holds_in_compiled_functions(name: str) -> None:
+    def ramp(x: Any) -> Any:
+        return x + torch.arange(4) * torch.ones(4)
+
+    with machine() as context, kernbench.torch.as_cuda() if name == "cuda" else nullcontext():
+        torch.set_default_device(name)
+        try:
+            compiled = torch.compile(ramp, fullgraph=True)
+            outer = [compiled(torch.ones(4)) for _ in range(2)]
+            with torch.device(name):
+                outer.append(torch.compile(lambda x: ramp(x) * 1, fullgraph=True)(torch.ones(4)))
+        finally:
+            torch.set_default_device(None)
+        assert [x.device.type for x in outer] == [name] * 3
+        assert [x.tolist() for x in outer] == [[1, 2, 3, 4]] * 3
+        assert context.compiled.report().graphs == 2
 
 
 def test_random_numbers_are_those_of_the_eager_program() -> None:

@@ -79,7 +79,6 @@ def _number_devices_like(function: Callable[..., _R]) -> Callable[..., _R]:
     return call
 
 
-_CONSTRUCTORS = _device._device_constructors()  # noqa: SLF001 - what a default device is for
 _NUMBERED: Mapping[Callable[..., Tensor], Callable[..., Tensor]] = MappingProxyType(
     {function: _number_devices(function) for function in (torch.tensor, torch.as_tensor, torch.asarray)}
 )
@@ -138,7 +137,7 @@ class _NumberingContext(_device.DeviceContext):
     ) -> Any:
         """Call ``func``; a factory without a device argument gets this device."""
         named = dict(kwargs or {})
-        if func in _CONSTRUCTORS and named.get("device") is None:
+        if func in _device._device_constructors() and named.get("device") is None:
             named["device"] = with_number(self.device)
         return func(*args, **named)
 

@@ -83,8 +83,8 @@ class Slab:
     """Memory for ``count`` tensors of ``nbytes`` bytes, allocated together; all have the same placement.
 
     The tensors begin ``unit_bytes`` apart in virtual memory, in pages of their own. ``blocks`` are the shards of the
-    first tensor. The shards of the next tensor follow in the same memories, and a gap follows those of the last. Slabs
-    are of similar sizes, so without gaps the first tensors of all slabs would lie in the same banks.
+    first tensor. The shards of the next tensor follow in the same memories. A gap follows the last of several tensors:
+    slabs are of similar sizes, and without gaps the first tensors of all slabs would lie in the same banks.
     """
 
     name: str
@@ -164,7 +164,7 @@ def deploy_slab(
 
 
 def _block_bytes(count: int, nbytes: int, allocator: PEMemAllocator) -> int:
-    return count * _aligned(nbytes) + allocator.cfg.bank_step_bytes
+    return count * _aligned(nbytes) + (allocator.cfg.bank_step_bytes if count > 1 else 0)
 
 
 def _aligned(nbytes: int) -> int:

@@ -10,14 +10,16 @@ from torch import Tensor
 from torch._dynamo import config, trace_rules
 from torch._dynamo.convert_frame import ConvertFrame
 from torch._dynamo.output_graph import SubgraphTracer
+from torch._dynamo.source import TorchFunctionModeStackSource
 from torch._dynamo.variables import builder, torch_function
 from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.tensor import TensorVariable
 from torch.nn.attention import flex_attention
 from torch.utils._pytree import tree_map
 
 from kernbench.frontends.gpu import DEVICE
-from kernbench.frontends.torch.device_names import translate
+from kernbench.frontends.torch.device_names import translate, with_number
 from kernbench.frontends.torch.inductor import polyfills
 from kernbench.frontends.torch.inductor.failures import note_breaks
 from kernbench.frontends.torch.modules import enter_module, leave_module
@@ -47,7 +49,11 @@ def _leave_out_mode(init: Callable[..., None]) -> Callable[..., None]:
     """Return the method that lists the modes of a trace, without the mode in which "cuda" means the machine."""
 
     def init_here(self: Any, py_stack: Iterable[Any], *args: Any, **options: Any) -> None:
-        init(self, [mode for mode in py_stack if not isinstance(mode, SaysCuda)], *args, **options)
+        init(self, (), *args, **options)
+        for at, mode in enumerate(py_stack):
+            if not isinstance(mode, SaysCuda):
+                source = TorchFunctionModeStackSource(at)
+                self.mode_stack.append(LazyVariableTracker.create(mode, source=source))
 
     return init_here
 
@@ -112,6 +118,7 @@ def install() -> None:
     trace_rules.get_legacy_mod_inlinelist().add(polyfills.__file__)
     torch.compiler.substitute_in_graph(enter_module)(polyfills.enter_module)
     torch.compiler.substitute_in_graph(leave_module)(polyfills.leave_module)
+    torch.compiler.substitute_in_graph(with_number)(polyfills.with_number)
     torch.compiler.substitute_in_graph(flex_attention._validate_device)(polyfills.validate_device)  # noqa: SLF001
     torch.compiler.substitute_in_graph(flex_attention._warn_once)(polyfills.warn_once)  # noqa: SLF001
     replace(ConvertFrame, "__call__", note_breaks(ConvertFrame.__call__))
