@@ -79,6 +79,7 @@ def _number_devices_like(function: Callable[..., _R]) -> Callable[..., _R]:
     return call
 
 
+_CONSTRUCTORS = _device._device_constructors()  # noqa: SLF001 - what a default device is for
 _NUMBERED: Mapping[Callable[..., Tensor], Callable[..., Tensor]] = MappingProxyType(
     {function: _number_devices(function) for function in (torch.tensor, torch.as_tensor, torch.asarray)}
 )
@@ -125,6 +126,11 @@ _ACCELERATOR: Mapping[str, object] = MappingProxyType(
 """Replacements of the functions of ``torch.accelerator`` that ask the guard."""
 
 
+def is_factory(function: Callable[..., Any]) -> bool:
+    """Return whether a default device holds for a function of PyTorch."""
+    return function in _CONSTRUCTORS
+
+
 class _NumberingContext(_device.DeviceContext):
     """``with torch.device("ahbm"):`` and ``torch.set_default_device``. Each call uses the SIP that is current then."""
 
@@ -137,7 +143,7 @@ class _NumberingContext(_device.DeviceContext):
     ) -> Any:
         """Call ``func``; a factory without a device argument gets this device."""
         named = dict(kwargs or {})
-        if func in _device._device_constructors() and named.get("device") is None:
+        if is_factory(func) and named.get("device") is None:
             named["device"] = with_number(self.device)
         return func(*args, **named)
 

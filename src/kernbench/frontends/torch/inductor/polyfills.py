@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from torch import Tensor, device
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
 from torch.nn import Module
+from torch.utils._device import _device_constructors
 
 
 def enter_module(module: Module, args: object) -> None:
@@ -14,7 +18,12 @@ def leave_module(module: Module, args: object, output: object) -> None:
     """Do nothing: nodes of a trace have their modules."""
 
 
-def with_number(x: device) -> device:
+def is_factory(function: Callable[..., Any]) -> bool:
+    """Stand in for `device_names.is_factory`, whose set of functions dynamo cannot hash."""
+    return function in _device_constructors()
+
+
+def with_number(x: object) -> object:
     """Stand in for `device_names.with_number`: the graph has the device without a number, the current SIP of a call."""
     return x
 

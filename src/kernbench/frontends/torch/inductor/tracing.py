@@ -19,7 +19,7 @@ from torch.nn.attention import flex_attention
 from torch.utils._pytree import tree_map
 
 from kernbench.frontends.gpu import DEVICE
-from kernbench.frontends.torch.device_names import translate, with_number
+from kernbench.frontends.torch.device_names import is_factory, translate, with_number
 from kernbench.frontends.torch.inductor import polyfills
 from kernbench.frontends.torch.inductor.failures import note_breaks
 from kernbench.frontends.torch.modules import enter_module, leave_module
@@ -119,6 +119,7 @@ def install() -> None:
     torch.compiler.substitute_in_graph(enter_module)(polyfills.enter_module)
     torch.compiler.substitute_in_graph(leave_module)(polyfills.leave_module)
     torch.compiler.substitute_in_graph(with_number)(polyfills.with_number)
+    torch.compiler.substitute_in_graph(is_factory)(polyfills.is_factory)
     torch.compiler.substitute_in_graph(flex_attention._validate_device)(polyfills.validate_device)  # noqa: SLF001
     torch.compiler.substitute_in_graph(flex_attention._warn_once)(polyfills.warn_once)  # noqa: SLF001
     replace(ConvertFrame, "__call__", note_breaks(ConvertFrame.__call__))
