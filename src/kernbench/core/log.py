@@ -119,7 +119,7 @@ class _LazyColumn:
         self._name = name
 
     def __get__(self, columns: Columns, _: type) -> NDArray[Any]:
-        values = columns.copy(self._column).astype(self._dtype, copy=False)
+        values = columns.copy(self._column, self._dtype)
         values.flags.writeable = False
         columns.__dict__[self._name] = values  # later look-ups find this entry first
         return values
@@ -128,15 +128,15 @@ class _LazyColumn:
 class Columns:
     """The rows written so far, as one read-only array per column. Rows refer to each other by number.
 
-    Read a column before the run continues: a column is copied at its first use.
+    Read a column before the run continues: a column is copied at its first use. Indices have 32 bits.
     """
 
-    part = _LazyColumn(PART)
+    part = _LazyColumn(PART, np.int32)
     kind = _LazyColumn(KIND, np.int8)
-    what = _LazyColumn(WHAT)
-    launch = _LazyColumn(LAUNCH)
-    line = _LazyColumn(LINE)
-    tile = _LazyColumn(TILE)
+    what = _LazyColumn(WHAT, np.int32)
+    launch = _LazyColumn(LAUNCH, np.int32)
+    line = _LazyColumn(LINE, np.int32)
+    tile = _LazyColumn(TILE, np.int32)
     parent = _LazyColumn(PARENT)
     start = _LazyColumn(START)
     read = _LazyColumn(READ)
@@ -151,10 +151,12 @@ class Columns:
         self._log = log
         self._n_rows = log.n_rows
 
-    def copy(self, column: int) -> NDArray[np.int64]:
-        """Return a copy of a column, in which rows refer to each other by number."""
-        values = self._log.column(column)[: self._n_rows]
-        return values // WIDTH if column in _ROWS else values
+    def copy(self, column: int, dtype: type[np.signedinteger[Any]] = np.int64) -> NDArray[Any]:
+        """Return a new copy of a column, in which rows refer to each other by number."""
+        values = self._log.column(column, dtype=dtype)[: self._n_rows]
+        if column in _ROWS:
+            values //= WIDTH
+        return values
 
 
 class Log:
@@ -288,9 +290,9 @@ class Log:
         if rows[row + COMMIT] < 0:
             rows[row + COMMIT] = end
 
-    def column(self, column: int, first: Row = 0) -> NDArray[np.int64]:
+    def column(self, column: int, first: Row = 0, dtype: type[np.signedinteger[Any]] = np.int64) -> NDArray[Any]:
         """Return a copy of a column from row ``first`` on; references to rows are indices into ``rows``."""
-        return np.asarray(self.rows)[first + column :: WIDTH].copy()
+        return np.asarray(self.rows)[first + column :: WIDTH].astype(dtype)
 
     def cells(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the integers at the indices ``places`` of ``rows``."""

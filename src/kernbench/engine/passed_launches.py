@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import field
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,7 +119,7 @@ class PassedLaunches:
         kind = self._kind_of.get(launch)
         return launch if kind is None else kind.typical
 
-    def weights(self, launches: NDArray[np.int64]) -> NDArray[np.float64]:
+    def weights(self, launches: NDArray[np.signedinteger[Any]]) -> NDArray[np.float64]:
         """Return how often each of ``launches`` counts: 1, and for a sample its share of the passed launches more."""
         if not self.kinds:
             return np.broadcast_to(np.float64(1.0), launches.shape)

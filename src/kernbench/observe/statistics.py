@@ -181,7 +181,7 @@ def _usage(engine: str, works: Works, numbers: Times, duration: int) -> EngineUs
     sampled = np.flatnonzero(more > 0)
     if len(sampled):  # launches passed: the works of their samples count more often
         launches = columns.launch[rows[sampled]]
-        groups = columns.part[rows[sampled]] * (launches.max() + 1) + launches
+        groups = columns.part[rows[sampled]].astype(np.int64) * (launches.max() + 1) + launches
         weight_of = dict(zip(groups.tolist(), more[sampled].tolist(), strict=True))
         spent = unions_ps(groups, starts[sampled], ends[sampled])
         busy += round(sum(weight_of[group] * ps for group, ps in spent.items()))

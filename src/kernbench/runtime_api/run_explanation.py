@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 
+import numpy as np
+
 from kernbench.common.collector import patient_collector
 from kernbench.common.figures import figure
 from kernbench.common.ids import pe_name
@@ -395,7 +397,7 @@ def _sum_lines(snapshot: LogView, launch_id: int, path: CriticalPath, texts: _Te
     ended = ~works.done_by(PLAN)[of_launch] & (works.columns.end[works.rows[of_launch]] >= 0)
     of_launch = of_launch[ended]
     rows, n_engines, n_parts = works.rows[of_launch], len(ENGINES), len(works.columns.parts)
-    of_line = works.columns.line[rows] * n_engines + works.engine[of_launch]
+    of_line = works.columns.line[rows].astype(np.int64) * n_engines + works.engine[of_launch]
     spent = unions_ps(of_line * n_parts + works.columns.part[rows], works.columns.start[rows], works.columns.end[rows])
     busy: dict[int, int] = {}
     for group, ps in spent.items():
