@@ -183,7 +183,7 @@ class _Maker:
 
     def _fence(self, row: Row) -> None:
         """Add the wait of a kernel for its writes."""
-        log = self.log.machine.log
+        log = self.snapshot.log
         begin, end = log.rows[row + READ], log.rows[row + END]
         if end == begin:
             return
@@ -268,7 +268,7 @@ class _Maker:
 
         The message that a CPU sends at the end of a span has that span as its cause.
         """
-        log = self.log.machine.log
+        log = self.snapshot.log
         handled: dict[Row, TrackSpan | None] = {}
         ended = [row for row in self.snapshot.control_of if log.rows[row + END] >= 0]
         for row in sorted(ended, key=lambda row: log.rows[row + END]):

@@ -74,7 +74,7 @@ class Works:
         self.about: Numbers = columns.what[self.rows]
         self._find_tiles()
         self.launch: Numbers = columns.copy(LAUNCH, np.int32)[self.rows]
-        self.weights = passed.weights(self.launch)
+        self.weights = passed.weights(self.launch, for_folded=False)
         self._by_launch = np.argsort(self.launch, kind="stable").astype(np.int32)
 
     def _find_tiles(self) -> None:

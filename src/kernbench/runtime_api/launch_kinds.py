@@ -31,11 +31,13 @@ class _NoKindError(Exception):
 
 
 def kind_of(launch: Launch, access_bytes: int) -> Hashable | None:
-    """Return the kind of a launch; None if its kernel uses an object that can only be compared by identity.
+    """Return the kind of a launch on one SIP; None if its kernel uses an object that can only be compared by identity.
 
     ``access_bytes``: the size of a memory access. Tensors of one kind begin at the same distance from a multiple.
     """
     message = launch.message
+    if len({sip for sip, _, _ in message.targets}) != 1:
+        return None
     layouts = {layout.va: layout for layout in launch.tensors}
     positions: dict[int, int] = {}
 

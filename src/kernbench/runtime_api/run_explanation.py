@@ -254,8 +254,9 @@ class RunExplanation(TimeExplanation):
         programs = {request_id: ProgramText(msg) for request_id, msg in launched.items()}
         ended = launches_of(handles)
         self._passed = snapshot.machine.passed
-        stopped = launched.keys() - {handle.request_id for handle in ended} - self._passed.launches
-        stopped -= {launch for launch, msg in launched.items() if msg.in_order} - snapshot.machine.log.on_device.keys()
+        ended = [handle for handle in ended if handle.request_id not in self._passed.folded]
+        stopped = launched.keys() - {handle.request_id for handle in ended} - self._passed.without_rows
+        stopped -= {launch for launch, msg in launched.items() if msg.in_order} - snapshot.log.on_device.keys()
         left = [
             handle for handle in handles if handle.request_id in stopped and handle.submitted_ps < self._path.end_ps
         ]
@@ -275,7 +276,7 @@ class RunExplanation(TimeExplanation):
     def verdict(self) -> RunVerdict:
         """The verdict on the run: its kernels (by the bottleneck of each name's longest launch), copies and waits."""
         verdicts = {launch.name: launch.verdict for launch in self.longest_of_each_name()}
-        for launch in self._passed.launches:  # a name of which all launches passed has the verdict of its samples
+        for launch in self._passed.without_rows:  # a name of which all launches passed has the verdict of its samples
             verdict = verdicts.get(self._names[self._passed.sample_of(launch)])
             if verdict is not None:
                 verdicts.setdefault(self._names[launch], verdict)
@@ -285,7 +286,9 @@ class RunExplanation(TimeExplanation):
     def main_launch(self) -> LaunchExplanation | None:
         """The longest launch of the name with the largest share of the critical path; None if no kernel is on it."""
         name = max(self._spent, key=lambda name: self._spent[name], default=None)
-        samples = {self._passed.sample_of(launch) for launch in self._passed.launches if self._names[launch] == name}
+        samples = {
+            self._passed.sample_of(launch) for launch in self._passed.without_rows if self._names[launch] == name
+        }
         return max(
             (launch for launch in self.launches if launch.name == name or launch.request_id in samples),
             key=lambda launch: (launch.name == name, launch.ps),
@@ -301,7 +304,7 @@ class RunExplanation(TimeExplanation):
     def _spent(self) -> dict[str, int]:
         """The time of the path in launches, by name, without the waits of a launch."""
         names = {launch.request_id: launch.name for launch in self.launches}
-        names |= {launch: self._names[launch] for launch in self._passed.launches}
+        names |= {launch: self._names[launch] for launch in self._passed.without_rows}
         spent: dict[str, int] = {}
         for step in self.path.steps:
             name = names.get(step.request_id)

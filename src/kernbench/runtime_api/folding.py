@@ -1,0 +1,171 @@
+"""Bound the rows of a long run: fold the rows of launches that are over.
+
+A launch is folded if one like it keeps its rows and stands for it in reports, as a sample stands for launches that
+pass. Of each kind two launches keep their rows: the one closest to the mean, which stands for the others, and the
+longest one, which reports describe. Nothing is folded while a run can still compute values, since phase 2 reads rows;
+``--keep`` bounds such a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import field
+
+from kernbench.common.figures import figure
+from kernbench.common.ids import sip_part
+from kernbench.common.values import state, value
+from kernbench.core.log import FoldedLaunch
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.passed_launches import LaunchKind
+from kernbench.engine.requests import RequestHandle
+from kernbench.messages.requests import KernelLaunchMsg
+from kernbench.observe.statistics import sum_works
+from kernbench.observe.works import Works
+from kernbench.runtime_api.launch import Launch
+from kernbench.runtime_api.launch_kinds import kind_of
+
+PAUSE = 0.25
+"""Rows between two attempts to fold, as a share of the limit: an attempt costs time in proportion to all rows"""
+
+
+@value(kw_only=True)
+class FoldReport:
+    """The rows of the log that a run has folded, and the limit beyond which it folds."""
+
+    limit: int = figure("rows beyond which launches that are over are folded")
+    rows: int = figure("rows of the log, with those that are folded")
+    folded_rows: int = figure("rows that are folded")
+    launches: tuple[int, ...] = figure("the launches of these rows, by request", column=False)
+
+    def __str__(self) -> str:
+        n = len(self.launches)
+        return (
+            f"log: {self.folded_rows:,} of {self.rows:,} rows folded (--log-rows), those of {n:,} "
+            f"launch{'es' if n > 1 else ''} that others of their kind stand for: requests {_list_ranges(self.launches)}"
+        )
+
+
+@state(eq=False)
+class _Kind:
+    """Launches that are alike. ``kept``: those with rows that are over. ``total_ps``: the time of ``n_ended`` launches.
+
+    Times are those between begin and completion.
+    """
+
+    uses: LaunchKind = field(default_factory=LaunchKind)
+    kept: list[RequestHandle] = field(default_factory=list)
+    total_ps: int = 0
+    n_ended: int = 0
+
+    def add(self, handle: RequestHandle) -> None:
+        """Add a launch that is over."""
+        self.kept.append(handle)
+        self.total_ps += handle.ended_ps - handle.begun_ps
+        self.n_ended += 1
+
+    def choose(self) -> list[RequestHandle]:
+        """Return the launches that may be folded: all but the longest one and the one closest to the mean."""
+        longest = max(self.kept, key=lambda handle: handle.ended_ps - handle.begun_ps)
+        return [handle for handle in self.kept if handle is not longest and handle is not self.typical]
+
+    @property
+    def typical(self) -> RequestHandle:
+        """The launch whose time is closest to the mean of the kind."""
+        mean_ps = self.total_ps / self.n_ended
+        return min(self.kept, key=lambda handle: abs(handle.ended_ps - handle.begun_ps - mean_ps))
+
+
+class LaunchFolder:
+    """Folds launches of a run beyond ``most_rows`` rows of the log; None: never.
+
+    ``list_samples``: returns launches whose rows must remain, since others pass in their place.
+    """
+
+    def __init__(
+        self, engine: GraphEngine, most_rows: int | None, list_samples: Callable[[], Collection[int]] = frozenset
+    ) -> None:
+        self.most_rows = most_rows
+        self._engine, self._list_samples = engine, list_samples
+        self._kinds: dict[Hashable, _Kind] = {}
+        self._under_way: list[tuple[RequestHandle, _Kind]] = []
+        self._next_rows = 0 if most_rows is None else most_rows
+
+    def note(self, launches: Sequence[Launch], handles: Sequence[RequestHandle]) -> None:
+        """Note submitted launches, and fold earlier ones if there are too many rows.
+
+        The first half of the rows is never folded, so that short runs need not determine kinds.
+        """
+        n_rows = self._engine.machine.log.n_unfolded
+        if self.most_rows is None or 2 * n_rows < self.most_rows or self._engine.enable_data:
+            return
+        access_bytes = self._engine.spec.cube.hbm.piece_bytes
+        for launch, handle in zip(launches, handles, strict=True):
+            key = kind_of(launch, access_bytes)
+            if key is not None:
+                self._under_way.append((handle, self._kinds.setdefault(key, _Kind())))
+        if n_rows > self._next_rows:
+            self.fold()
+            left = self._engine.machine.log.n_unfolded
+            self._next_rows = max(self.most_rows, left + int(PAUSE * self.most_rows))
+
+    def fold(self) -> None:
+        """Fold the rows of launches that are over, except two of each kind."""
+        machine, samples = self._engine.machine, self._list_samples()
+        for handle, kind in self._under_way:
+            launch = handle.request_id
+            may_fold = launch not in machine.passed.launches and launch not in samples
+            if handle.done and may_fold and self._ran_to_its_end(handle):
+                kind.add(handle)
+        self._under_way = [(handle, kind) for handle, kind in self._under_way if not handle.done]
+        chosen = {handle.request_id: kind for kind in self._kinds.values() if kind.kept for handle in kind.choose()}
+        if not chosen:
+            return
+        works = {
+            launch: sum_works(Works(log, log.columns(), machine.passed))
+            for launch, log in machine.log.extract(chosen.keys())
+        }
+        on_device, handles = machine.log.on_device, self._engine.handles
+        folded = machine.fold(
+            [
+                FoldedLaunch(launch, sip_part(_sip_of(handles[launch]), "io_cpu"), *on_device[launch])
+                for launch in chosen
+            ]
+        )
+        for launch in sorted(folded):
+            machine.passed.fold(launch, chosen[launch].uses, works[launch])
+        for kind in chosen.values():
+            kind.kept = [handle for handle in kind.kept if handle.request_id not in folded]
+            begin_ps, end_ps = on_device[kind.typical.request_id]
+            kind.uses.samples[:] = [(kind.typical.request_id, end_ps - begin_ps)]
+
+    def _ran_to_its_end(self, handle: RequestHandle) -> bool:
+        has_ended = self._engine.machine.log.has_ended_on_device(handle.request_id)
+        return has_ended and handle.outcome is not None and handle.outcome.error is None
+
+    def report(self) -> FoldReport | None:
+        """Return the report of a run; None if nothing is folded."""
+        log = self._engine.machine.log
+        if self.most_rows is None or not log.gaps:
+            return None
+        return FoldReport(
+            limit=self.most_rows,
+            rows=log.n_rows,
+            folded_rows=log.gaps.n_rows,
+            launches=tuple(sorted(self._engine.machine.passed.folded)),
+        )
+
+
+def _sip_of(handle: RequestHandle) -> int:
+    assert isinstance(handle.msg, KernelLaunchMsg)
+    return handle.msg.targets[0][0]
+
+
+def _list_ranges(numbers: Sequence[int]) -> str:
+    """Return ascending numbers as text, runs as ranges: ``3, 5 to 9``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in runs)
