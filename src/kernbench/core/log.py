@@ -194,6 +194,7 @@ class Log:
     - ``queued``: by launch that waited in the queue of its IO_CPU, the time in ps at which it began.
     - ``writers``: functions that write deferred rows. Readers of all rows call ``catch_up`` first.
     - ``n_folded_records``: the folded rows that are records of the op-log.
+    - ``originals``: in a copy with fewer rows, the number of each row in the log of the run.
     """
 
     __slots__ = (
@@ -204,6 +205,7 @@ class Log:
         "kernels",
         "n_folded_records",
         "on_device",
+        "originals",
         "parts",
         "queued",
         "requests",
@@ -227,6 +229,7 @@ class Log:
         self.writers: list[Callable[[], None]] = []
         self.gaps = Gaps()
         self.n_folded_records = 0
+        self.originals: NDArray[np.int64] | None = None
         self._part_of: dict[str, int] = {}
         self._names: dict[Hashable, int] = {}
         self._tile_of: dict[tuple[int, ...], int] = {}
@@ -334,8 +337,8 @@ class Log:
             table[:, column] = np.where(cells >= 0, np.maximum(renumber(cells // WIDTH) * WIDTH, NONE), NONE)
         copied = copy.copy(self)
         copied.rows = array("q")
-        copied.rows.frombytes(memoryview(table).cast("B"))
-        copied.writers, copied.gaps = [], Gaps()
+        copied.rows.frombytes(table.view(np.uint8).ravel().data)
+        copied.writers, copied.gaps, copied.originals = [], Gaps(), numbers
         return copied
 
     def has_ended_on_device(self, launch: int) -> bool:

@@ -375,6 +375,18 @@ class LogView:
         busy = (cpus[1:] == cpus[:-1]) & (ends[:-1] > came[1:]) & (ends[1:] >= 0)
         return dict(zip((rows[1:][busy] * WIDTH).tolist(), (rows[:-1][busy] * WIDTH).tolist(), strict=True))
 
+    def row_in_run(self, row: Row) -> Row:
+        """Return the index of a row in the log of the machine, which has folded rows too."""
+        return row if self.log.originals is None else int(self.log.originals[row // WIDTH]) * WIDTH
+
+    def find_row(self, row: Row) -> Row:
+        """Return the index of a row of the machine's log; NONE if the row is folded."""
+        if self.log.originals is None or row < 0:
+            return row
+        place = int(np.searchsorted(self.log.originals, row // WIDTH))
+        is_there = place < len(self.log.originals) and self.log.originals[place] == row // WIDTH
+        return place * WIDTH if is_there else NONE
+
     def row_of(self, transfer: int) -> Row:
         """Return the row that a transfer belongs to, NONE without one."""
         of = int(self.transfers.of[transfer])

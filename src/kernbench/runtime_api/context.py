@@ -125,7 +125,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self._installer = QueueInstaller(engine, self._requests)
         self._groups = ProcessGroups(ccl, self._devices, self._installer, self._requests, scheduler)
         self.multiprocessing = Multiprocessing(scheduler, self._requests, workers, self._groups)
-        collectives = Collectives(self._spec, self._memory, self._requests)
+        collectives = Collectives(self._spec, self._memory, self._requests, self.folder)
         self.distributed = Distributed(self._groups, collectives, self._requests, workers)
         fmt = AddressFormat(self._spec.address.format)
         self.testing = Verifier(verify=engine.enable_data if verify is None else verify, fmt=fmt)
