@@ -47,32 +47,33 @@ class FoldReport:
 
 @state(eq=False)
 class _Kind:
-    """Launches that are alike. ``kept``: those with rows that are over. ``total_ps``: the time of ``n_ended`` launches.
+    """Launches that are alike.
 
+    ``ended``: those that are over and have rows. ``total_ps``: the time of all ``n_ended`` that are over.
     Times are those between begin and completion.
     """
 
     uses: LaunchKind = field(default_factory=LaunchKind)
-    kept: list[RequestHandle] = field(default_factory=list)
+    ended: list[RequestHandle] = field(default_factory=list)
     total_ps: int = 0
     n_ended: int = 0
 
     def add(self, handle: RequestHandle) -> None:
         """Add a launch that is over."""
-        self.kept.append(handle)
+        self.ended.append(handle)
         self.total_ps += handle.ended_ps - handle.begun_ps
         self.n_ended += 1
 
     def choose(self) -> list[RequestHandle]:
         """Return the launches that may be folded: all but the longest one and the one closest to the mean."""
-        longest = max(self.kept, key=lambda handle: handle.ended_ps - handle.begun_ps)
-        return [handle for handle in self.kept if handle is not longest and handle is not self.typical]
+        longest = max(self.ended, key=lambda handle: handle.ended_ps - handle.begun_ps)
+        return [handle for handle in self.ended if handle is not longest and handle is not self.typical]
 
     @property
     def typical(self) -> RequestHandle:
         """The launch whose time is closest to the mean of the kind."""
         mean_ps = self.total_ps / self.n_ended
-        return min(self.kept, key=lambda handle: abs(handle.ended_ps - handle.begun_ps - mean_ps))
+        return min(self.ended, key=lambda handle: abs(handle.ended_ps - handle.begun_ps - mean_ps))
 
 
 class LaunchFolder:
@@ -117,7 +118,7 @@ class LaunchFolder:
             if handle.done and may_fold and self._ran_to_its_end(handle):
                 kind.add(handle)
         self._under_way = [(handle, kind) for handle, kind in self._under_way if not handle.done]
-        chosen = {handle.request_id: kind for kind in self._kinds.values() if kind.kept for handle in kind.choose()}
+        chosen = {handle.request_id: kind for kind in self._kinds.values() if kind.ended for handle in kind.choose()}
         if not chosen:
             return
         works = {
@@ -134,7 +135,7 @@ class LaunchFolder:
         for launch in sorted(folded):
             machine.passed.fold(launch, chosen[launch].uses, works[launch])
         for kind in chosen.values():
-            kind.kept = [handle for handle in kind.kept if handle.request_id not in folded]
+            kind.ended = [handle for handle in kind.ended if handle.request_id not in folded]
             begin_ps, end_ps = on_device[kind.typical.request_id]
             kind.uses.samples[:] = [(kind.typical.request_id, end_ps - begin_ps)]
 

@@ -151,7 +151,7 @@ class _Longest:
 
 @state
 class _RowSums:
-    """What a report needs of the rows of the log.
+    """The sums over the rows of the log that a report needs.
 
     ``engines``: the sums of works in the time of the launches, ``all_time``: those of all works if queues sent
     messages. ``parts``: the components with rows. ``splits``: the launches that are described, by request.
