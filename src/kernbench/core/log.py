@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 from array import array
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator
 from enum import IntEnum
 from functools import partial
@@ -109,6 +110,8 @@ BY_QUEUE, BY_MESSAGE, BY_CREDIT = By.QUEUE, By.MESSAGE, By.CREDIT
 ROOT: Cause = (NONE, By.NOTHING)
 
 
+_STRETCH = 1 << 16
+"""Rows whose launches are looked up at a time"""
 pack_row = Struct(f"{WIDTH}q").pack
 """Pack the integers of a row into bytes: ``rows.frombytes(pack_row(...))`` opens the row"""
 
@@ -320,14 +323,35 @@ class Log:
         if self.n_rows <= n_rows and not self.gaps:
             yield self
             return
-        launch = self.column(LAUNCH, dtype=np.int32)
-        counts = np.cumsum(np.bincount(launch + 1))
+        # A column of the complete log would need as much memory as many pieces: look at a stretch at a time.
+        stretches = [self._stretch(first) for first in range(0, self.n_rows, _STRETCH)]
+        spans = [(min(of, default=NONE), max(of, default=NONE)) for of in stretches]
+        n_of_launches: Counter[int] = sum(stretches, Counter())
+        counts = np.cumsum([n_of_launches[launch] for launch in range(NONE, max(n_of_launches, default=NONE) + 1)])
         ends = np.flatnonzero(np.diff(counts // n_rows, append=NONE))  # of launches, one more than their numbers
         for begin, end in zip([NONE, *ends[:-1].tolist()], ends.tolist(), strict=True):
-            rows = np.flatnonzero((launch >= begin) & (launch < end))
-            rows = rows[~self.gaps.contain(rows)]
+            parts = [
+                self._rows_between(at * _STRETCH, begin, end)
+                for at, (least, most) in enumerate(spans)
+                if least < end and begin <= most
+            ]
+            rows = np.concatenate([np.empty(0, np.int64), *parts])
             if len(rows):
                 yield self._copy(rows, partial(_find_places, rows))
+
+    def _stretch(self, first: int) -> Counter[int]:
+        """Return how many rows of each launch follow row number ``first``, up to the next stretch."""
+        launches, counts = np.unique(self._launches_from(first), return_counts=True)
+        return Counter(dict(zip(launches.tolist(), counts.tolist(), strict=True)))
+
+    def _rows_between(self, first: int, begin: int, end: int) -> NDArray[np.int64]:
+        """Return the numbers of the rows of a stretch that belong to launches from ``begin`` on and below ``end``."""
+        of = self._launches_from(first)
+        rows = np.flatnonzero((of >= begin) & (of < end)) + first
+        return rows[~self.gaps.contain(rows)]
+
+    def _launches_from(self, first: int) -> NDArray[np.int64]:
+        return np.asarray(self.rows)[first * WIDTH + LAUNCH : (first + _STRETCH) * WIDTH : WIDTH].copy()
 
     def _copy(self, numbers: NDArray[np.int64], renumber: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> Log:
         """Return a copy with the rows ``numbers``, whose references are renumbered."""
