@@ -96,6 +96,7 @@ def test_one_row_stands_for_a_launch():
     assert condensed.requests == {0: first, 1: 2 * WIDTH}
     assert log.n_unfolded == condensed.n_rows == log.n_rows - 2
     assert log.n_folded_records == 1
+    assert [log.is_folded(row * WIDTH) for row in range(5)] == [False, False, True, True, False]
     assert condensed.originals is not None
     assert condensed.originals.tolist() == [0, 1, 4, 5, 6, 7]
 

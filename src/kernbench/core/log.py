@@ -252,6 +252,10 @@ class Log:
         """The number of rows that are not folded."""
         return self.n_rows - self.gaps.n_rows
 
+    def is_folded(self, row: Row) -> bool:
+        """Return True if a row is folded, so that its integers mean nothing."""
+        return bool(self.gaps) and bool(self.gaps.contain(np.array([row // WIDTH]))[0])
+
     def fold(self, launches: Collection[FoldedLaunch]) -> set[int]:
         """Fold the rows of launches that are over, and return the launches.
 

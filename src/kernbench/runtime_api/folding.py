@@ -1,9 +1,9 @@
 """Bound the rows of a long run: fold the rows of launches that are over.
 
 A launch is folded if one like it keeps its rows and stands for it in reports, as a sample stands for launches that
-pass. Of each kind two launches keep their rows: the one closest to the mean, which stands for the others, and the
-longest one, which reports describe. Nothing is folded while a run can still compute values, since phase 2 reads rows;
-``--keep`` bounds such a run.
+pass. Of each kind and name two launches keep their rows: the one closest to the mean, which stands for the others, and
+the longest one, which reports describe. Nothing is folded while a run can still compute values, since phase 2 reads
+rows; ``--keep`` bounds such a run.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class FoldReport:
 
 @state(eq=False)
 class _Kind:
-    """Launches that are alike.
+    """Launches of a name that are alike.
 
     ``ended``: those that are over and have rows. ``total_ps``: the time of all ``n_ended`` that are over.
     Times are those between begin and completion.
@@ -66,8 +66,8 @@ class _Kind:
 
     def choose(self) -> list[RequestHandle]:
         """Return the launches that may be folded: all but the longest one and the one closest to the mean."""
-        longest = max(self.ended, key=lambda handle: handle.ended_ps - handle.begun_ps)
-        return [handle for handle in self.ended if handle is not longest and handle is not self.typical]
+        longest, typical = max(self.ended, key=lambda handle: handle.ended_ps - handle.begun_ps), self.typical
+        return [handle for handle in self.ended if handle is not longest and handle is not typical]
 
     @property
     def typical(self) -> RequestHandle:
@@ -103,7 +103,7 @@ class LaunchFolder:
         for launch, handle in zip(launches, handles, strict=True):
             key = kind_of(launch, access_bytes)
             if key is not None:
-                self._under_way.append((handle, self._kinds.setdefault(key, _Kind())))
+                self._under_way.append((handle, self._kinds.setdefault((handle.msg.title, key), _Kind())))
         if n_rows > self._next_rows:
             self.fold()
             left = self._engine.machine.log.n_unfolded
@@ -111,11 +111,12 @@ class LaunchFolder:
 
     def fold(self) -> None:
         """Fold the rows of launches that are over, except two of each kind."""
-        machine, samples = self._engine.machine, self._list_samples()
+        machine = self._engine.machine
+        # Queues look up the sender of a message in its row until the message is received.
+        senders = {message.launch for message in self._engine.unreceived()}
+        needed = {*self._list_samples(), *senders, *machine.passed.launches}
         for handle, kind in self._under_way:
-            launch = handle.request_id
-            may_fold = launch not in machine.passed.launches and launch not in samples
-            if handle.done and may_fold and self._ran_to_its_end(handle):
+            if handle.done and handle.request_id not in needed and self._ran_to_its_end(handle):
                 kind.add(handle)
         self._under_way = [(handle, kind) for handle, kind in self._under_way if not handle.done]
         chosen = {handle.request_id: kind for kind in self._kinds.values() if kind.ended for handle in kind.choose()}
