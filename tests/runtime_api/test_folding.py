@@ -75,7 +75,7 @@ def test_a_run_without_a_path_has_the_same_report():
     complete, folded = (run(launches, rows, observe=False) for rows in (ALL, FEW))
     assert complete.folded is None
     assert folded.folded is not None
-    assert folded.folded.folded_rows > folded.folded.rows // 3
+    assert folded.folded.folded_rows > folded.folded.rows // 4
     assert list(differences(complete.to_dict(), folded.to_dict())) == ["folded"]
 
 
