@@ -90,7 +90,7 @@ def _keep_machine(path: Path, run: Run, title: str) -> None:
     Both say which launches the file lacks because their rows are folded.
     """
     config = path.with_name(f"{path.name}.config.yaml")
-    heads = [f"kernbench {__version__}: {title}", *([] if run.folded is None else [str(run.folded)])]
+    heads = [f"kernbench {__version__}: {title}", *([] if run.folded is None else [run.folded.describe()])]
     comments = "".join(f"# {head}\n" for head in heads)
     with replacing(config) as temporary:
         temporary.write_text(f"{comments}{run.engine.topology.resolved_yaml()}", encoding="utf-8")

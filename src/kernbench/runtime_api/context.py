@@ -304,6 +304,12 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
             work.wait()
         return work
 
+    @property
+    def needs_kinds(self) -> bool:
+        """True if launches have to state their programs, so that like launches can be found."""
+        may_replay = self.queue.is_capturing and self.folder.may_fold
+        return self.reuse is not None or may_replay or self.folder.is_near_limit
+
     def _list_samples(self) -> Collection[int]:
         """Return the launches in whose place others pass or may pass."""
         return () if self.reuse is None else self.reuse.list_samples()

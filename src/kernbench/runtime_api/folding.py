@@ -26,6 +26,8 @@ from kernbench.runtime_api.launch_kinds import kind_of
 
 PAUSE = 0.25
 """Rows between two attempts to fold, as a share of the limit: an attempt costs time in proportion to all rows"""
+MOST_RANGES = 8
+"""Ranges of folded launches in a line of the report"""
 
 
 @value(kw_only=True)
@@ -38,10 +40,15 @@ class FoldReport:
     launches: tuple[int, ...] = figure("the launches of these rows, by request", column=False)
 
     def __str__(self) -> str:
-        n = len(self.launches)
+        return self.describe(MOST_RANGES)
+
+    def describe(self, most: int | None = None) -> str:
+        """Return a sentence that lists the launches, at most so many ranges of their numbers."""
+        n, ranges = len(self.launches), _list_ranges(self.launches)
+        more = "" if most is None or len(ranges) <= most else f" and {len(ranges) - most} more ranges"
         return (
-            f"log: {self.folded_rows:,} of {self.rows:,} rows folded (--log-rows), those of {n:,} "
-            f"launch{'es' if n > 1 else ''} that others of their kind stand for: requests {_list_ranges(self.launches)}"
+            f"log: {self.folded_rows:,} of {self.rows:,} rows folded (--log-rows), those of {n:,} launch"
+            f"{'es' if n > 1 else ''} that others of their kind stand for: requests {', '.join(ranges[:most])}{more}"
         )
 
 
@@ -91,14 +98,24 @@ class LaunchFolder:
         self._under_way: list[tuple[RequestHandle, _Kind]] = []
         self._next_rows = 0 if most_rows is None else most_rows
 
-    def note(self, launches: Sequence[Launch], handles: Sequence[RequestHandle]) -> None:
-        """Note submitted launches, and fold earlier ones if there are too many rows.
+    @property
+    def may_fold(self) -> bool:
+        """True if the run has a limit and computes no values."""
+        return self.most_rows is not None and not self._engine.enable_data
+
+    @property
+    def is_near_limit(self) -> bool:
+        """True if launches may be folded that are submitted now.
 
         The first half of the rows is never folded, so that short runs need not determine kinds.
         """
-        n_rows = self._engine.machine.log.n_unfolded
-        if self.most_rows is None or 2 * n_rows < self.most_rows or self._engine.enable_data:
+        return self.may_fold and 2 * self._engine.machine.log.n_unfolded >= (self.most_rows or 0)
+
+    def note(self, launches: Sequence[Launch], handles: Sequence[RequestHandle]) -> None:
+        """Note submitted launches, and fold earlier ones if there are too many rows."""
+        if self.most_rows is None or not self.is_near_limit:
             return
+        n_rows = self._engine.machine.log.n_unfolded
         access_bytes = self._engine.spec.cube.hbm.piece_bytes
         for launch, handle in zip(launches, handles, strict=True):
             key = kind_of(launch, access_bytes)
@@ -162,12 +179,12 @@ def _sip_of(handle: RequestHandle) -> int:
     return handle.msg.targets[0][0]
 
 
-def _list_ranges(numbers: Sequence[int]) -> str:
-    """Return ascending numbers as text, runs as ranges: ``3, 5 to 9``."""
+def _list_ranges(numbers: Sequence[int]) -> list[str]:
+    """Return ascending numbers as texts, a run as a range: ``3``, ``5 to 9``."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:
             runs[-1][1] = number
         else:
             runs.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in runs)
+    return [str(first) if first == last else f"{first} to {last}" for first, last in runs]
