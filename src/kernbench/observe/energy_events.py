@@ -262,7 +262,7 @@ def split_by_launch(counts: EnergyCounts, view: LogView, handles: Sequence[Reque
     return EnergySplit(
         launches_pj=launches_pj,
         copies_pj=copies_pj,
-        rest_pj=counts.ledger.pj - launches_pj - copies_pj,
+        rest_pj=max(0.0, counts.ledger.pj - launches_pj - copies_pj),  # of launches without rows, one is an estimate
         peak_watts=float(curve.total.max(initial=0.0)),
         window_ns=curve.window_ns,
         launches=tuple(LaunchEnergy(name, int(count), pj) for name, (count, pj) in launches),
