@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import field
+from functools import partial
 
 from kernbench.common.figures import figure
 from kernbench.common.ids import sip_part
@@ -71,10 +72,14 @@ class _Kind:
         self.total_ps += handle.ended_ps - handle.begun_ps
         self.n_ended += 1
 
-    def choose(self) -> list[RequestHandle]:
-        """Return the launches that may be folded: all but the longest one and the one closest to the mean."""
+    def choose(self, needed: Collection[int]) -> list[RequestHandle]:
+        """Return the launches that may be folded: not ``needed`` ones, the longest, and the one closest to the mean."""
         longest, typical = max(self.ended, key=lambda handle: handle.ended_ps - handle.begun_ps), self.typical
-        return [handle for handle in self.ended if handle is not longest and handle is not typical]
+        return [
+            handle
+            for handle in self.ended
+            if handle is not longest and handle is not typical and handle.request_id not in needed
+        ]
 
     @property
     def typical(self) -> RequestHandle:
@@ -95,7 +100,6 @@ class LaunchFolder:
         self.most_rows = most_rows
         self._engine, self._list_samples = engine, list_samples
         self._kinds: dict[Hashable, _Kind] = {}
-        self._under_way: list[tuple[RequestHandle, _Kind]] = []
         self._next_rows = 0 if most_rows is None else most_rows
 
     @property
@@ -112,31 +116,31 @@ class LaunchFolder:
         return self.may_fold and 2 * self._engine.machine.log.n_unfolded >= (self.most_rows or 0)
 
     def note(self, launches: Sequence[Launch], handles: Sequence[RequestHandle]) -> None:
-        """Note submitted launches, and fold earlier ones if there are too many rows."""
-        if self.most_rows is None or not self.is_near_limit:
+        """Note submitted launches. When they end, they or earlier ones are folded if there are too many rows."""
+        if not self.is_near_limit:
             return
-        n_rows = self._engine.machine.log.n_unfolded
         access_bytes = self._engine.spec.cube.hbm.piece_bytes
         for launch, handle in zip(launches, handles, strict=True):
             key = kind_of(launch, access_bytes)
             if key is not None:
-                self._under_way.append((handle, self._kinds.setdefault((handle.msg.title, key), _Kind())))
-        if n_rows > self._next_rows:
+                handle.notify(partial(self._end, self._kinds.setdefault((handle.msg.title, key), _Kind())))
+
+    def _end(self, kind: _Kind, handle: RequestHandle) -> None:
+        """Add a launch that has ended to its kind, and fold launches if there are too many rows."""
+        log = self._engine.machine.log
+        if self._ran_to_its_end(handle) and handle.request_id not in self._engine.machine.passed.launches:
+            kind.add(handle)
+        if self.most_rows is not None and log.n_unfolded > self._next_rows and self.may_fold:
             self.fold()
-            left = self._engine.machine.log.n_unfolded
-            self._next_rows = max(self.most_rows, left + int(PAUSE * self.most_rows))
+            self._next_rows = max(self.most_rows, log.n_unfolded + int(PAUSE * self.most_rows))
 
     def fold(self) -> None:
         """Fold the rows of launches that are over, except two of each kind."""
         machine = self._engine.machine
         # Queues look up the sender of a message in its row until the message is received.
-        senders = {message.launch for message in self._engine.unreceived()}
-        needed = {*self._list_samples(), *senders, *machine.passed.launches}
-        for handle, kind in self._under_way:
-            if handle.done and handle.request_id not in needed and self._ran_to_its_end(handle):
-                kind.add(handle)
-        self._under_way = [(handle, kind) for handle, kind in self._under_way if not handle.done]
-        chosen = {handle.request_id: kind for kind in self._kinds.values() if kind.ended for handle in kind.choose()}
+        needed = {*self._list_samples(), *(message.launch for message in self._engine.unreceived())}
+        ended = [kind for kind in self._kinds.values() if kind.ended]
+        chosen = {handle.request_id: kind for kind in ended for handle in kind.choose(needed)}
         if not chosen:
             return
         works = {
