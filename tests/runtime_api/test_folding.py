@@ -179,6 +179,16 @@ def test_a_bad_number_of_rows(rows: str, capsys: pytest.CaptureFixture[str]) -> 
     assert f"--log-rows: found {rows}, must be a whole number" in capsys.readouterr().err
 
 
+def test_a_sweep_file_limits_the_rows_too(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    plan = tmp_path / "plan.yaml"
+    text = "bench: hello-send\ntopology: one-cube\nlog_rows: {}\ngrid:\n  cube.hbm.num_pcs: [8]\n"
+    plan.write_text(text.format("4G"))
+    assert main(["sweep", str(plan), "--out", str(tmp_path / "out")]) == 2
+    assert "--log-rows: found 4G" in capsys.readouterr().err
+    plan.write_text(text.format("1K"))
+    assert main(["sweep", str(plan), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
+
+
 def test_a_run_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
