@@ -27,6 +27,8 @@ from kernbench.runtime_api.launch_kinds import kind_of
 
 PAUSE = 0.25
 """Rows between two attempts to fold, as a share of the limit: an attempt costs time in proportion to all rows"""
+FIRST = 0.125
+"""Rows before kinds of launches are determined, as a share of the limit: a kind costs 0.15 ms"""
 MOST_RANGES = 8
 """Ranges of folded launches in a line of the report"""
 
@@ -111,9 +113,9 @@ class LaunchFolder:
     def is_near_limit(self) -> bool:
         """True if launches may be folded that are submitted now.
 
-        The first half of the rows is never folded, so that short runs need not determine kinds.
+        Launches submitted among the first rows are never folded, so that short runs need not determine kinds.
         """
-        return self.may_fold and 2 * self._engine.machine.log.n_unfolded >= (self.most_rows or 0)
+        return self.may_fold and self._engine.machine.log.n_unfolded >= FIRST * (self.most_rows or 0)
 
     def note(self, launches: Sequence[Launch], handles: Sequence[RequestHandle]) -> None:
         """Note submitted launches. When they end, they or earlier ones are folded if there are too many rows."""
