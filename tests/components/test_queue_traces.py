@@ -12,7 +12,7 @@ from queue_support import install, launch, line_of, ring_of, share
 
 from compiled import compiled
 from kernbench.engine.engine import GraphEngine
-from kernbench.observe.statistics import QueueUse, queue_traffic
+from kernbench.observe.statistics import QueueUse, queue_traffic, sum_works
 from kernbench.observe.trace_filter import parse_filter
 from observed import events_of, log_of, logged
 
@@ -209,10 +209,10 @@ def test_nobody_listens_unless_asked_and_observing_changes_no_time() -> None:
 
 def test_traffic_by_pe_and_direction() -> None:
     engine = reduced()
-    found = queue_traffic(engine.machine, log_of(engine).seen.works)
+    found = queue_traffic(engine.machine, sum_works(log_of(engine).seen.works))
     assert [(each.pe, each.sent, each.messages, each.nbytes) for each in found] == [
         (pe, (QueueUse("E", 2, 2048),), 2, 2048) for pe in (A, B, C)
     ]
     sends = [work for work in log_of(engine).seen.each_work() if work.engine == "ipcq" and work.pe == A]
     assert found[0].busy_ns * 1000 == sum(work.end_ps - work.start_ps for work in sends)
-    assert queue_traffic(traced().machine, log_of(engine).seen.works) == ()
+    assert queue_traffic(traced().machine, sum_works(log_of(engine).seen.works)) == ()

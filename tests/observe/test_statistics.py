@@ -16,6 +16,7 @@ from kernbench.observe.statistics import (
     engine_shares,
     engine_usage,
     link_traffic,
+    sum_works,
     traffic,
     union_ps,
     unions_ps,
@@ -54,20 +55,20 @@ def test_shares_are_of_the_parts_that_are_asked_for() -> None:
 
 def test_a_work_with_parts_is_not_counted_beside_them() -> None:
     works = works_of((Kind.MATH, 0, 100, False), (Kind.MATH, 20, 30, True), (Kind.MATH, 60, 70, True))
-    (usage,) = engine_usage(works, 0.0, 0.1)
+    (usage,) = engine_usage(sum_works(works, 0, 100), 0.0, 0.1)
     assert (usage.engine, usage.pes, usage.records, usage.busy_ns) == ("MATH", 1, 2, 0.02)
 
 
 def test_usage_is_within_the_window() -> None:
     reads = ((Kind.DMA_READ, start, end, False) for start, end in ((10, 50), (45, 90), (80, 130)))
-    (usage,) = engine_usage(works_of(*reads), 0.0, 0.1)
+    (usage,) = engine_usage(sum_works(works_of(*reads), 0, 100), 0.0, 0.1)
     assert usage.busy_ns == 0.08
     assert usage.occupancy == pytest.approx(0.8)
 
 
 def test_an_engine_of_two_kinds_of_work_is_told_once() -> None:
     works = works_of((Kind.DMA_WRITE, 0, 10, False), (Kind.ATOMIC, 20, 50, False))
-    (usage,) = engine_usage(works, 0.0, 0.1)
+    (usage,) = engine_usage(sum_works(works, 0, 100), 0.0, 0.1)
     assert (usage.engine, usage.records, usage.busy_ns) == ("DMA out", 2, 0.04)
 
 

@@ -42,17 +42,17 @@ class RunFiles:
         title = f"bench {run.bench} {params}".rstrip()
         if self.op_log is not None:
             write_op_log(run.engine.op_log, self.op_log)
-            _keep_machine(self.op_log, run.engine.topology, title)
+            _keep_machine(self.op_log, run, title)
         if self.trace is not None:
             run.trace(self.trace, keep=self.keep)
-            _keep_machine(self.trace, run.engine.topology, title)
+            _keep_machine(self.trace, run, title)
         if run.unexplained is not None and self.roofline is not None:
             raise run.unexplained.as_error()
         if self.roofline is not None and run.live is not None and run.live.explanation is not None:
             with guarded("roofline"):
                 charts = roofline_charts(run.engine.machine.graph, run.live.explanation.rooflines)
                 late(ROOFLINE, "draw_roofline")(charts, title, self.roofline)
-            _keep_machine(self.roofline, run.engine.topology, title)
+            _keep_machine(self.roofline, run, title)
 
 
 def list_files(machine: Topology, outputs: OutputOptions) -> RunFiles:
@@ -84,9 +84,16 @@ def _picture(path: str) -> Path:
     return writable(path)
 
 
-def _keep_machine(path: Path, machine: Topology, title: str) -> None:
-    """Write the configuration beside a file, in the format of ``--topology``, and print its name."""
+def _keep_machine(path: Path, run: Run, title: str) -> None:
+    """Write the configuration beside a file, in the format of ``--topology``, and print its name.
+
+    Both say which launches the file lacks because their rows are folded.
+    """
     config = path.with_name(f"{path.name}.config.yaml")
+    heads = [f"kernbench {__version__}: {title}", *([] if run.folded is None else [run.folded.describe()])]
+    comments = "".join(f"# {head}\n" for head in heads)
     with replacing(config) as temporary:
-        temporary.write_text(f"# kernbench {__version__}: {title}\n{machine.resolved_yaml()}", encoding="utf-8")
+        temporary.write_text(f"{comments}{run.engine.topology.resolved_yaml()}", encoding="utf-8")
     say(f"wrote {path}, and {config.name} with its machine")
+    if run.folded is not None:
+        say(f"{path.name} has no folded rows: {run.folded}")

@@ -52,6 +52,8 @@ def print_run(console: Console, run: Run, *, explain: bool, energy: bool, verbos
         console.print(Text(printable(str(run.launch_queue))), soft_wrap=True)
     if run.reuse is not None:
         console.print(Text(printable(str(run.reuse))), soft_wrap=True)
+    if run.folded is not None:
+        console.print(Text(printable(str(run.folded))), soft_wrap=True)
     return not explanation.interrupted
 
 

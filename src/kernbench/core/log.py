@@ -10,14 +10,20 @@ stored in tables beside the rows; the column ``WHAT`` is an index into these tab
 
 from __future__ import annotations
 
+import copy
 from array import array
-from collections.abc import Callable, Hashable
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterator
 from enum import IntEnum
+from functools import partial
 from struct import Struct
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from kernbench.common.values import value
+from kernbench.core.folding import Gaps, release
 
 # The columns. Times are in ps; -1 stands for none, or for a time that is not reached yet.
 PART, KIND, WHAT, LAUNCH, LINE, TILE, PARENT, START, READ, COMMIT, END, CAUSE, BY, LAST = range(14)
@@ -104,6 +110,8 @@ BY_QUEUE, BY_MESSAGE, BY_CREDIT = By.QUEUE, By.MESSAGE, By.CREDIT
 ROOT: Cause = (NONE, By.NOTHING)
 
 
+_STRETCH = 1 << 16
+"""Rows whose launches are looked up at a time"""
 pack_row = Struct(f"{WIDTH}q").pack
 """Pack the integers of a row into bytes: ``rows.frombytes(pack_row(...))`` opens the row"""
 
@@ -119,7 +127,7 @@ class _LazyColumn:
         self._name = name
 
     def __get__(self, columns: Columns, _: type) -> NDArray[Any]:
-        values = columns.copy(self._column).astype(self._dtype, copy=False)
+        values = columns.copy(self._column, self._dtype)
         values.flags.writeable = False
         columns.__dict__[self._name] = values  # later look-ups find this entry first
         return values
@@ -128,15 +136,15 @@ class _LazyColumn:
 class Columns:
     """The rows written so far, as one read-only array per column. Rows refer to each other by number.
 
-    Read a column before the run continues: a column is copied at its first use.
+    Read a column before the run continues: a column is copied at its first use. Indices have 32 bits.
     """
 
-    part = _LazyColumn(PART)
+    part = _LazyColumn(PART, np.int32)
     kind = _LazyColumn(KIND, np.int8)
-    what = _LazyColumn(WHAT)
-    launch = _LazyColumn(LAUNCH)
-    line = _LazyColumn(LINE)
-    tile = _LazyColumn(TILE)
+    what = _LazyColumn(WHAT, np.int32)
+    launch = _LazyColumn(LAUNCH, np.int32)
+    line = _LazyColumn(LINE, np.int32)
+    tile = _LazyColumn(TILE, np.int32)
     parent = _LazyColumn(PARENT)
     start = _LazyColumn(START)
     read = _LazyColumn(READ)
@@ -151,16 +159,35 @@ class Columns:
         self._log = log
         self._n_rows = log.n_rows
 
-    def copy(self, column: int) -> NDArray[np.int64]:
-        """Return a copy of a column, in which rows refer to each other by number."""
-        values = self._log.column(column)[: self._n_rows]
-        return values // WIDTH if column in _ROWS else values
+    def copy(self, column: int, dtype: type[np.signedinteger[Any]] = np.int64) -> NDArray[Any]:
+        """Return a new copy of a column, in which rows refer to each other by number."""
+        values = self._log.column(column, dtype=dtype)[: self._n_rows]
+        if column in _ROWS:
+            values //= WIDTH
+        return values
+
+
+def _find_places(rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the places of numbers among ``rows``; NONE for others."""
+    places = np.minimum(np.searchsorted(rows, numbers), len(rows) - 1)
+    return np.where(rows[places] == numbers, places, NONE)
+
+
+@value
+class FoldedLaunch:
+    """A launch whose rows are folded: from ``begin_ps`` to ``end_ps`` it was on the device of ``io_cpu``."""
+
+    launch: int
+    io_cpu: str
+    begin_ps: int
+    end_ps: int
 
 
 class Log:
     """``rows``, and the tables that their numbers index.
 
-    ``rows`` grows in place. Retain no view of ``rows``: an exported buffer prevents growth.
+    ``rows`` grows in place. Retain no view of ``rows``: an exported buffer prevents growth. Rows of ``gaps`` are
+    folded: they are no rows any more, and only `condense` tells which rows stand for them.
 
     - ``whats``: by ``WHAT``, a text, or the fields of a record.
     - ``kernels``: by launch, the kernel's name.
@@ -169,14 +196,19 @@ class Log:
     - ``on_device``: by launch on a SIP, the times in ps at which its IO_CPU acted on the order and on the last answer.
     - ``queued``: by launch that waited in the queue of its IO_CPU, the time in ps at which it began.
     - ``writers``: functions that write deferred rows. Readers of all rows call ``catch_up`` first.
+    - ``n_folded_records``: the folded rows that are records of the op-log.
+    - ``originals``: in a copy with fewer rows, the number of each row in the log of the run.
     """
 
     __slots__ = (
         "_names",
         "_part_of",
         "_tile_of",
+        "gaps",
         "kernels",
+        "n_folded_records",
         "on_device",
+        "originals",
         "parts",
         "queued",
         "requests",
@@ -198,6 +230,9 @@ class Log:
         self.on_device: dict[int, tuple[int, int]] = {}
         self.queued: dict[int, int] = {}
         self.writers: list[Callable[[], None]] = []
+        self.gaps = Gaps()
+        self.n_folded_records = 0
+        self.originals: NDArray[np.int64] | None = None
         self._part_of: dict[str, int] = {}
         self._names: dict[Hashable, int] = {}
         self._tile_of: dict[tuple[int, ...], int] = {}
@@ -211,6 +246,128 @@ class Log:
     def n_rows(self) -> int:
         """The number of rows."""
         return len(self.rows) // WIDTH
+
+    @property
+    def n_unfolded(self) -> int:
+        """The number of rows that are not folded."""
+        return self.n_rows - self.gaps.n_rows
+
+    def is_folded(self, row: Row) -> bool:
+        """Return True if a row is folded, so that its integers mean nothing."""
+        return bool(self.gaps) and bool(self.gaps.contain(np.array([row // WIDTH]))[0])
+
+    def fold(self, launches: Collection[FoldedLaunch]) -> set[int]:
+        """Fold the rows of launches that are over, and return the launches.
+
+        One row of kind ``PASSED`` stands for the rows of a launch on its device. Its other rows remain, and so do all
+        rows of a launch that has an open row.
+        """
+        self.catch_up()
+        table = np.asarray(self.rows).reshape(-1, WIDTH)  # a view, gone at the end of the function
+        first = min(self.requests[folded.launch] for folded in launches) // WIDTH
+        size = 2 + max(folded.launch for folded in launches)
+        times = np.zeros((2, size), np.int64)  # by launch: begin and end on the device
+        for folded in launches:
+            times[:, folded.launch] = folded.begin_ps, folded.end_ps
+        of = np.where(table[first:, LAUNCH] < size - 1, table[first:, LAUNCH], NONE)
+        starts = table[first:, START]
+        numbers = np.flatnonzero((starts >= times[0, of]) & (starts < times[1, of])) + first
+        numbers = numbers[~self.gaps.contain(numbers) & (table[numbers, KIND] != Kind.REQUEST)]
+        is_open = table[numbers, END] < 0
+        numbers = numbers[~np.isin(table[numbers, LAUNCH], table[numbers[is_open], LAUNCH])]
+        done, places, inverse = np.unique(table[numbers, LAUNCH], return_index=True, return_inverse=True)
+        stand_ins = numbers[places]
+        self.n_folded_records += int(((table[numbers, KIND] <= LAST_RECORD) & (table[numbers, READ] >= 0)).sum())
+        io_cpus = {folded.launch: self.part(folded.io_cpu) for folded in launches}
+        for launch, row in zip(done.tolist(), stand_ins.tolist(), strict=True):
+            begin_ps, end_ps = times[:, launch].tolist()
+            cause, by = table[row, [CAUSE, BY]].tolist()
+            request = self.requests[launch]
+            table[row] = (
+                *(io_cpus[launch], Kind.PASSED, NONE, launch, 0, NONE, request),
+                *(begin_ps, NONE, end_ps, end_ps, cause, by, NONE),
+            )
+        others = np.ones(len(numbers), np.bool_)
+        others[places] = False
+        if others.any():
+            release(self.rows, WIDTH, self.gaps.add(numbers[others], stand_ins[inverse][others]))
+        return set(done.tolist())
+
+    def condense(self) -> Log:
+        """Return a copy without folded rows, or the log itself if no row is folded. Rows have new numbers in it."""
+        if not self.gaps:
+            return self
+        self.catch_up()
+        renumber = self.gaps.renumber(self.n_rows)
+        condensed = self._copy(self.gaps.list_rest(self.n_rows), renumber)
+        requests = np.fromiter(self.requests.values(), np.int64, len(self.requests))
+        rows = (renumber(requests // WIDTH) * WIDTH).tolist()
+        condensed.requests = dict(zip(self.requests, rows, strict=True))
+        return condensed
+
+    def extract(self, launches: Collection[int]) -> Iterator[tuple[int, Log]]:
+        """Yield launches, each with a copy of the log that has its rows only. References to other rows are NONE."""
+        self.catch_up()
+        first = min(self.requests[launch] for launch in launches) // WIDTH
+        of = self.column(LAUNCH, first * WIDTH, np.int32)
+        numbers = np.flatnonzero(np.isin(of, [*launches])) + first
+        numbers = numbers[~self.gaps.contain(numbers)]
+        of = of[numbers - first]
+        order = np.argsort(of, kind="stable")
+        launched, begins = np.unique(of[order], return_index=True)
+        for launch, rows in zip(launched.tolist(), np.split(numbers[order], begins[1:]), strict=True):
+            yield launch, self._copy(rows, partial(_find_places, rows))
+
+    def divide(self, n_rows: int) -> Iterator[Log]:
+        """Yield copies of the log that together have all of its rows, without folded ones: about ``n_rows`` in each.
+
+        The rows of a launch are in one copy. References to rows of other copies are NONE. A short log is one piece.
+        """
+        self.catch_up()
+        if self.n_rows <= n_rows and not self.gaps:
+            yield self
+            return
+        # A column of the complete log would need as much memory as many pieces: look at a stretch at a time.
+        stretches = [self._stretch(first) for first in range(0, self.n_rows, _STRETCH)]
+        spans = [(min(of, default=NONE), max(of, default=NONE)) for of in stretches]
+        n_of_launches: Counter[int] = sum(stretches, Counter())
+        counts = np.cumsum([n_of_launches[launch] for launch in range(NONE, max(n_of_launches, default=NONE) + 1)])
+        ends = np.flatnonzero(np.diff(counts // n_rows, append=NONE))  # of launches, one more than their numbers
+        for begin, end in zip([NONE, *ends[:-1].tolist()], ends.tolist(), strict=True):
+            parts = [
+                self._rows_between(at * _STRETCH, begin, end)
+                for at, (least, most) in enumerate(spans)
+                if least < end and begin <= most
+            ]
+            rows = np.concatenate([np.empty(0, np.int64), *parts])
+            if len(rows):
+                yield self._copy(rows, partial(_find_places, rows))
+
+    def _stretch(self, first: int) -> Counter[int]:
+        """Return how many rows of each launch follow row number ``first``, up to the next stretch."""
+        launches, counts = np.unique(self._launches_from(first), return_counts=True)
+        return Counter(dict(zip(launches.tolist(), counts.tolist(), strict=True)))
+
+    def _rows_between(self, first: int, begin: int, end: int) -> NDArray[np.int64]:
+        """Return the numbers of the rows of a stretch that belong to launches from ``begin`` on and below ``end``."""
+        of = self._launches_from(first)
+        rows = np.flatnonzero((of >= begin) & (of < end)) + first
+        return rows[~self.gaps.contain(rows)]
+
+    def _launches_from(self, first: int) -> NDArray[np.int64]:
+        return np.asarray(self.rows)[first * WIDTH + LAUNCH : (first + _STRETCH) * WIDTH : WIDTH].copy()
+
+    def _copy(self, numbers: NDArray[np.int64], renumber: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> Log:
+        """Return a copy with the rows ``numbers``, whose references are renumbered."""
+        table = np.asarray(self.rows).reshape(-1, WIDTH)[numbers]
+        for column in _ROWS:
+            cells = table[:, column]
+            table[:, column] = np.where(cells >= 0, np.maximum(renumber(cells // WIDTH) * WIDTH, NONE), NONE)
+        copied = copy.copy(self)
+        copied.rows = array("q")
+        copied.rows.frombytes(table.view(np.uint8).ravel().data)
+        copied.writers, copied.gaps, copied.originals = [], Gaps(), numbers
+        return copied
 
     def has_ended_on_device(self, launch: int) -> bool:
         """Return True if the IO_CPU has all answers of a launch on its SIP."""
@@ -288,9 +445,9 @@ class Log:
         if rows[row + COMMIT] < 0:
             rows[row + COMMIT] = end
 
-    def column(self, column: int, first: Row = 0) -> NDArray[np.int64]:
+    def column(self, column: int, first: Row = 0, dtype: type[np.signedinteger[Any]] = np.int64) -> NDArray[Any]:
         """Return a copy of a column from row ``first`` on; references to rows are indices into ``rows``."""
-        return np.asarray(self.rows)[first + column :: WIDTH].copy()
+        return np.asarray(self.rows)[first + column :: WIDTH].astype(dtype)
 
     def cells(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the integers at the indices ``places`` of ``rows``."""

@@ -16,7 +16,8 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kernbench.core.log import NONE, WIDTH, By, Row
+from kernbench.core.folding import Gaps, release
+from kernbench.core.log import NONE, WIDTH, By, Log, Row
 
 Column: TypeAlias = NDArray[np.int64]
 
@@ -147,7 +148,16 @@ def link_of(held_by: int) -> int:
 class Observed:
     """The observed tables; the table of links exists only with ``links``."""
 
-    __slots__ = ("_last_turns", "_transfers", "_turns", "_turns_of", "links", "n_transfers")
+    __slots__ = (
+        "_last_turns",
+        "_transfer_gaps",
+        "_transfers",
+        "_turn_gaps",
+        "_turns",
+        "_turns_of",
+        "links",
+        "n_transfers",
+    )
 
     def __init__(self, *, links: bool = False) -> None:
         self.n_transfers = 0
@@ -156,6 +166,7 @@ class Observed:
         self.links: list[int] | None = [] if links else None
         self._last_turns: dict[Hashable, int] = {}  # the last turn of each server
         self._turns_of: dict[int, int] = {}  # the last turn of an access
+        self._transfer_gaps, self._turn_gaps = Gaps(), Gaps()
 
     def open_transfer(
         self, way: tuple[int, int, int], nbytes: int, start: int, zero_load: int, about: tuple[Carries, Row, int]
@@ -213,8 +224,11 @@ class Observed:
         self._add_turn(access, server, (*span, cause, by), bank_time)
 
     def cut_turn(self, access: int, span: tuple[int, int], bank_time: BankTime) -> None:
-        """Shorten to ``span`` the last turn of an access to a slice with banks."""
-        at = self._turns_of[access] * _TURN
+        """Shorten to ``span`` the last turn of an access to a slice with banks, unless it is folded."""
+        turn = self._turns_of.get(access)
+        if turn is None:
+            return
+        at = turn * _TURN
         self._turns[at + _TURN_START], self._turns[at + _TURN_END] = span
         self._turns[at + _BANK_TIME : at + _TURN] = array("q", bank_time)
 
@@ -250,6 +264,75 @@ class Observed:
     def last_turn(self, access: int) -> int:
         """Return the latest turn of the access that a transfer requested; NONE without a turn."""
         return self._turns_of.get(access, NONE)
+
+    def fold(self, log: Log) -> Gaps:
+        """Fold the transfers and turns that belong to folded rows of ``log``; return all folded transfers."""
+        transfers, turns = self._tables()  # views, gone at the end of the function
+        gaps, turn_gaps = self._transfer_gaps, self._turn_gaps
+        rest = gaps.list_rest(self.n_transfers)
+        of = transfers[rest, 0]
+        over = rest[(of >= 0) & (transfers[rest, _END] >= 0) & log.gaps.concern(of // WIDTH)]
+        if len(over):
+            release(self._transfers, _TRANSFER, gaps.add(over, np.full(len(over), NONE)))
+        rest = turn_gaps.list_rest(len(turns))
+        over = rest[gaps.contain(turns[rest, 0])]
+        if len(over):
+            release(self._turns, _TURN, turn_gaps.add(over, np.full(len(over), NONE)))
+        asked = np.fromiter(self._turns_of, np.int64, len(self._turns_of))
+        for transfer in asked[gaps.contain(asked)].tolist():
+            del self._turns_of[transfer]
+        if self.links and gaps:
+            carried = np.asarray(self.links, np.int64).reshape(-1, _CARRIED)
+            self.links[:] = carried[~gaps.contain(carried[:, 0])].ravel().tolist()
+        return gaps
+
+    def condense(self, log: Log) -> Observed:
+        """Return a copy without folded entries, for ``log.condense()``; the tables themselves if nothing is folded.
+
+        Whatever was behind or because of a folded entry is so for an unknown reason.
+        """
+        if not log.gaps:
+            return self
+        transfers, turns = self._tables()
+        of_row, of_transfer, of_turn = (
+            gaps.renumber(n)
+            for gaps, n in (
+                (log.gaps, log.n_rows),
+                (self._transfer_gaps, self.n_transfers),
+                (self._turn_gaps, len(turns)),
+            )
+        )
+        transfers = transfers[self._transfer_gaps.list_rest(self.n_transfers)]
+        turns = turns[self._turn_gaps.list_rest(len(turns))]
+        of, by_turn = transfers[:, 0], transfers[:, _HELD_BY] >= 0
+        transfers[:, 0] = np.where(of >= 0, of_row(of // WIDTH) * WIDTH, of)
+        transfers[:, _CAUSE] = of_transfer(transfers[:, _CAUSE])
+        behind = transfers[:, _BEHIND]
+        transfers[:, _BEHIND] = np.where(by_turn, of_turn(behind), of_transfer(behind))
+        transfers[:, _HELD_BY] = np.where(by_turn, of_turn(transfers[:, _HELD_BY]), transfers[:, _HELD_BY])
+        turns[:, 0] = of_transfer(turns[:, 0])
+        by_bank, cause = turns[:, _TURN_BY] == _BANK, turns[:, _TURN_CAUSE]
+        cause = np.where(by_bank, of_turn(cause), of_transfer(cause))
+        turns[:, _TURN_BY] = np.where(cause < 0, _LINK, turns[:, _TURN_BY])
+        turns[:, _TURN_CAUSE] = np.where(cause < 0, turns[:, 0], cause)
+        condensed = Observed()
+        condensed.fill(transfers, turns)
+        if self.links is not None:
+            carried = np.asarray(self.links, np.int64).reshape(-1, _CARRIED)
+            carried[:, 0] = of_transfer(carried[:, 0])
+            condensed.links = carried.ravel().tolist()
+        return condensed
+
+    def fill(self, transfers: NDArray[np.int64], turns: NDArray[np.int64]) -> None:
+        """Store transfers and turns in empty tables, as arrays with a row each."""
+        self.n_transfers = len(transfers)
+        self._transfers.frombytes(transfers.tobytes())
+        self._turns.frombytes(turns.tobytes())
+        self._turns_of = dict(zip(turns[:, 0].tolist(), range(len(turns)), strict=True))
+
+    def _tables(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return views of transfers and turns with a row each. While they exist, the tables cannot grow."""
+        return np.asarray(self._transfers).reshape(-1, _TRANSFER), np.asarray(self._turns).reshape(-1, _TURN)
 
     def transfers(self) -> TransferColumns:
         """Return all transfers so far; ``of`` is the number of a row."""

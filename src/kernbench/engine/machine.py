@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import field
 from functools import cached_property
@@ -20,7 +20,7 @@ from kernbench.common.errors import KernbenchError, NoDataError, UnsupportedErro
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import value
 from kernbench.core.clock import NEVER, Clock
-from kernbench.core.log import NONE, Cause, Kind, Log, Row
+from kernbench.core.log import NONE, Cause, FoldedLaunch, Kind, Log, Row
 from kernbench.di.part import InnerAttrs, Part, called_at
 from kernbench.di.registry import REGISTRY
 from kernbench.engine.address_map import AddressMap
@@ -360,6 +360,13 @@ class Machine:
         """Drop the caches of all parts, for a machine that is not expected to continue. No result changes."""
         for drop in self.caches:
             drop()
+
+    def fold(self, launches: Collection[FoldedLaunch]) -> set[int]:
+        """Fold the rows of launches that are over, with what is observed of them; return those that are folded now."""
+        folded = self.log.fold(launches)
+        if folded and self.observation is not None:
+            self.observation.fold(self.log)
+        return folded
 
     def postpone(self, task: Callable[[], None]) -> None:
         """Run ``task`` before the next use of the machine, or never if there is none."""

@@ -1,15 +1,16 @@
-"""Launches whose time passed without a simulation, and the counts that they add to those of the machine.
+"""Launches without rows: their time passed without a simulation, or their rows are folded.
 
-Simulated launches of the same kind are the samples of a passed launch. A sample counts as often as launches passed in
-its place. Figures that reports derive from the log use these weights by launch. Counts that only components hold, such
-as the bytes of links, are sampled: as arrays by name, before and after each sample.
+Simulated launches of the same kind are the samples of such a launch. A sample counts as often as launches passed or
+were folded in its place. Figures that reports derive from the log use these weights by launch. Launches that passed
+also add counts that only components hold, such as the bytes of links. These counts are sampled: as arrays by name,
+before and after each sample.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import field
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,13 +73,20 @@ class LaunchKind:
     """Launches that are alike: the durations and counts of samples, and the launches that passed.
 
     ``samples``: the launch and its time on the device in ps, for each sample. ``counts``: the sum of the counts of
-    ``n_counted`` samples. ``passed``: the launches that passed, by number.
+    ``n_counted`` samples. ``passed``: the launches that passed, by number. ``folded``: those that were simulated, and
+    whose rows are folded.
     """
 
     samples: list[tuple[int, int]] = field(default_factory=list)
     counts: dict[str | PartCount, NDArray[np.int64]] = field(default_factory=dict)
     n_counted: int = 0
     passed: list[int] = field(default_factory=list)
+    folded: list[int] = field(default_factory=list)
+
+    @property
+    def without_rows(self) -> list[int]:
+        """The launches of the kind for which the samples stand."""
+        return self.passed + self.folded
 
     def add_sample(self, launch: int, duration_ps: int, counts: Counts | None) -> None:
         """Add a simulated launch. Without ``counts``, those of the other samples stand for it."""
@@ -95,19 +103,57 @@ class LaunchKind:
         return min(self.samples, key=lambda sample: abs(sample[1] - mean_ps))[0]
 
 
+class WorkSums(NamedTuple):
+    """The sums of works: an entry for each engine and part.
+
+    ``engine`` are indices into the list of engines, ``part`` numbers of parts. ``busy_ps``: the length of the union of
+    the works, the first of which begins at ``begin_ps``. The last one ends at ``end_ps``.
+    """
+
+    engine: NDArray[Any]
+    part: NDArray[Any]
+    records: NDArray[Any]
+    busy_ps: NDArray[Any]
+    begin_ps: NDArray[Any]
+    end_ps: NDArray[Any]
+
+
 @state
 class PassedLaunches:
-    """The kinds of the launches of a run, as far as launches of them passed, and the kind of each passed launch."""
+    """The kinds of the launches of a run, as far as launches of them have no rows, and the kind of such a launch.
+
+    ``works``: the sums of the folded launches.
+    """
 
     kinds: list[LaunchKind] = field(default_factory=list)
+    works: list[WorkSums] = field(default_factory=list)
     _kind_of: dict[int, LaunchKind] = field(default_factory=dict)
+    _folded: dict[int, LaunchKind] = field(default_factory=dict)
 
     def add(self, launch: int, kind: LaunchKind) -> None:
         """Add a launch that passes with the mean of the samples of its kind."""
-        if not kind.passed:
+        if not kind.without_rows:
             self.kinds.append(kind)
         kind.passed.append(launch)
         self._kind_of[launch] = kind
+
+    def fold(self, launch: int, kind: LaunchKind, works: WorkSums) -> None:
+        """Add a launch whose rows are folded; the sample of its kind stands for it, except for its ``works``."""
+        if not kind.without_rows:
+            self.kinds.append(kind)
+        kind.folded.append(launch)
+        self._folded[launch] = kind
+        self.works.append(works)
+
+    @property
+    def folded(self) -> Set[int]:
+        """The launches whose rows are folded."""
+        return self._folded.keys()
+
+    @property
+    def without_rows(self) -> Set[int]:
+        """The launches that passed, and those whose rows are folded."""
+        return self._kind_of.keys() | self._folded.keys()
 
     @property
     def launches(self) -> Set[int]:
@@ -115,25 +161,28 @@ class PassedLaunches:
         return self._kind_of.keys()
 
     def sample_of(self, launch: int) -> int:
-        """Return the typical sample of a passed launch; ``launch`` itself if it was simulated."""
-        kind = self._kind_of.get(launch)
+        """Return the typical sample of a launch without rows; ``launch`` itself if it has rows."""
+        kind = self._kind_of.get(launch) or self._folded.get(launch)
         return launch if kind is None else kind.typical
 
-    def weights(self, launches: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return how often each of ``launches`` counts: 1, and for a sample its share of the passed launches more."""
-        if not self.kinds:
+    def weights(self, launches: NDArray[np.signedinteger[Any]], *, for_folded: bool = True) -> NDArray[np.float64]:
+        """Return how often each of ``launches`` counts: 1, and for a sample its share of those without rows more.
+
+        ``for_folded``: samples count also for folded launches, and not only for those that passed.
+        """
+        if not any(kind.without_rows if for_folded else kind.passed for kind in self.kinds):
             return np.broadcast_to(np.float64(1.0), launches.shape)
-        table = np.ones(max(launches.max(initial=0), *self._kind_of, 0) + 2)  # the last entry is for -1, no launch
+        table = np.ones(max(launches.max(initial=0), *self.without_rows, 0) + 2)  # the last entry is for -1, no launch
         for kind in self.kinds:
             for launch, _ in kind.samples:
-                table[launch] += len(kind.passed) / len(kind.samples)
+                table[launch] += len(kind.without_rows if for_folded else kind.passed) / len(kind.samples)
         weights: NDArray[np.float64] = table[launches]
         return weights
 
     def shifts(self, on_device: Mapping[int, tuple[int, int]]) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        """Yield the typical sample of each kind, and the times in ps from its begin to those of passed launches."""
+        """Yield the typical sample of each kind, and the times in ps from its begin to those of others of its kind."""
         for kind in self.kinds:
-            begins = [on_device[launch][0] for launch in kind.passed if launch in on_device]
+            begins = [on_device[launch][0] for launch in kind.without_rows if launch in on_device]
             yield kind.typical, np.array(begins, np.int64) - on_device[kind.typical][0]
 
     def part_counts(self) -> Mapping[PartCount, int]:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Hashable, Iterator
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+
 from kernbench.common.dtypes import U8, Array, DType
 from kernbench.common.errors import KernbenchError
 from kernbench.common.operators import COUNTED_BY_INPUT, SORTS, passes
@@ -525,17 +527,34 @@ class Observation:
 
         ``end_ps`` is the planned end. The server's next turn may end this turn earlier.
         """
-        self.tables.open_turn(self._requests[request.op, request.part], server, start_ps, end_ps)
+        access = self._requests.get((request.op, request.part))
+        if access is not None:
+            self.tables.open_turn(access, server, start_ps, end_ps)
 
     def turn_in_banks(
         self, request: AccessMessage, server: Hashable, span: tuple[int, int], waited: bool, bank_time: BankTime
     ) -> None:
         """Record a turn in a slice with banks, where turns overlap: its ``span`` on the bus, and its time by reason."""
-        self.tables.open_turn_in_banks(self._requests[request.op, request.part], server, span, waited, bank_time)
+        access = self._requests.get((request.op, request.part))
+        if access is not None:
+            self.tables.open_turn_in_banks(access, server, span, waited, bank_time)
 
     def cut_in_banks(self, request: AccessMessage, span: tuple[int, int], bank_time: BankTime) -> None:
         """Shorten to ``span`` the last turn of an access to a slice with banks."""
-        self.tables.cut_turn(self._requests[request.op, request.part], span, bank_time)
+        access = self._requests.get((request.op, request.part))
+        if access is not None:
+            self.tables.cut_turn(access, span, bank_time)
+
+    def fold(self, log: Log) -> None:
+        """Fold what belongs to folded rows. Memories may still work on such accesses; no turn of theirs is recorded."""
+        gaps = self.tables.fold(log)
+        transfers = np.fromiter(self._requests.values(), np.int64, len(self._requests))
+        over = gaps.contain(transfers).tolist()
+        self._requests = {
+            access: transfer
+            for (access, transfer), is_over in zip(self._requests.items(), over, strict=True)
+            if not is_over
+        }
 
     def _about(self, transfer: Transfer) -> About:
         if transfer.row >= 0:
@@ -543,7 +562,7 @@ class Observation:
         match message := transfer.arg:
             case ReadReply() | WriteAck():
                 carries = Carries.REPLY if isinstance(message, ReadReply) else Carries.ACK
-                return carries, NONE, self._requests[message.op, message.part]
+                return carries, NONE, self._requests.get((message.op, message.part), NONE)
             case QueueArrival(data=data):
                 return Carries.DOORBELL, data.row, self._requests[data.op, data.part]
             case ReadRequest() | WriteData():

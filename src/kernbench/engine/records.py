@@ -75,6 +75,7 @@ class RecordViews(OpLog):
         "_contents",
         "_graph",
         "_log",
+        "_n_folded",
         "_n_made",
         "_n_numbered",
         "_next",
@@ -96,7 +97,7 @@ class RecordViews(OpLog):
         self._samples: list[Sample] = []
         self._unread = np.empty(0, np.int64)  # rows of records that have not read their operands
         self._open: list[tuple[OpRecord, Row]] = []
-        self._n_numbered = 0
+        self._n_numbered = self._n_folded = 0
         self._seq_of = array("q")  # sequence numbers by number of row, filled on demand: most readers need few
 
     @property
@@ -190,6 +191,8 @@ class RecordViews(OpLog):
     def _bring_up_to_date(self) -> None:
         self._log.catch_up()
         rows = self._log.rows
+        if self._n_folded != self._log.gaps.n_rows:
+            self._begin_anew()
         still_open = []
         for view, row in self._open:
             view.t_commit_ps, view.t_end_ps = rows[row + COMMIT], rows[row + END]
@@ -199,12 +202,19 @@ class RecordViews(OpLog):
         first, self._next = self._next, len(rows)
         if first == self._next and not self._unread.size:
             return
-        fresh = np.flatnonzero(self._log.column(KIND, first) <= LAST_RECORD) * WIDTH + first
+        fresh = np.flatnonzero(self._log.column(KIND, first) <= LAST_RECORD) + first // WIDTH
+        fresh = fresh[~self._log.gaps.contain(fresh)] * WIDTH
         unread = np.concatenate((self._unread, fresh))
         times = self._log.cells(unread + READ)
         self._unread = unread[times < 0]
         order = np.lexsort((self._tile_stages(unread), times))[self._unread.size :]
         self._order.frombytes(unread[order].tobytes())
+
+    def _begin_anew(self) -> None:
+        """Forget all records, since rows were folded: records have new numbers."""
+        self._n_folded = self._log.gaps.n_rows
+        self._records, self._next, self._n_made, self._n_numbered = [], 0, 0, 0
+        self._order, self._seq_of, self._unread, self._open = array("q"), array("q"), np.empty(0, np.int64), []
 
     def _tile_stages(self, rows: Array) -> Array:
         """Return a number for the stage of each tile row; NEVER for other rows, which are in order already."""

@@ -327,7 +327,7 @@ class ThinkingPart(Component):
         """Open a row for the work of the process since its last send, before it sends again."""
         self._close_message()
         row, log, now = self.cause[0], self.machine.log, self.clock.time
-        if row >= 0 and log.rows[row + END] < now:
+        if row >= 0 and log.rows[row + END] < now and not log.is_folded(row):
             subject, launch, parent, end = (log.rows[row + column] for column in (WHAT, LAUNCH, PARENT, END))
             part = log.part(self.node.id)
             row = log.open(part, Kind.CONTROL, end, self.cause, subject=subject, launch=launch, parent=parent, end=now)

@@ -51,6 +51,7 @@ from kernbench.runtime_api.overrides import OverrideTarget, part_of
 from kernbench.runtime_api.prepared_run import load_program
 from kernbench.runtime_api.run_request import (
     CclSource,
+    LimitOptions,
     MachineOptions,
     ObservationOptions,
     ProgramOptions,
@@ -222,10 +223,12 @@ def plan_document(
         machine=MachineOptions(device=spec.device, ccl=collectives),
         data=replace(choices.data, verify=spec.verify, share=jobs, data=False if no_data else choices.data.data),
         reuse=replace(choices.reuse, reuse=choices.reuse.reuse or reuses),
+        limits=LimitOptions(log_rows=choices.limits.log_rows if spec.log_rows is None else spec.log_rows),
         observation=ObservationOptions(observe=spec.explain),
     )
     data = request.data.policy(bench=bench.data)
     request.reuse.rules(keeps_data=data.keep)
+    _ = request.limits.most_rows
     return SweepPlan(path.stem, spec, bench, request, machines, collectives, data)
 
 

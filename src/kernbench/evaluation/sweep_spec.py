@@ -194,9 +194,10 @@ class SweepSpec(ConfigModel):
     ``bench`` or ``script`` is the program: ``script`` is a whole file, run with ``args``, with PyTorch's device "cuda"
     as the machine if ``as_cuda``. ``explain``: record the critical path and the roofline of every point, which adds
     about a third to the run time. ``run``: ``reuse`` runs without data and lets the time of launches pass that are like
-    earlier ones; ``ranks`` runs a script once for each SIP, as torchrun does. ``columns``: expressions of derived
-    columns. ``work``: axes whose values are
-    different work; only points of equal work are compared. ``draft_complaints`` has the rules between entries.
+    earlier ones; ``ranks`` runs a script once for each SIP, as torchrun does. ``log_rows``: beyond
+    so many rows of the log, such as 500K, the rows of launches that are over are folded. ``columns``: expressions of
+    derived columns. ``work``: axes whose values are different work; only points of equal work are compared.
+    ``draft_complaints`` has the rules between entries.
     """
 
     bench: str | None = None
@@ -209,6 +210,7 @@ class SweepSpec(ConfigModel):
     verify: bool = False
     explain: bool = True
     run: Literal["complete", "reuse", "ranks"] = "complete"
+    log_rows: int | str | None = None
     fixed: dict[str, Any] = Field(default_factory=dict, alias="set")
     grid: dict[str, AxisValues] = Field(min_length=1)
     columns: dict[str, str] = Field(default_factory=dict)

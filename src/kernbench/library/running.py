@@ -23,7 +23,7 @@ from kernbench.runtime_api.bench_registry import Bench, load_bench
 from kernbench.runtime_api.bench_runner import as_bench
 from kernbench.runtime_api.overrides import BENCH_PREFIX, FRONTEND_PREFIXES, part_of
 from kernbench.runtime_api.prepared_run import PreparedRun, prepare_run
-from kernbench.runtime_api.run_request import SAMPLES, RankCount, RunRequest
+from kernbench.runtime_api.run_request import LOG_ROWS, SAMPLES, RankCount, RunRequest
 
 # Importing the package registers its benches.
 BENCHES = kernbench.benches.__name__
@@ -55,6 +55,7 @@ def run(
     reuse_check: int = 0,
     max_sim_ns: float | None = None,
     max_wall_s: float | None = None,
+    log_rows: int | str = LOG_ROWS,
     on_progress: OnProgress | None = None,
     **keywords: object,
 ) -> Run:
@@ -71,8 +72,9 @@ def run(
     the time. ``advise``: simulate the gain of machine changes on copies of the machine. ``reuse``: with ``data=False``,
     simulate ``reuse_samples`` launches of each kind, and let the time of others pass; ``reuse_check`` more launches are
     simulated to measure the error. ``max_sim_ns``, ``max_wall_s``:
-    limits in simulated ns and in seconds of real time; none by default, also for a script. ``on_progress`` is called
-    with a RunProgress twice a second, from a separate thread; ``kb.ProgressDisplay()`` shows a bar.
+    limits in simulated ns and in seconds of real time; none by default, also for a script. ``log_rows``: beyond so many
+    rows of the log, such as ``"500K"``, fold the rows of launches that are over. ``on_progress`` is called with a
+    RunProgress twice a second, from a separate thread; ``kb.ProgressDisplay()`` shows a bar.
 
     An error of the program is not raised: it is in the result, whose ``raise_for_status`` raises it. Ctrl-C ends the
     run, and the result contains the finished work. Raises InputError for an invalid program, machine or parameter.
@@ -92,6 +94,7 @@ def run(
         verify=verify,
         max_sim_ns=max_sim_ns,
         max_wall_s=max_wall_s,
+        log_rows=log_rows,
         observe=observe,
         advise=advise,
         reuse=reuse,

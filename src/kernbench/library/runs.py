@@ -32,6 +32,7 @@ from kernbench.result.table import LINE, Table, text_html
 from kernbench.runtime_api.bench_runner import BenchSummary, PhaseSummary
 from kernbench.runtime_api.collective_report import CollectiveUse
 from kernbench.runtime_api.compiled import CompiledGraphs
+from kernbench.runtime_api.folding import FoldReport
 from kernbench.runtime_api.launch_queue import QueueReport
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
 from kernbench.runtime_api.operators import LoadTime, OperatorUse
@@ -278,6 +279,11 @@ class Run:
     def reuse(self) -> ReuseReport | None:
         """The reuse of launches; None in a run that simulated all of them."""
         return self.outcome.get(of.REUSE)
+
+    @property
+    def folded(self) -> FoldReport | None:
+        """The rows of the log that are folded, and their launches; None if all rows are there."""
+        return self.outcome.get(of.FOLDED)
 
     @property
     def ranks(self) -> RanksReport | None:

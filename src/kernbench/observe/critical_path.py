@@ -110,7 +110,7 @@ class PathFinder:
     _run: PathChain | None = None  # the path of the whole run: it contains the paths of most requests
 
     def __post_init__(self) -> None:
-        log = self.snapshot.machine.log
+        log = self.snapshot.log
         self._ends = sorted((log.rows[row + END], row) for row in log.requests.values() if log.rows[row + END] >= 0)
 
     def of_request(self, handle: RequestHandle) -> CriticalPath:
@@ -118,7 +118,7 @@ class PathFinder:
 
         The steps add up to the time between the two exactly.
         """
-        row, times = self.snapshot.machine.log.requests[handle.request_id], (self.begin_of(handle), handle.ended_ps)
+        row, times = self.snapshot.log.requests[handle.request_id], (self.begin_of(handle), handle.ended_ps)
         path = None if self._run is None else self._run.within(row, *times, handle.request_id)
         if path is None:
             chain = self._begin_chain(*times)
@@ -141,7 +141,7 @@ class PathFinder:
 
     def begin_of(self, handle: RequestHandle) -> int:
         """Return the begin of the time of a request, also of one that has not ended, in ps."""
-        return self.snapshot.machine.log.queued.get(handle.request_id, handle.submitted_ps)
+        return self.snapshot.log.queued.get(handle.request_id, handle.submitted_ps)
 
     def of_run(self, begin_ps: int, end_ps: int) -> CriticalPath:
         """Return the path of a run between two times, also of a run that failed or was stopped.
@@ -164,7 +164,7 @@ class PathFinder:
         return PathChain(begin_ps, end_ps, self.snapshot.rows_of_launches, through_kernels=through_kernels)
 
     def _end(self, row: Row) -> int:
-        return self.snapshot.machine.log.rows[row + END]
+        return self.snapshot.log.rows[row + END]
 
     def _last_request(self, when: int) -> Row | None:
         at = bisect_left(self._ends, (when + 1, 0))
@@ -207,7 +207,7 @@ def steps_of(snapshot: LogView, row: Row, begin_ps: int) -> tuple[PathStep, ...]
 
     The row must be open at ``begin_ps``.
     """
-    rows = snapshot.machine.log.rows
+    rows = snapshot.log.rows
     end_ps, launch_id = rows[row + END], rows[row + LAUNCH]
     chain = PathChain(begin_ps, end_ps, snapshot.rows_of_launches, launch_id)
     if begin_ps < end_ps:
@@ -217,7 +217,7 @@ def steps_of(snapshot: LogView, row: Row, begin_ps: int) -> tuple[PathStep, ...]
 
 def steps_on_device(snapshot: LogView, launch: int) -> tuple[PathStep, ...]:
     """Return the steps of a simulated launch while it was on its device, in order; equal steps are joined."""
-    log = snapshot.machine.log
+    log = snapshot.log
     (begin_ps, end_ps), row = log.on_device[launch], log.requests[launch]
     chain = PathChain(begin_ps, log.rows[row + END], snapshot.rows_of_launches)
     _Walk(snapshot, chain).walk(PathPlace(row))
@@ -236,8 +236,8 @@ class _Walk:
     def __init__(self, snapshot: LogView, chain: PathChain) -> None:
         self._snapshot = snapshot
         self._machine = snapshot.machine
-        self._table = snapshot.machine.log
-        self._rows = snapshot.machine.log.rows
+        self._table = snapshot.log
+        self._rows = snapshot.log.rows
         self._chain = chain
         self._dma = InsideDma(snapshot, chain)
         self._samples: dict[int, tuple[PathStep, ...]] = {}

@@ -83,7 +83,7 @@ def _commands(counts: EnergyCounts, view: LogView) -> EnergyEvents:
 
 def _tiles(counts: EnergyCounts, view: LogView) -> Iterator[EnergyEvents]:
     """Yield the work of tiles by stage: fetch, products, MATH and store."""
-    columns, works, whats = view.columns, view.works, view.machine.log.whats
+    columns, works, whats = view.columns, view.works, view.log.whats
     energies = {kind: np.zeros(len(whats)) for kind in _STAGES}
     for what in np.unique(columns.what[columns.kind == Kind.TILE_ISSUE]).tolist():
         amounts = whats[what]
@@ -110,7 +110,7 @@ def _stage_energies(counts: EnergyCounts, tile: TileAmounts) -> dict[Kind, float
 
 def _math(counts: EnergyCounts, view: LogView) -> EnergyEvents:
     """Return the single MATH commands."""
-    columns, whats, prices = view.columns, view.machine.log.whats, counts.prices
+    columns, whats, prices = view.columns, view.log.whats, counts.prices
     rows = np.flatnonzero((columns.kind == Kind.MATH) & (columns.tile < 0))
     energies: dict[MathSize, float] = {}
     pj = np.zeros(len(rows))
@@ -242,7 +242,7 @@ def spread_energy(events: EnergyEvents, window: int, windows: int) -> Energies:
 
 def split_by_launch(counts: EnergyCounts, view: LogView, handles: Sequence[RequestHandle]) -> EnergySplit:
     """Divide the dynamic energy of an observed run: launches by name, copies, and everything else."""
-    columns, kernels, events = view.columns, view.machine.log.kernels, list_events(counts, view)
+    columns, kernels, events = view.columns, view.log.kernels, list_events(counts, view)
     by_row = np.zeros(len(columns.kind))
     rows = events.row >= 0
     np.add.at(by_row, events.row[rows], events.pj[rows])
@@ -250,18 +250,19 @@ def split_by_launch(counts: EnergyCounts, view: LogView, handles: Sequence[Reque
     titles = {handle.request_id: handle.msg.title for handle in handles}
     energies: dict[str, list[float]] = {}
     launched, numbers = np.unique(columns.launch, return_inverse=True)
-    by_launch = np.bincount(numbers, by_row, minlength=len(launched))
-    for launch, pj in zip(launched.tolist(), by_launch.tolist(), strict=True):
+    by_launch = dict(zip(launched.tolist(), np.bincount(numbers, by_row).tolist(), strict=True))
+    for launch in by_launch:
         if launch in kernels:
             entry = energies.setdefault(titles.get(launch) or kernels[launch], [0, 0.0])
-            entry[0], entry[1] = entry[0] + 1, entry[1] + pj
+            entry[0] += 1
+            entry[1] += by_launch[view.machine.passed.sample_of(launch)]
     launches = sorted(energies.items(), key=lambda entry: -entry[1][1])
     launches_pj = sum(pj for _, (_, pj) in launches)
     curve = _measure_power(events, counts, view, choose_window_ns(view))
     return EnergySplit(
         launches_pj=launches_pj,
         copies_pj=copies_pj,
-        rest_pj=counts.ledger.pj - launches_pj - copies_pj,
+        rest_pj=max(0.0, counts.ledger.pj - launches_pj - copies_pj),  # of launches without rows, one is an estimate
         peak_watts=float(curve.total.max(initial=0.0)),
         window_ns=curve.window_ns,
         launches=tuple(LaunchEnergy(name, int(count), pj) for name, (count, pj) in launches),

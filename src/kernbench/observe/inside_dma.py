@@ -75,7 +75,7 @@ class InsideDma:
 
         The networks that host copies pass count as a separate part of the path.
         """
-        rows = self._snapshot.machine.log.rows
+        rows = self._snapshot.log.rows
         row = self._snapshot.send_of.get(row, row)
         self._row, self._host = row, rows[row + KIND] in HOST_COPIES
         self._pe = None if self._host else self._snapshot.pes[rows[row + PART]]
@@ -99,7 +99,7 @@ class InsideDma:
             self._to(max(sent.end, self._chain.at_ps - cpu.overhead_ps), PathPart.CONTROL_CPU, name)
             before = self._snapshot.handled_before.get(row, NONE)
             if before >= 0:
-                self._to(self._snapshot.machine.log.rows[before + END], PathPart.CONTROL_QUEUE, name)
+                self._to(self._snapshot.log.rows[before + END], PathPart.CONTROL_QUEUE, name)
                 return before
         self._to(sent.end, PathPart.CONTROL_QUEUE, name)
         self._split(sent, part)
@@ -214,7 +214,7 @@ class InsideDma:
 
     def _note_hop(self, row: Row, waited_for: WaitedFor, where: str, since_ps: int) -> None:
         """Record that this PE waited from ``since_ps`` to the chain's present time, if ``row`` is of another PE."""
-        rows, chain = self._snapshot.machine.log.rows, self._chain
+        rows, chain = self._snapshot.log.rows, self._chain
         pe = self._snapshot.pes[rows[row + PART]] if row >= 0 else None
         if pe is None or self._pe is None or pe == self._pe:
             return

@@ -81,12 +81,12 @@ class Retiming:
     _handled: dict[tuple[int, int, int], list[Row]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._rows = self.snapshot.machine.log.rows
+        self._rows = self.snapshot.log.rows
         self._places = {name: place for place, name in enumerate(self.resources)}
 
     def gains_ps(self) -> dict[str, int]:
         """Return the time in ps by which the launch ends earlier, for each resource if it alone is faster."""
-        log = self.snapshot.machine.log
+        log = self.snapshot.log
         request = log.requests[self.launch_id]
         columns, end = self.snapshot.columns, self._rows[request + END]
         self._begin_ps = log.queued.get(self.launch_id, self._rows[request + START])

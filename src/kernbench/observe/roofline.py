@@ -250,7 +250,7 @@ class _Gatherer:
         self._path = path
         self._launch_id = launch_id
         works = self._works = self._snapshot.works
-        numbers = np.arange(len(works.rows)) if launch_id is None else works.of_launch(launch_id)
+        numbers = np.arange(len(works.rows)) if launch_id is None else works.of_launch(launch_id).astype(np.int64)
         rows = works.rows[numbers]
         start, end = works.columns.start[rows], works.columns.end[rows]
         self._enclosed: Times = numbers[path.encloses(start, end)]
@@ -374,7 +374,7 @@ class _Gatherer:
         """Yield the load of the component with the largest amount of ``works``, the first of equals."""
         if not len(works):
             return
-        columns, rows = self._works.columns, self._works.rows[works]
+        columns, rows = self._works.columns, self._works.rows[works].astype(np.int64)
         parts = columns.part[rows]
         total = np.zeros(len(columns.parts), np.int64)
         np.add.at(total, parts, self._weigh(rows, amounts))

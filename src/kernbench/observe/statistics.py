@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernbench.common.figures import figure
 from kernbench.common.ids import HOST, SWITCH
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import value
 from kernbench.components.pe_mmu import TLB_HITS, TLB_MISSES, PeMmuPart
+from kernbench.core.clock import NEVER
 from kernbench.engine.machine import Machine
-from kernbench.engine.passed_launches import LINK_BUSY_PS, LINK_BYTES, PartCount
+from kernbench.engine.passed_launches import LINK_BUSY_PS, LINK_BYTES, PartCount, WorkSums
 from kernbench.engine.queues import QueuePart
 from kernbench.engine.recorder import TileAmounts
 from kernbench.messages.requests import PeCoord
-from kernbench.observe.works import ENGINE_OF, PE_ENGINES, Times, Works, distinct
+from kernbench.observe.works import ENGINE_OF, ENGINES, PE_ENGINES, Times, Works
 
 NO_ENGINE = "no engine: CPU and waiting"
 BUSIEST_LINKS = 32
@@ -159,40 +161,71 @@ def unions_ps(groups: Times, starts: Times, ends: Times) -> dict[int, int]:
     return dict(zip(groups[first].tolist(), lengths.tolist(), strict=True))
 
 
-def engine_usage(works: Works, start_ns: float, end_ns: float) -> tuple[EngineUsage, ...]:
-    """Return the usage of each type of engine by the works between two times, in ns.
+def sum_works(works: Works, begin_ps: int = 0, end_ps: int = NEVER) -> WorkSums:
+    """Return the sums, by engine and part, of the works that began and ended between two times.
+
+    The sums include the works of launches that passed: those of their samples count more often.
+    """
+    columns = works.columns
+    starts, ends = columns.start[works.rows], columns.end[works.rows]
+    numbers = np.flatnonzero((begin_ps <= starts) & (ends >= 0) & (ends <= end_ps))
+    starts, ends = starts[numbers], ends[numbers]
+    rows, n_parts = works.rows[numbers], len(columns.parts)
+    groups = works.engine[numbers].astype(np.int64) * n_parts + columns.part[rows]
+    numbers_of, places = np.unique(groups, return_inverse=True)
+    first_ps, last_ps = np.full((2, len(numbers_of)), [[NEVER], [0]], np.int64)
+    np.minimum.at(first_ps, places, starts)
+    np.maximum.at(last_ps, places, ends)
+    busy = dict.fromkeys(numbers_of.tolist(), 0.0) | unions_ps(groups, starts, ends)
+    more = works.weights[numbers] - 1
+    sampled = np.flatnonzero(more > 0)
+    if len(sampled):
+        launches = works.launch[numbers[sampled]].astype(np.int64)
+        size = int(launches.max()) + 1
+        of_launches = groups[sampled] * size + launches
+        weight_of = dict(zip(of_launches.tolist(), more[sampled].tolist(), strict=True))
+        for group, ps in unions_ps(of_launches, starts[sampled], ends[sampled]).items():
+            busy[group // size] += weight_of[group] * ps
+    return WorkSums(
+        engine=numbers_of // n_parts,
+        part=numbers_of % n_parts,
+        records=np.bincount(places, 1 + more, minlength=len(numbers_of)),
+        busy_ps=np.array([busy[number] for number in numbers_of.tolist()]),
+        begin_ps=first_ps,
+        end_ps=last_ps,
+    )
+
+
+def join_works(sums: Iterable[WorkSums]) -> WorkSums:
+    """Return several sums as one."""
+    nothing = WorkSums(*[np.empty(0, np.int64)] * len(WorkSums._fields))
+    return WorkSums(*(np.concatenate(columns) for columns in zip(nothing, *sums, strict=True)))
+
+
+def _select(sums: WorkSums, which: NDArray[np.bool_]) -> WorkSums:
+    return WorkSums(*(column[which] for column in sums))
+
+
+def engine_usage(sums: WorkSums, start_ns: float, end_ns: float) -> tuple[EngineUsage, ...]:
+    """Return the usage of each type of engine between two times, in ns, by the sums of its works.
 
     For a command executed in tiles, its tiles are the works, since the work of the complete command includes waiting.
     """
     begin, end = ns_to_ps(start_ns), ns_to_ps(end_ns)
-    columns, rows = works.columns, works.rows
-    inside = (begin <= columns.start[rows]) & (columns.end[rows] >= 0) & (columns.end[rows] <= end)
-    of_engines = ((name, np.flatnonzero(inside & works.done_by(name))) for name in PE_ENGINES)
-    return tuple(_usage(name, works, numbers, end - begin) for name, numbers in of_engines if len(numbers))
+    inside = (begin <= sums.begin_ps) & (sums.end_ps <= end)
+    of_engines = ((name, _select(sums, inside & (sums.engine == ENGINES.index(name)))) for name in PE_ENGINES)
+    return tuple(_usage(name, of_engine, end - begin) for name, of_engine in of_engines if len(of_engine.engine))
 
 
-def _usage(engine: str, works: Works, numbers: Times, duration: int) -> EngineUsage:
-    columns, rows = works.columns, works.rows[numbers]
-    starts, ends = columns.start[rows], columns.end[rows]
-    units = unions_ps(columns.part[rows], starts, ends)
-    busy = sum(units.values())
-    records = len(rows)
-    more = works.weights[numbers] - 1
-    sampled = np.flatnonzero(more > 0)
-    if len(sampled):  # launches passed: the works of their samples count more often
-        launches = columns.launch[rows[sampled]]
-        groups = columns.part[rows[sampled]] * (launches.max() + 1) + launches
-        weight_of = dict(zip(groups.tolist(), more[sampled].tolist(), strict=True))
-        spent = unions_ps(groups, starts[sampled], ends[sampled])
-        busy += round(sum(weight_of[group] * ps for group, ps in spent.items()))
-        records += round(float(more.sum()))
+def _usage(engine: str, sums: WorkSums, duration: int) -> EngineUsage:
+    busy, pes = round(float(sums.busy_ps.sum())), len(np.unique(sums.part))
     return EngineUsage(
         engine=engine,
-        pes=len(units),
-        records=records,
+        pes=pes,
+        records=round(float(sums.records.sum())),
         busy_ns=ps_to_ns(busy),
-        window_ns=ps_to_ns(int(ends.max() - starts.min())),
-        occupancy=busy / (duration * len(units)) if duration else 0.0,
+        window_ns=ps_to_ns(int(sums.end_ps.max() - sums.begin_ps.min())),
+        occupancy=busy / (duration * pes) if duration else 0.0,
     )
 
 
@@ -299,12 +332,12 @@ def memory_traffic(machine: Machine, links: Iterable[LinkTraffic]) -> tuple[Memo
     return tuple(sorted(rows, key=lambda row: -row.bytes_in - row.bytes_out)[:BUSIEST_MEMORIES])
 
 
-def machine_use(machine: Machine, works: Works, links: Iterable[LinkTraffic]) -> MachineUse:
-    """Return the components used by ``links`` that carried bytes, and by the rows of the log."""
-    graph, columns = machine.graph, works.columns
+def machine_use(machine: Machine, parts: Iterable[int], links: Iterable[LinkTraffic]) -> MachineUse:
+    """Return the components used by ``links`` that carried bytes, and ``parts`` with rows in the log."""
+    graph = machine.graph
     carried = [graph.edge(link.src, link.dst) for link in links]
     ends = (name for edge in carried for name in (edge.src, edge.dst))
-    worked = (columns.parts[part] for part in distinct(columns.part, len(columns.parts)))
+    worked = (machine.log.parts[part] for part in parts)
     nodes = [graph.node(name) for name in dict.fromkeys([*ends, *worked])]
     sips = sorted({node.sip for node in nodes if node.sip is not None})
     cubes = {node.cube_coord for node in nodes if node.cube is not None}
@@ -320,14 +353,18 @@ def machine_use(machine: Machine, works: Works, links: Iterable[LinkTraffic]) ->
     )
 
 
-def queue_traffic(machine: Machine, works: Works) -> tuple[QueueTraffic, ...]:
-    """Sum the messages that the queues of each PE sent since time 0, by PE; empty if there were none."""
+def has_queue_traffic(machine: Machine) -> bool:
+    """Return True if queues of PEs have sent messages."""
+    return any(isinstance(part, QueuePart) and part.traffic for part in machine.components)
+
+
+def queue_traffic(machine: Machine, sums: WorkSums) -> tuple[QueueTraffic, ...]:
+    """Sum the messages that the queues of each PE sent since time 0, by PE; ``sums``: those of all works."""
     parts = [part for part in machine.components if isinstance(part, QueuePart) and part.traffic]
-    if not parts:
-        return ()
-    columns = works.columns
-    sent = works.rows[works.done_by(ENGINE_OF["ipcq_copy"]) & (columns.end[works.rows] >= 0)]
-    busy = unions_ps(columns.part[sent], columns.start[sent], columns.end[sent])
+    sent = _select(sums, sums.engine == ENGINES.index(ENGINE_OF["ipcq_copy"]))
+    busy: dict[int, int] = {}
+    for number, ps in zip(sent.part.tolist(), sent.busy_ps.tolist(), strict=True):
+        busy[number] = busy.get(number, 0) + round(ps)
     rows = (
         QueueTraffic(
             part.coord,

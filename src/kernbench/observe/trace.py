@@ -156,7 +156,7 @@ class _Maker:
         kind = ENGINE_KINDS.get(work.engine, work.engine)
         track = self._track(self._place(work.node), work.engine, _ORDER[work.engine], (PES, kind), work.node)
         facts = (("line", work.line), ("kernel", work.kernel), ("launch", work.launch_id))
-        message = self.log.queues.messages.get(work.row)
+        message = self.log.queues.messages.get(self.snapshot.row_in_run(work.row))
         if message is None:
             return self._span(track, TrackSpan(_name(work), work.start_ps, work.end_ps, facts))
         name = f"send {message.direction} #{message.sequence}"
@@ -183,7 +183,7 @@ class _Maker:
 
     def _fence(self, row: Row) -> None:
         """Add the wait of a kernel for its writes."""
-        log = self.log.machine.log
+        log = self.snapshot.log
         begin, end = log.rows[row + READ], log.rows[row + END]
         if end == begin:
             return
@@ -230,7 +230,7 @@ class _Maker:
 
     def _connect_message(self, message: QueueMessage) -> None:
         """Add the arrow from a send to its slot, and that of the doorbell which a memory beside the receiver sends."""
-        slot, sent = self.slots.get(message.row), self.works.get(message.row)
+        slot, sent = self.slots.get(message.row), self.works.get(self.snapshot.find_row(message.row))
         if slot is None:
             return
         number = self._find_send(message)
@@ -243,7 +243,7 @@ class _Maker:
 
     def _find_send(self, message: QueueMessage) -> int | None:
         """Return the number of the transfer of a message, None before it departs."""
-        send = self.snapshot.send_of.get(message.row)
+        send = self.snapshot.send_of.get(self.snapshot.find_row(message.row))
         return None if send is None else next(iter(self.snapshot.asked_by.get(send, ())), None)
 
     def _connect_wait(self, wait: QueueWaited, span: TrackSpan | None) -> None:
@@ -252,7 +252,7 @@ class _Maker:
             return
         if wait.kind == "recv":
             for message in self.log.queues.arrivals.get((wait.pe, wait.end_ps), ()):
-                sent = self.works.get(message.row) if message.queue == wait.direction else None
+                sent = self.works.get(self.snapshot.find_row(message.row)) if message.queue == wait.direction else None
                 number = self._find_send(message)
                 if sent is not None and number is not None:
                     self._add("message", sent, self.snapshot.tables.transfer(number).start, span, wait.end_ps)
@@ -268,7 +268,7 @@ class _Maker:
 
         The message that a CPU sends at the end of a span has that span as its cause.
         """
-        log = self.log.machine.log
+        log = self.snapshot.log
         handled: dict[Row, TrackSpan | None] = {}
         ended = [row for row in self.snapshot.control_of if log.rows[row + END] >= 0]
         for row in sorted(ended, key=lambda row: log.rows[row + END]):
@@ -314,7 +314,9 @@ def process_of(place: tuple[int | None, ...]) -> str:
 
 
 def title_of(handle: RequestHandle, passed: PassedLaunches) -> str:
-    """Return the title of a request, marked if it is a launch that passed without a simulation."""
+    """Return the title of a request, marked if it is a launch without rows: it passed, or its rows are folded."""
+    if handle.request_id in passed.folded:
+        return f"{handle.msg.title} (folded)"
     return f"{handle.msg.title} (passed)" if handle.request_id in passed.launches else handle.msg.title
 
 

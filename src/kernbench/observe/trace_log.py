@@ -85,8 +85,9 @@ class SortedNumbers:
 
 
 class LogView:
-    """The rows of a machine's log and of the observed tables, at one time (``state``).
+    """The rows of a machine's log and of the observed tables, at one time (``state``), without folded ones.
 
+    - ``log``: the log with the rows
     - ``answers``: the answer of each transfer
     - ``first_turn``, ``last_turn``: the first and the last grant in which a memory served each transfer
     - ``asked_by``: the transfers to memories of each row of the log
@@ -99,11 +100,12 @@ class LogView:
         assert machine.observation is not None
         self.state = state
         self.machine = machine
-        self.columns: Columns = machine.log.columns()
-        self.works = Works(machine.log, self.columns, machine.passed)
+        self.log = machine.log.condense()
+        self.columns: Columns = self.log.columns()
+        self.works = Works(self.log, self.columns, machine.passed)
         self.divider = PathDivider(machine.graph)
         self.names_turns = machine.spec.cube.hbm.banks is not None
-        self.tables = machine.observation.tables
+        self.tables = machine.observation.tables.condense(machine.log)
         self.transfers: TransferColumns = self.tables.transfers()
         self.turns: TurnColumns = self.tables.turns()
         self.pes = [self._pe(name) for name in self.columns.parts]
@@ -136,7 +138,7 @@ class LogView:
         self._issues = issues[np.argsort(columns.part[issues], kind="stable")]
         self._issuers = columns.part[self._issues]
         self._ordered: dict[Row, Row] = {}  # by the order to a SIP, the order to its last PE
-        orders = (columns.what == self.machine.log.intern(PeOrder.__name__)) & (columns.kind == Kind.CONTROL)
+        orders = (columns.what == self.log.intern(PeOrder.__name__)) & (columns.kind == Kind.CONTROL)
         for n in np.flatnonzero(orders).tolist():
             first = int(columns.cause[columns.cause[n]]) * WIDTH
             if columns.end[n] >= columns.end[self._ordered.get(first, n * WIDTH) // WIDTH]:
@@ -151,7 +153,7 @@ class LogView:
 
         ``line`` restricts the search to a line of the kernel.
         """
-        log = self.machine.log
+        log = self.log
         part = log.part(pe_part(*pe, "pe_cpu"))
         low, high = np.searchsorted(self._issuers, (part, part + 1))
         issues = self._issues[low:high]
@@ -282,14 +284,26 @@ class LogView:
         return self.machine.passed.weights(self._launches_of(rows))
 
     def _launches_of(self, rows: Column) -> Column:
-        launches: Column = np.where(rows >= 0, self.columns.launch[rows], NONE)
-        return launches
+        """Return the launches of rows; NONE for rows outside a launch's time on its device, which all launches have."""
+        launches = np.where(rows >= 0, self.columns.launch[rows], NONE)
+        begins, ends = self._times_on_device
+        start = self.columns.start[rows]
+        inside: Column = np.where((begins[launches] <= start) & (start < ends[launches]), launches, NONE)
+        return inside
+
+    @cached_property
+    def _times_on_device(self) -> tuple[Column, Column]:
+        """Begin and end on the device by launch; the last entry is for NONE. Without a record, the end is 0."""
+        times = np.zeros((2, 2 + max(self.log.requests, default=0)), np.int64)
+        for launch, begin_and_end in self.log.on_device.items():
+            times[:, launch] = begin_and_end
+        return times[0], times[1]
 
     def repeated(self, rows: Column, starts: Column, ends: Column) -> Iterator[tuple[int, int]]:
         """Yield the intervals of ``rows``, also at the times at which launches passed in place of their launches."""
         yield from zip(starts.tolist(), ends.tolist(), strict=True)
-        launches = self._launches_of(rows)
-        for sample, shifts in self.machine.passed.shifts(self.machine.log.on_device):
+        launches = self._launches_of(rows) if self.machine.passed.kinds else rows
+        for sample, shifts in self.machine.passed.shifts(self.log.on_device):
             sampled = np.flatnonzero(launches == sample)
             for shift in shifts.tolist() if len(sampled) else ():
                 yield from zip((starts[sampled] + shift).tolist(), (ends[sampled] + shift).tolist(), strict=True)
@@ -360,6 +374,18 @@ class LogView:
         rows, came, cpus, ends = rows[order], came[order], cpus[order], ends[order]
         busy = (cpus[1:] == cpus[:-1]) & (ends[:-1] > came[1:]) & (ends[1:] >= 0)
         return dict(zip((rows[1:][busy] * WIDTH).tolist(), (rows[:-1][busy] * WIDTH).tolist(), strict=True))
+
+    def row_in_run(self, row: Row) -> Row:
+        """Return the index of a row in the log of the machine, which has folded rows too."""
+        return row if self.log.originals is None else int(self.log.originals[row // WIDTH]) * WIDTH
+
+    def find_row(self, row: Row) -> Row:
+        """Return the index of a row of the machine's log; NONE if the row is folded."""
+        if self.log.originals is None or row < 0:
+            return row
+        place = int(np.searchsorted(self.log.originals, row // WIDTH))
+        is_there = place < len(self.log.originals) and self.log.originals[place] == row // WIDTH
+        return place * WIDTH if is_there else NONE
 
     def row_of(self, transfer: int) -> Row:
         """Return the row that a transfer belongs to, NONE without one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kernbench.common.values import value
 from kernbench.core import op_log
 from kernbench.core.clock import NEVER
-from kernbench.core.log import WIDTH, Columns, Kind, Log, Row
+from kernbench.core.log import LAUNCH, PARENT, TILE, WIDTH, Columns, Kind, Log, Row
 from kernbench.engine.passed_launches import PassedLaunches
 from kernbench.engine.recorder import name_of
 from kernbench.messages.commands import BY_BLOCKS
@@ -29,6 +29,7 @@ ENGINE_OF: dict[op_log.RecordKind, str] = {
 }
 """The engine of a PE that a record occupies, in the order of the pipeline"""
 Times: TypeAlias = NDArray[np.int64]
+Numbers: TypeAlias = NDArray[np.int32]
 PLAN = "scheduler"
 """The engine of a complete dot or composite; its tiles are separate works"""
 PE_ENGINES = tuple(dict.fromkeys(ENGINE_OF.values()))
@@ -68,38 +69,40 @@ class Works:
     def __init__(self, log: Log, columns: Columns, passed: PassedLaunches) -> None:
         self.log = log
         self.columns = columns
-        self.rows: Times = np.flatnonzero(columns.kind < len(_ENGINE_OF_KIND))
+        self.rows: Numbers = np.flatnonzero(columns.kind < len(_ENGINE_OF_KIND)).astype(np.int32)
         self.engine: NDArray[np.int8] = _ENGINE_OF_KIND[columns.kind[self.rows]]
-        tiled = np.zeros(len(columns.kind), np.bool_)
-        tiled[columns.parent[columns.kind == Kind.TILE_ISSUE]] = True
-        self.engine[tiled[self.rows]] = ENGINES.index(PLAN)
-        self.about: Times = columns.what[self.rows]
+        self.about: Numbers = columns.what[self.rows]
         self._find_tiles()
-        self.launch: Times = columns.launch[self.rows]
-        self.weights = passed.weights(self.launch)
-        self._by_launch = np.argsort(self.launch, kind="stable")
+        self.launch: Numbers = columns.copy(LAUNCH, np.int32)[self.rows]
+        self.weights = passed.weights(self.launch, for_folded=False)
+        self._by_launch = np.argsort(self.launch, kind="stable").astype(np.int32)
 
     def _find_tiles(self) -> None:
-        """Look up the amounts of work of tile stages in the rows of the tiles' issues."""
+        """Find the commands that tiles carry out, and look up the work of tile stages in the rows of tiles' issues."""
         columns = self.columns
+        parents, tiles = columns.copy(PARENT), columns.copy(TILE, np.int32)  # not stored: few readers need them
         issued = np.flatnonzero(columns.kind == Kind.TILE_ISSUE)
-        stages = np.isin(columns.kind[self.rows], _STAGES) & (columns.tile[self.rows] >= 0)
-        staged = np.flatnonzero(stages & (columns.parent[self.rows] >= 0))
-        keys, wanted = self._tile_keys(issued), self._tile_keys(self.rows[staged])
+        tiled = np.zeros(len(columns.kind), np.bool_)
+        tiled[parents[issued]] = True
+        self.engine[tiled[self.rows]] = ENGINES.index(PLAN)
+        stages = np.isin(columns.kind[self.rows], _STAGES) & (tiles[self.rows] >= 0)
+        staged = np.flatnonzero(stages & (parents[self.rows] >= 0)).astype(np.int32)
+
+        def keys_of(rows: NDArray[np.signedinteger[Any]]) -> Times:
+            """Return a key per tile that differs between composites with equal tile indices."""
+            keys: Times = parents[rows] * (len(self.log.tiles) + 1) + tiles[rows]
+            return keys
+
+        keys, wanted = keys_of(issued), keys_of(self.rows[staged])
         order = np.argsort(keys)
         self.about[staged] = columns.what[issued[order[np.searchsorted(keys, wanted, sorter=order)]]]
-
-    def _tile_keys(self, rows: Times) -> Times:
-        """Return a key per tile that differs between composites with equal tile indices."""
-        keys: Times = self.columns.parent[rows] * (len(self.log.tiles) + 1) + self.columns.tile[rows]
-        return keys
 
     def done_by(self, engine: str) -> NDArray[np.bool_]:
         """Return a mask of the works of an engine."""
         done: NDArray[np.bool_] = self.engine == ENGINES.index(engine)
         return done
 
-    def of_launch(self, launch_id: int) -> Times:
+    def of_launch(self, launch_id: int) -> Numbers:
         """Return the indices of a launch's works, in order."""
         low, high = np.searchsorted(self.launch, (launch_id, launch_id + 1), sorter=self._by_launch)
         return self._by_launch[low:high]
@@ -140,7 +143,7 @@ class Works:
             )
 
 
-def distinct(numbers: Times, count: int) -> list[int]:
+def distinct(numbers: NDArray[np.signedinteger[Any]], count: int) -> list[int]:
     """Return the numbers that occur, in order; all are below ``count``."""
     present = np.zeros(count, np.bool_)
     present[numbers] = True

@@ -50,6 +50,7 @@ from kernbench.result.simulation import WRONG, FinishedRun, RunFailure, failure_
 from kernbench.runtime_api.bench_runner import BenchStatus, KernelSummary, PhaseSummary, summarise
 from kernbench.runtime_api.collective_report import CollectiveUse
 from kernbench.runtime_api.compiled import CompiledGraphs
+from kernbench.runtime_api.folding import FoldReport
 from kernbench.runtime_api.launch_queue import QueueReport
 from kernbench.runtime_api.launch_report import LaunchSplit
 from kernbench.runtime_api.operators import LoadTime, OperatorUse
@@ -328,6 +329,11 @@ def _find_reuse(run: FinishedRun) -> ReuseReport | Absence:
     return Absence("launches were not reused") if reuse is None else reuse.report(ns_to_ps(run.sim_ns))
 
 
+def _find_folded(run: FinishedRun) -> FoldReport | Absence:
+    report = None if run.context is None else run.context.folder.report()
+    return Absence("all rows of the log are there") if report is None else report
+
+
 def _find_launch_queue(run: FinishedRun) -> QueueReport | Absence:
     report = None if run.context is None else run.context.queue.report(ns_to_ps(run.zero_ns))
     return Absence("the host waited for each launch") if report is None else report
@@ -516,6 +522,7 @@ OPERATORS: Section[RunOperators] = _register(
 )
 OUTPUT: Section[RunOutput] = _register(Section(name="output", form=RunOutput, compute=_find_output, inline=True))
 REUSE: Section[ReuseReport] = _register(Section(name="reuse", form=ReuseReport, compute=_find_reuse))
+FOLDED: Section[FoldReport] = _register(Section(name="folded", form=FoldReport, compute=_find_folded))
 LAUNCH_QUEUE: Section[QueueReport] = _register(
     Section(name="launch_queue", form=QueueReport, compute=_find_launch_queue)
 )

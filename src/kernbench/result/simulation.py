@@ -153,15 +153,15 @@ class FinishedRun:
     def report(self) -> RunReport:
         """The figures of launches, engines and traffic."""
         links = None if self.result is None else self.result.links
-        return report_run(self.engine, links, self.works, self.zero_ns)
+        return report_run(self.engine, links, None if self.log is None else self.works, self.zero_ns)
 
     @cached_property
     def works(self) -> Works:
-        """The works of the log."""
+        """The works of the log, all at once."""
         if self.log is not None:
             return self.log.seen.works
-        machine = self.engine.machine
-        return Works(machine.log, machine.log.columns(), machine.passed)
+        log = self.engine.machine.log.condense()
+        return Works(log, log.columns(), self.engine.machine.passed)
 
     @cached_property
     def energy(self) -> RunEnergy | None:
@@ -171,7 +171,7 @@ class FinishedRun:
         if area is None or energy is None:
             return None
         if self.log is None:
-            counts, split = EnergyCounts(machine, energy, machine.log.columns()), None
+            counts, split = EnergyCounts(machine, energy, machine.log.condense().columns()), None
         else:
             view = self.log.seen
             counts = EnergyCounts(machine, energy, view.columns)
@@ -240,6 +240,7 @@ class _Simulation:
                     ccl=request.ccl,
                     frontends=request.frontends,
                     reuse=request.reuse,
+                    log_rows=request.log_rows,
                 )
         except KeyboardInterrupt:
             if self.engine is None:

@@ -244,13 +244,15 @@ def run_bench(
     frontends: FrontendSettings | None = None,
     data: DataPolicy | None = None,
     reuse: ReuseRules | None = None,
+    log_rows: int | None = None,
 ) -> BenchResult:
     """Run a bench, or any function of one argument, on a machine that ``engine_factory`` builds from ``topology``.
 
     ``params``: the bench's parameters, or overrides like ``bench.m=512``. ``verify``: evaluate the bench's comparisons;
     by default True if the engine computes data. ``data``: the data that the engine stores; by default all data, unless
     the bench declares otherwise. ``ccl``: the configuration of collectives, or its file. ``frontends``: the settings of
-    front ends. ``reuse``: let the time of launches pass that are like earlier ones.
+    front ends. ``reuse``: let the time of launches pass that are like earlier ones. ``log_rows``: fold the rows of
+    launches that are over beyond so many rows of the log; by default never.
 
     The result stores an error of the program, and its ``raise_for_status()`` raises the error. Raises InputError for an
     unusable topology, device or parameter.
@@ -271,6 +273,7 @@ def run_bench(
         ccl=ccl,
         frontends=frontends,
         reuse=reuse,
+        log_rows=log_rows,
     )
     return _BenchRun(bench, context, selector, chosen).result()
 

@@ -23,6 +23,8 @@ from kernbench.runtime_api.collective_operations import (
 )
 from kernbench.runtime_api.collective_pes import CollectivePes, policy_pes
 from kernbench.runtime_api.collective_tables import BLOCK_COLUMNS, Stretch, block_table
+from kernbench.runtime_api.folding import LaunchFolder
+from kernbench.runtime_api.launch import Alike, Launch
 from kernbench.runtime_api.layout import TensorLayout
 from kernbench.runtime_api.memory import TensorMemory
 from kernbench.runtime_api.requests import Requests, Work
@@ -36,17 +38,22 @@ class Collectives:
     always has the meaning of PyTorch.
     """
 
-    __slots__ = ("_memory", "_pes", "_replaced", "_requests", "_spec")
+    __slots__ = ("_folder", "_memory", "_pes", "_replaced", "_requests", "_spec")
 
     def __init__(
-        self, spec: TopologySpec, memory: TensorMemory, requests: Requests, pes: CollectivePes | None = None
+        self,
+        spec: TopologySpec,
+        memory: TensorMemory,
+        requests: Requests,
+        folder: LaunchFolder,
+        pes: CollectivePes | None = None,
     ) -> None:
-        self._spec, self._memory, self._requests, self._pes = spec, memory, requests, pes
+        self._spec, self._memory, self._requests, self._folder, self._pes = spec, memory, requests, folder, pes
         self._replaced: set[tuple[str, str]] = set()
 
     def on(self, pes: CollectivePes) -> Collectives:
         """Return a launcher that runs collectives on ``pes``."""
-        return Collectives(self._spec, self._memory, self._requests, pes)
+        return Collectives(self._spec, self._memory, self._requests, self._folder, pes)
 
     @property
     def pes(self) -> CollectivePes | None:
@@ -269,6 +276,8 @@ class Collectives:
             self._memory.settle(layout, writes=False)
         posted = self._memory.map_on([((*operation.tensors, *operation.inputs), message.targets)])
         handle = self._requests.submit(message, lambda: str(meeting))
+        alike = Alike((message.algorithm, message.kernel.name))  # a schedule is decided by its name and its arguments
+        self._folder.note([Launch(message, (*operation.tensors, *operation.inputs), alike)], [handle])
         self._memory.uses.note(handle, (layout.key for layout in operation.tensors), writes=operation.writes)
         self._memory.uses.note(handle, (layout.key for layout in operation.inputs), writes=False)
         return Work((*posted, handle), self._requests)

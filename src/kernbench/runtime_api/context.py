@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import replace
 from functools import cached_property
@@ -28,6 +28,7 @@ from kernbench.runtime_api.collectives import Collectives
 from kernbench.runtime_api.compiled import CompilerTally
 from kernbench.runtime_api.distributed import Distributed
 from kernbench.runtime_api.factories import Generators, TensorFactories
+from kernbench.runtime_api.folding import LaunchFolder
 from kernbench.runtime_api.frontends import FrontendSettings
 from kernbench.runtime_api.launch import Alike, KernelFunction, Launch, prepare_launch_on, prepare_launches
 from kernbench.runtime_api.launch_queue import CapturedLaunch, LaunchQueue, OnStart, depth_of
@@ -80,7 +81,8 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
     ``target_device``: the SIPs that the run may use. ``spec``: the machine, if it differs from the engine's.
     ``params``: the program's typed parameters. ``verify``: evaluate comparisons; by default True if the engine computes
     data. ``ccl``: the configuration of collectives, or its file; by default ./ccl.yaml, else the packaged file.
-    ``frontends``: the settings of front ends. ``reuse``: let launches pass that are like earlier ones.
+    ``frontends``: the settings of front ends. ``reuse``: let launches pass that are like earlier ones. ``log_rows``:
+    fold the rows of launches that are over beyond so many rows of the log; None: never.
 
     Raises InputError for ``verify`` without data, and for a device that the machine does not have.
     """
@@ -96,6 +98,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         ccl: CclLike = None,
         frontends: FrontendSettings | None = None,
         reuse: ReuseRules | None = None,
+        log_rows: int | None = None,
     ) -> None:
         if verify and not engine.enable_data:
             raise InputError("to verify, the engine has to compute data; build it with enable_data=True")
@@ -112,6 +115,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
             self.reuse = late(REUSE, "ReusedLaunches")(
                 engine, self._requests, reuse, lambda: self.operators.is_left_out
             )
+        self.folder = LaunchFolder(engine, log_rows, self._list_samples)
         self._memory = TensorMemory(engine, self._requests)
         self._extra_memories = ExtraMemories(engine, self._requests)
         self._devices = Devices(resolve_device(target_device, self._spec), workers)
@@ -121,7 +125,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self._installer = QueueInstaller(engine, self._requests)
         self._groups = ProcessGroups(ccl, self._devices, self._installer, self._requests, scheduler)
         self.multiprocessing = Multiprocessing(scheduler, self._requests, workers, self._groups)
-        collectives = Collectives(self._spec, self._memory, self._requests)
+        collectives = Collectives(self._spec, self._memory, self._requests, self.folder)
         self.distributed = Distributed(self._groups, collectives, self._requests, workers)
         fmt = AddressFormat(self._spec.address.format)
         self.testing = Verifier(verify=engine.enable_data if verify is None else verify, fmt=fmt)
@@ -292,12 +296,23 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
             handles = self._requests.submit_together(launch.message for launch in launches)
         else:
             handles = self.reuse.submit(launches)
+        self.folder.note(launches, handles)
         for handle, launch in zip(handles, launches, strict=True):
             self._memory.uses.note(handle, (layout.key for layout in launch.tensors))
         work = Work([*posted, *handles], self._requests)
         if not async_op:
             work.wait()
         return work
+
+    @property
+    def needs_kinds(self) -> bool:
+        """True if launches have to state their programs, so that like launches can be found."""
+        may_replay = self.queue.is_capturing and self.folder.may_fold
+        return self.reuse is not None or may_replay or self.folder.is_near_limit
+
+    def _list_samples(self) -> Collection[int]:
+        """Return the launches in whose place others pass or may pass."""
+        return () if self.reuse is None else self.reuse.list_samples()
 
     def submit(self, msg: HostMsg) -> RequestHandle:
         """Start a request of any type and return at once."""

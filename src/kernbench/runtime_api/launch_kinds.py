@@ -31,11 +31,13 @@ class _NoKindError(Exception):
 
 
 def kind_of(launch: Launch, access_bytes: int) -> Hashable | None:
-    """Return the kind of a launch; None if its kernel uses an object that can only be compared by identity.
+    """Return the kind of a launch on one SIP; None if its kernel uses an object that can only be compared by identity.
 
     ``access_bytes``: the size of a memory access. Tensors of one kind begin at the same distance from a multiple.
     """
     message = launch.message
+    if len({sip for sip, _, _ in message.targets}) != 1:
+        return None
     layouts = {layout.va: layout for layout in launch.tensors}
     positions: dict[int, int] = {}
 
@@ -43,16 +45,18 @@ def kind_of(launch: Launch, access_bytes: int) -> Hashable | None:
         if not isinstance(argument, TensorArg):
             return type(argument), argument
         first = positions.setdefault(argument.va, len(positions))
-        layout = layouts[argument.va]
+        layout = layouts.get(argument.va)
+        if layout is None:
+            raise _NoKindError
         return first, argument.shape, argument.dtype, argument.owners, _place(layout, access_bytes)
 
     alike = launch.alike or Alike(message.kernel.function)
     try:
         program = _Describer(alike.operands).describe(alike.program)
+        arguments = tuple(describe(argument) for argument in message.args)
+        keywords = tuple((name, describe(argument)) for name, argument in message.kwargs)
     except _NoKindError:
         return None
-    arguments = tuple(describe(argument) for argument in message.args)
-    keywords = tuple((name, describe(argument)) for name, argument in message.kwargs)
     return program, arguments, keywords, message.targets, message.counts, message.stream
 
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from itertools import chain
+
+import numpy as np
 
 from kernbench.common.errors import AbandonedError
 from kernbench.common.figures import figure
 from kernbench.common.ids import pe_name, pe_part
 from kernbench.common.units import ns_to_ps, ps_to_ns
-from kernbench.common.values import value
-from kernbench.core.log import LAST_RECORD
+from kernbench.common.values import state, value
+from kernbench.core.log import LAST_RECORD, READ
 from kernbench.di.part import PE_KINDS
 from kernbench.engine.engine import GraphEngine
+from kernbench.engine.machine import Machine
+from kernbench.engine.passed_launches import WorkSums
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.control import PeReport
 from kernbench.messages.requests import HostMsg, KernelLaunchMsg, PeCoord
@@ -28,14 +32,20 @@ from kernbench.observe.statistics import (
     Translation,
     engine_shares,
     engine_usage,
+    has_queue_traffic,
+    join_works,
     link_traffic,
     machine_use,
     memory_traffic,
     queue_traffic,
+    sum_works,
     traffic,
     translation,
 )
-from kernbench.observe.works import Works
+from kernbench.observe.works import Works, distinct
+
+PIECE = 1 << 17
+"""Rows of the log that are summed at a time"""
 
 
 @value(kw_only=True)
@@ -98,27 +108,80 @@ def report_run(
     of the run. ``links``: the traffic of links at the end of the program; None means the current traffic. ``works``:
     the works of the log, if the caller has computed them already.
     """
-    since_ps = ns_to_ps(since_ns)
+    since_ps, machine = ns_to_ps(since_ns), engine.machine
     launched = [handle for handle in launches_of(engine.handles) if handle.submitted_ps >= since_ps]
-    passed = [engine.handles[launch] for launch in engine.machine.passed.launches]
+    passed = [engine.handles[launch] for launch in machine.passed.launches]
     passed = [handle for handle in passed if handle.submitted_ps >= since_ps and _has_ended(handle)]
-    links = link_traffic(engine.machine) if links is None else links
-    machine = engine.machine
-    works = works or Works(machine.log, machine.log.columns(), machine.passed)
-    columns = works.columns
-    return RunReport(
-        launches=tuple(_split_launches(engine, works, launched, passed)),
-        engines=_measure_engines(works, launched, max((handle.ended_ps for handle in passed), default=0)),
-        traffic=traffic(engine.machine, links),
-        used=machine_use(engine.machine, works, links),
-        events=engine.n_events,
-        transfers=engine.machine.network.n_transfers,
-        records=int(((columns.kind <= LAST_RECORD) & (columns.read >= 0)).sum()),
-        under_way=tuple(_name(handle.msg) for handle in engine.handles if not _has_ended(handle)),
-        queues=queue_traffic(engine.machine, works),
-        translation=translation(engine.machine),
-        memories=memory_traffic(engine.machine, links),
+    links = link_traffic(machine) if links is None else links
+    window = _find_window(launched, max((handle.ended_ps for handle in passed), default=0))
+    sums = _sum_rows(
+        machine,
+        (Works(log, log.columns(), machine.passed) for log in machine.log.divide(PIECE)) if works is None else (works,),
+        window,
+        longest := _find_longest(engine, launched, passed),
     )
+    return RunReport(
+        launches=tuple(_describe(longest_of, sums.splits[longest_of.handle.request_id]) for longest_of in longest),
+        engines=engine_usage(sums.engines, ps_to_ns(window[0]), ps_to_ns(window[1])) if launched else (),
+        traffic=traffic(machine, links),
+        used=machine_use(machine, sorted(sums.parts), links),
+        events=engine.n_events,
+        transfers=machine.network.n_transfers,
+        records=sums.n_records + machine.log.n_folded_records,
+        under_way=tuple(_name(handle.msg) for handle in engine.handles if not _has_ended(handle)),
+        queues=queue_traffic(machine, sums.all_time),
+        translation=translation(machine),
+        memories=memory_traffic(machine, links),
+    )
+
+
+@value
+class _Longest:
+    """The longest launch of a title; the sample of its kind if all launches of the title passed.
+
+    ``name``, ``title``: those of the ``launches``, of which ``passed`` passed.
+    """
+
+    handle: RequestHandle
+    name: str
+    title: str
+    launches: int
+    passed: int
+
+
+@state
+class _RowSums:
+    """The sums over the rows of the log that a report needs.
+
+    ``engines``: the sums of works in the time of the launches, ``all_time``: those of all works if queues sent
+    messages. ``parts``: the components with rows. ``splits``: the launches that are described, by request.
+    """
+
+    engines: WorkSums
+    all_time: WorkSums
+    n_records: int = 0
+    parts: set[int] = field(default_factory=set)
+    splits: dict[int, LaunchSplit] = field(default_factory=dict)
+
+
+def _sum_rows(
+    machine: Machine, pieces: Iterable[Works], window: tuple[int, int], longest: Sequence[_Longest]
+) -> _RowSums:
+    """Sum the rows of the log, one piece after the other, so that little memory is needed beside the log."""
+    engines, all_time = list(machine.passed.works), list(machine.passed.works)
+    sums, sends = _RowSums(join_works(()), join_works(())), has_queue_traffic(machine)
+    described = {launch.handle.request_id: launch.handle for launch in longest}
+    for works in pieces:
+        columns = works.columns
+        engines.append(sum_works(works, *window))
+        if sends:
+            all_time.append(sum_works(works))
+        sums.n_records += int(((columns.kind <= LAST_RECORD) & (columns.copy(READ) >= 0)).sum())
+        sums.parts.update(distinct(columns.part, len(columns.parts)))
+        for launch in described.keys() & set(np.unique(columns.launch).tolist()):
+            sums.splits[launch] = _split(works, described[launch])
+    sums.engines, sums.all_time = join_works(engines), join_works(all_time)
+    return sums
 
 
 def launches_of(handles: Iterable[RequestHandle]) -> list[RequestHandle]:
@@ -126,20 +189,25 @@ def launches_of(handles: Iterable[RequestHandle]) -> list[RequestHandle]:
     return [handle for handle in handles if _list_kernels(handle)]
 
 
-def _split_launches(
-    engine: GraphEngine, works: Works, launched: Sequence[RequestHandle], passed: Sequence[RequestHandle]
-) -> Iterable[LaunchSplit]:
-    """Yield the longest launch of each title; the sample of its kind if all launches of the title passed."""
+def _find_longest(
+    engine: GraphEngine, launched: Sequence[RequestHandle], passed: Sequence[RequestHandle]
+) -> list[_Longest]:
+    """Return the longest launch of each title."""
     by_title: dict[str, list[RequestHandle]] = {}
     for handle in sorted((*launched, *passed), key=lambda handle: handle.request_id):
         by_title.setdefault(handle.msg.title, []).append(handle)
     skipped = engine.machine.passed
+    longest = []
     for title, handles in by_title.items():
         simulated = [handle for handle in handles if handle.request_id not in skipped.launches]
         samples = [engine.handles[skipped.sample_of(handle.request_id)] for handle in handles]
-        longest = max(simulated or samples, key=lambda handle: handle.ended_ps - handle.begun_ps)
-        split = _split(works, longest, len(handles))
-        yield replace(split, name=handles[0].msg.name, title=title, passed=len(handles) - len(simulated))
+        handle = max(simulated or samples, key=lambda handle: handle.ended_ps - handle.begun_ps)
+        longest.append(_Longest(handle, handles[0].msg.name, title, len(handles), len(handles) - len(simulated)))
+    return longest
+
+
+def _describe(longest: _Longest, split: LaunchSplit) -> LaunchSplit:
+    return replace(split, name=longest.name, title=longest.title, launches=longest.launches, passed=longest.passed)
 
 
 def _name(msg: HostMsg) -> str:
@@ -159,7 +227,7 @@ def _list_kernels(handle: RequestHandle) -> tuple[PeReport, ...]:
     return handle.outcome.reports
 
 
-def _split(works: Works, handle: RequestHandle, launches: int) -> LaunchSplit:
+def _split(works: Works, handle: RequestHandle) -> LaunchSplit:
     kernels = _list_kernels(handle)
     begin, end = min(kernel.start_ps for kernel in kernels), max(kernel.end_ps for kernel in kernels)
     slowest = max(kernels, key=lambda kernel: kernel.end_ps - kernel.start_ps)
@@ -169,7 +237,6 @@ def _split(works: Works, handle: RequestHandle, launches: int) -> LaunchSplit:
         name=handle.msg.name,
         title=handle.msg.title,
         algorithm=handle.msg.algorithm if isinstance(handle.msg, KernelLaunchMsg) else None,
-        launches=launches,
         pe_count=len(kernels),
         total_ns=ps_to_ns(handle.ended_ps - handle.begun_ps),
         before_ns=ps_to_ns(begin - handle.begun_ps),
@@ -183,11 +250,9 @@ def _split(works: Works, handle: RequestHandle, launches: int) -> LaunchSplit:
     )
 
 
-def _measure_engines(works: Works, launched: Sequence[RequestHandle], least_end_ps: int) -> tuple[EngineUsage, ...]:
-    """Return the use of engines from the first start of a kernel to the last end, at least ``least_end_ps``."""
+def _find_window(launched: Sequence[RequestHandle], least_end_ps: int) -> tuple[int, int]:
+    """Return the time from the first start of a kernel to the last end, at least ``least_end_ps``."""
     kernels = [kernel for handle in launched for kernel in _list_kernels(handle)]
     if not kernels:
-        return ()
-    begin, end = min(kernel.start_ps for kernel in kernels), max(kernel.end_ps for kernel in kernels)
-    end = max(end, least_end_ps)
-    return engine_usage(works, ps_to_ns(begin), ps_to_ns(end))
+        return 0, 0
+    return min(kernel.start_ps for kernel in kernels), max(least_end_ps, *(kernel.end_ps for kernel in kernels))

@@ -31,7 +31,7 @@ class PreparedRun:
     ``params``: changes of bench parameters as texts, ``bench.m=512``. ``observe``: record the causes of the time.
     ``links``, ``queues``: record also the loads of links and queues, which pages and timelines show. ``sanitize``:
     report races and reads of unwritten bytes. ``trace_ccl``: print every message of queues. ``advise``: simulate the
-    gain of machine changes.
+    gain of machine changes. ``log_rows``: fold launches beyond so many rows of the log; None: never.
     """
 
     bench: Bench
@@ -44,6 +44,7 @@ class PreparedRun:
     frontends: FrontendSettings = field(default_factory=FrontendSettings)
     limits: Limits = field(default_factory=Limits)
     reuse: ReuseRules | None = None
+    log_rows: int | None = None
     observe: bool = True
     links: bool = True
     queues: bool = True
@@ -63,6 +64,7 @@ class PreparedRun:
             ccl=self.ccl,
             frontends=self.frontends,
             reuse=self.reuse,
+            log_rows=self.log_rows,
         )
 
 
@@ -104,6 +106,7 @@ def prepare_run(request: RunRequest, *, bench: Bench | None = None, machine: Top
         verify=request.data.verify,
         data=data,
         reuse=request.reuse.rules(keeps_data=data.keep),
+        log_rows=limits.most_rows,
         ccl=ccl,
         frontends=frontends,
         limits=Limits(_limit("max_sim_ns", limits.max_sim_ns), _limit("max_wall_s", limits.max_wall_s)),

@@ -135,7 +135,7 @@ class ReusedLaunches:
 
     def submit(self, launches: Sequence[Launch]) -> list[RequestHandle]:
         """Start launches that form one piece of work; some may pass."""
-        keys = [self._key_of(launch) for launch in launches]
+        keys = [kind_of(launch, self._engine.spec.cube.hbm.piece_bytes) for launch in launches]
         handles = self._requests.submit_together(
             launch.message if key is None else replace(launch.message, on_device=self)
             for launch, key in zip(launches, keys, strict=True)
@@ -147,11 +147,6 @@ class ReusedLaunches:
             request = self._in_flight[handle.request_id]
             request.key, request.waits = key, request.waits or key is not None
         return handles
-
-    def _key_of(self, launch: Launch) -> Hashable:
-        """Return what decides the kind of a launch; None for one that cannot pass."""
-        one_sip = len({sip for sip, _, _ in launch.message.targets}) == 1
-        return kind_of(launch, self._access_bytes) if one_sip else None
 
     def begin(self, launch: int, now_ps: int) -> int | None:
         """Decide about a launch that its IO_CPU begins: return the time in ps after which it passes; None: simulate."""
@@ -209,6 +204,10 @@ class ReusedLaunches:
             self.checks.append(CheckedLaunch(simulated.foreseen_ps, now_ps - begin_ps))
         elif simulated.is_sample:
             self._add_sample(launch, simulated, begin_ps, now_ps)
+
+    def list_samples(self) -> set[int]:
+        """Return the simulated launches that stand for others of their kind, or may do so."""
+        return {launch for kind in self.kinds for launch, _ in kind.uses.samples}
 
     def _find_kind(self, key: Hashable, name: str, n_maps: int) -> _Kind:
         """Return the kind of a launch behind ``n_maps`` messages.
@@ -271,10 +270,6 @@ class ReusedLaunches:
         )
         chance = rules.check / CHECKED_EARLY * kind.times.mean_ps / self._passable_ps
         return left > 0 and self._random.random() < chance
-
-    @property
-    def _access_bytes(self) -> int:
-        return self._engine.spec.cube.hbm.access_bytes or 64
 
     def _prune(self) -> None:
         over = [launch for launch, request in self._in_flight.items() if request.handle.done]

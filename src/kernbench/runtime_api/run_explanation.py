@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 
+import numpy as np
+
 from kernbench.common.collector import patient_collector
 from kernbench.common.figures import figure
 from kernbench.common.ids import pe_name
@@ -252,8 +254,9 @@ class RunExplanation(TimeExplanation):
         programs = {request_id: ProgramText(msg) for request_id, msg in launched.items()}
         ended = launches_of(handles)
         self._passed = snapshot.machine.passed
-        stopped = launched.keys() - {handle.request_id for handle in ended} - self._passed.launches
-        stopped -= {launch for launch, msg in launched.items() if msg.in_order} - snapshot.machine.log.on_device.keys()
+        ended = [handle for handle in ended if handle.request_id not in self._passed.folded]
+        stopped = launched.keys() - {handle.request_id for handle in ended} - self._passed.without_rows
+        stopped -= {launch for launch, msg in launched.items() if msg.in_order} - snapshot.log.on_device.keys()
         left = [
             handle for handle in handles if handle.request_id in stopped and handle.submitted_ps < self._path.end_ps
         ]
@@ -273,7 +276,7 @@ class RunExplanation(TimeExplanation):
     def verdict(self) -> RunVerdict:
         """The verdict on the run: its kernels (by the bottleneck of each name's longest launch), copies and waits."""
         verdicts = {launch.name: launch.verdict for launch in self.longest_of_each_name()}
-        for launch in self._passed.launches:  # a name of which all launches passed has the verdict of its samples
+        for launch in self._passed.without_rows:  # a name of which all launches passed has the verdict of its samples
             verdict = verdicts.get(self._names[self._passed.sample_of(launch)])
             if verdict is not None:
                 verdicts.setdefault(self._names[launch], verdict)
@@ -283,7 +286,9 @@ class RunExplanation(TimeExplanation):
     def main_launch(self) -> LaunchExplanation | None:
         """The longest launch of the name with the largest share of the critical path; None if no kernel is on it."""
         name = max(self._spent, key=lambda name: self._spent[name], default=None)
-        samples = {self._passed.sample_of(launch) for launch in self._passed.launches if self._names[launch] == name}
+        samples = {
+            self._passed.sample_of(launch) for launch in self._passed.without_rows if self._names[launch] == name
+        }
         return max(
             (launch for launch in self.launches if launch.name == name or launch.request_id in samples),
             key=lambda launch: (launch.name == name, launch.ps),
@@ -299,7 +304,7 @@ class RunExplanation(TimeExplanation):
     def _spent(self) -> dict[str, int]:
         """The time of the path in launches, by name, without the waits of a launch."""
         names = {launch.request_id: launch.name for launch in self.launches}
-        names |= {launch: self._names[launch] for launch in self._passed.launches}
+        names |= {launch: self._names[launch] for launch in self._passed.without_rows}
         spent: dict[str, int] = {}
         for step in self.path.steps:
             name = names.get(step.request_id)
@@ -395,7 +400,7 @@ def _sum_lines(snapshot: LogView, launch_id: int, path: CriticalPath, texts: _Te
     ended = ~works.done_by(PLAN)[of_launch] & (works.columns.end[works.rows[of_launch]] >= 0)
     of_launch = of_launch[ended]
     rows, n_engines, n_parts = works.rows[of_launch], len(ENGINES), len(works.columns.parts)
-    of_line = works.columns.line[rows] * n_engines + works.engine[of_launch]
+    of_line = works.columns.line[rows].astype(np.int64) * n_engines + works.engine[of_launch]
     spent = unions_ps(of_line * n_parts + works.columns.part[rows], works.columns.start[rows], works.columns.end[rows])
     busy: dict[int, int] = {}
     for group, ps in spent.items():

@@ -34,6 +34,9 @@ SCRIPT_WALL_S = 600.0
 
 SAMPLES = 2
 """Samples of a kind of launches by default"""
+LOG_ROWS = "4M"
+"""Rows of the log beyond which launches that are over are folded, by default"""
+_ROW_UNITS = {"": 1, "K": 10**3, "M": 10**6}
 
 
 @value(kw_only=True)
@@ -251,7 +254,10 @@ def _parse_limit(text: str) -> int:
 
 @value(kw_only=True)
 class LimitOptions:
-    """The limits of a run in simulated ns and in seconds of real time. None or infinity: no limit."""
+    """The limits of a run in simulated ns and in seconds of real time. None or infinity: no limit.
+
+    ``log_rows``: rows of the log beyond which the rows of launches that are over are folded: a number, or a text.
+    """
 
     max_sim_ns: float | None = option("Stop the run at this simulated time.", metavar="NS", keyword="max_sim_ns")
     max_wall_s: float | None = option(
@@ -259,6 +265,23 @@ class LimitOptions:
         metavar="S",
         keyword="max_wall_s",
     )
+    log_rows: int | str = option(
+        f"Beyond N rows of the log, such as 500K, fold the rows of launches that are over.  [default: {LOG_ROWS}]",
+        LOG_ROWS,
+        metavar="N",
+        keyword="log_rows",
+        commands=SWEEPS,
+    )
+
+    @property
+    def most_rows(self) -> int:
+        """The number of ``log_rows``. Raises InputError for anything but a number from 1, with K or M if need be."""
+        text = str(self.log_rows)
+        unit = text[-1:].upper() if text[-1:].upper() in _ROW_UNITS else ""
+        digits = text.removesuffix(text[-1:]) if unit else text
+        if not (digits.isascii() and digits.isdigit() and int(digits)):
+            raise InputError(f"--log-rows: found {text}, must be a whole number from 1, such as 500K or 4M")
+        return int(digits) * _ROW_UNITS[unit]
 
 
 @value(kw_only=True)

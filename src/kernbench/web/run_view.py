@@ -19,7 +19,7 @@ from kernbench.observe.critical_path_model import PathPart
 from kernbench.observe.path_resources import divide_ties, sum_resources
 from kernbench.observe.roofline_chart import roofline_charts
 from kernbench.observe.slices import SliceTime
-from kernbench.observe.statistics import queue_traffic
+from kernbench.observe.statistics import queue_traffic, sum_works
 from kernbench.observe.trace import PE_ROWS, title_of
 from kernbench.policy.address.phyaddr import AddressFormat
 from kernbench.runtime_api.requests import purpose_of
@@ -239,7 +239,7 @@ class _RunView:
         engine = self.run.engine
         return [
             [pes[usage.pe], ns_to_ps(usage.busy_ns), [[use.direction, use.messages, use.nbytes] for use in usage.sent]]
-            for usage in queue_traffic(engine.machine, self.run.log.seen.works)
+            for usage in queue_traffic(engine.machine, sum_works(self.run.log.seen.works))
         ]
 
     def _timeline(self) -> PageJson:

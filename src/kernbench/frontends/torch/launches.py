@@ -123,7 +123,7 @@ def launch_on(
     work = _LaunchedProgram(program, offsets, place)
     where = " ".join(filter(None, (current_module(), name, "" if place is None else str(place))))
     kernel = KernelRef(name=name, function=work, file=None if place is None else place.file)
-    alike = Alike((program, offsets), (*outs, *inputs)) if context.reuse is not None else None
+    alike = Alike((program, offsets), (*outs, *inputs)) if context.needs_kinds else None
     tensors, is_captured = [tensor for tensor, _ in places], context.queue.is_capturing
     written = [] if context.has_data else [storage_of(out).tensor for out in outs]
 

@@ -182,7 +182,7 @@ def launch(
     context.operators.count_from_begin()
     values = {key: bound[key] for key in arguments.values}
     alike = None
-    if context.reuse is not None:
+    if context.needs_kinds:
         alike = _describe(kernel, (values, extents, window, order), arguments.pointers, context.known_values)
     kernel_ref = _kernel_ref(name, program, kernel.fn, origin)
     written = written_parameters(kernel.fn)
