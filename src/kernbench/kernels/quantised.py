@@ -7,11 +7,12 @@ the dtype of A, panel by panel in scratch, and all rows use each converted panel
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import TypeAlias
 
-from kernbench.common.dtypes import F32, I8, I32
+from kernbench.common.dtypes import BF16, F32, I8, I32
 from kernbench.common.values import value
 from kernbench.kernels.gemv import GemvEpilogue
 from kernbench.kernels.shares import blocks, share
@@ -20,6 +21,8 @@ from kernbench.kernels.view import View
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.tl_context import TLContext
 
+_EXPONENT = 0x7F800000
+"""The bits of an f32's exponent"""
 Panel: TypeAlias = tuple[int, int, int, int]
 """Part of the weights (n, k): first column of A and their number, first row of the weights and their number"""
 
@@ -37,19 +40,30 @@ class Digits:
     count: int
 
     @staticmethod
-    def of(floats: Handle, count: int, tl: TLContext) -> Digits:
-        """Return the digits of ``floats``, (groups, m, k) in f32. A row of all groups has one unit.
+    def unit_of(pieces: Sequence[Handle], count: int, tl: TLContext) -> Handle:
+        """Return the value of the last of ``count`` digits in each row of ``pieces`` (m, depth), as (m, 1) in f32.
 
-        The unit is the largest magnitude of the row, divided by ``2 ** (count * DIGIT_BITS - 1)``. A row with an
-        infinity becomes NaN.
+        It is a power of two, so that division by it is exact. The largest magnitude of the row has at most ``count *
+        DIGIT_BITS - 1`` bits. The unit of a row with an infinity or a NaN is NaN, as are then the sums of the row.
         """
+        maxima = [tl.max(tl.elementwise("abs", piece), 1) for piece in pieces]
+        largest = tl.cast(reduce(tl.maximum, maxima), F32)
+        power = tl.bitcast(tl.bitcast(tl.maximum(largest, 1e-30), I32) & _EXPONENT, F32)
+        return tl.reshape(power * 2.0 ** (2 - count * DIGIT_BITS) + largest * 0.0, (pieces[0].shape[0], 1))
+
+    @staticmethod
+    def of(floats: Handle, unit: Handle, count: int, tl: TLContext) -> Digits:
+        """Return the digits of ``floats``, (groups, m, k), in which the last digit counts ``unit``, (m, 1)."""
         groups, m, k = floats.shape
-        largest = tl.max(tl.max(tl.elementwise("abs", floats), 2), 0)
-        unit = tl.reshape(tl.maximum(largest, 1e-30) * 2.0 ** (1 - count * DIGIT_BITS), (m, 1))
-        units_of_floats = tl.cast(tl.elementwise("rint", floats / unit), I32)
+        divisor = unit
+        if floats.dtype is F32 or floats.dtype is BF16:
+            divisor = tl.cast(unit, floats.dtype)
+        else:
+            floats = tl.cast(floats, F32)  # f16 has no room for quotients
+        whole = tl.cast(floats / divisor, I32)
         places = [DIGIT_BITS * (count - 1 - digit) for digit in range(count)]
         masks = [-1, *[(1 << DIGIT_BITS) - 1] * (count - 1)]
-        shifted = tl.reshape(units_of_floats, (groups, 1, m, k)) >> tl.constant([[[place]] for place in places], I32)
+        shifted = tl.reshape(whole, (groups, 1, m, k)) >> tl.constant([[[place]] for place in places], I32)
         values = tl.cast(shifted & tl.constant([[[mask]] for mask in masks], I32), I8)
         weights = tl.constant([[[2.0**place]] for place in places], F32)
         units = tl.reshape(tl.reshape(unit, (1, m, 1)) * weights, (count * m, 1))
@@ -87,24 +101,27 @@ class Int8Product:
             placed.multiply_converted(columns, tl)
 
     def multiply_digits(self, columns: tuple[int, int], tl: TLContext) -> None:
-        """Multiply the digits of A by weights as they are."""
-        panels = list(self.tiles.panels(self.a.extents[1], columns))
-        prefetched = [self._load(panel, tl) for panel in panels[: self.tiles.prefetched]]
+        """Multiply the digits of A by weights as they are. MATH splits a part of A while another one is multiplied."""
+        (m, k), count = self.a.extents, self.tiles.digits
+        panels = list(self.tiles.panels(k, columns))
+        extents = sorted({panel[:2] for panel in panels})
+        rows = {(row, depth): self.a.tile((0, row), (m, depth)).load(tl) for row, depth in extents}
+        loaded = [self._load(panel, tl) for panel in panels[: self.tiles.prefetched]]
+        unit = Digits.unit_of(list(rows.values()), count, tl)
         pieces: dict[tuple[int, int], Digits] = {}
-        for row, depth, _, _ in panels:
-            if (row, depth) not in pieces:
-                rows = tl.cast(self.a.tile((0, row), (self.a.extents[0], depth)).load(tl), F32)
-                floats = tl.reshape(rows, (1, *rows.shape))
-                pieces[row, depth] = Digits.of(floats, self.tiles.digits, tl)
         sums: Handle | None = None
-        for number, panel in enumerate(panels):
-            (row, depth, column, _), digits = panel, pieces[panel[:2]]
-            right = prefetched[number] if number < len(prefetched) else self._load(panel, tl)
-            products = tl.dot(tl.part(digits.values, 0), right, out_dtype=I32, trans_b=True)
-            part_sums = digits.add_up(tl.cast(products, F32), tl)
-            sums = part_sums if sums is None else sums + part_sums
-            if number + 1 == len(panels) or panels[number + 1][2] != column:
-                self.epilogue.tile((0, 0, 0), (1, *self.epilogue.out.extents[1:])).store(sums, column, tl)
+        for number, (row, depth, column, _) in enumerate(panels):
+            if (row, depth) not in pieces:
+                floats = tl.reshape(rows.pop((row, depth)), (1, m, depth))
+                digits = pieces[row, depth] = Digits.of(floats, unit, count, tl)
+                tl.wait(digits.values)  # MATH would otherwise split all pieces at once, and the first one late
+            digits, ahead = pieces[row, depth], number + self.tiles.prefetched
+            if ahead < len(panels):
+                loaded.append(self._load(panels[ahead], tl))
+            sums = tl.dot(tl.part(digits.values, 0), loaded.pop(0), sums, out_dtype=I32, trans_b=True)
+            if row + depth == k:
+                out = self.epilogue.tile((0, 0, 0), (1, *self.epilogue.out.extents[1:]))
+                out.store(digits.add_up(tl.cast(sums, F32), tl), column, tl)
                 sums = None
 
     def multiply_converted(self, columns: tuple[int, int], tl: TLContext) -> None:
@@ -205,7 +222,8 @@ class Int4Product:
         of_halves = View(self.a.address, (2, self._groups, m, half), (1, self.group, k, 2), self.a.dtype)
         floats = tl.reshape(tl.cast(of_halves.load(tl), F32), (2 * self._groups, m, half))
         group_sums = tl.sum(floats, 2)
-        digits = Digits.of(floats, self.tiles.digits, tl)
+        unit = Digits.unit_of([self.a.load(tl)], self.tiles.digits, tl)
+        digits = Digits.of(floats, unit, self.tiles.digits, tl)
         tl.wait(digits.values)  # MATH would otherwise split panels before it ends the digits that all products need
         total: Handle | None = None
         for number, (column, count, first, groups) in enumerate(panels):
