@@ -350,12 +350,13 @@ class QuantisedTiles:
     """Sizes of a product by integer weights on a machine.
 
     ``digits`` of each element of A are multiplied as integers; 0: the weights are converted to the dtype of A.
-    ``itemsize``: bytes of that dtype. ``tile_m``, ``tile_n``: rows and columns of a tile of the matrix unit. ``parts``:
+    ``itemsize``: bytes of that dtype. ``rows``: rows of A. ``tile_m``, ``tile_n``: rows and columns of a tile of the matrix unit. ``parts``:
     A is split into digits part by part, since that takes longer than the transfer of the first panels.
     """
 
     digits: int
     itemsize: int
+    rows: int
     scratch_bytes: int
     tile_m: int
     tile_n: int
@@ -377,7 +378,7 @@ class QuantisedTiles:
         panel_ns = panel_rows(k, gemm.tile_n, 1) * gemm.tile_n / bytes_per_ns
         parts = digits * m * k * _SPLIT_BYTES / spec.pe.math.bytes_per_ns > PREFETCHED_PANELS * panel_ns
         digits = digits if has_types and fits else 0
-        return QuantisedTiles(digits, a.itemsize, scratch, gemm.tile_m, gemm.tile_n, parts)
+        return QuantisedTiles(digits, a.itemsize, m, scratch, gemm.tile_m, gemm.tile_n, parts)
 
     def panels(self, k: int, columns: tuple[int, int]) -> Iterator[tuple[int, int, int, int]]:
         """Yield the panels of i8 weights: first row and rows of K, then first column and columns of the result.
@@ -406,6 +407,13 @@ class QuantisedTiles:
     def retains(self, m: int, k: int) -> bool:
         """Return True if A (m, k) takes at most a quarter of scratch, so that it is loaded once."""
         return m * k * self.itemsize <= self.scratch_bytes // 4
+
+    def scales_sums(self, group: int) -> bool:
+        """Return True if digits are used, and MATH scales the sums of ``group`` weights in less time than the weights.
+
+        It reads 8 bytes for each digit of a row, and 4 bytes for each weight.
+        """
+        return 0 < 8 * self.digits * self.rows <= 4 * group
 
     @property
     def rows_of_block(self) -> int:
