@@ -350,8 +350,8 @@ class QuantisedTiles:
     """Sizes of a product by integer weights on a machine.
 
     ``digits`` of each element of A are multiplied as integers; 0: the weights are converted to the dtype of A.
-    ``itemsize``: bytes of that dtype. ``rows``: rows of A. ``tile_m``, ``tile_n``: rows and columns of a tile of the matrix unit. ``parts``:
-    A is split into digits part by part, since that takes longer than the transfer of the first panels.
+    ``itemsize``: bytes of that dtype. ``rows``: rows of A. ``tile_m``, ``tile_n``: rows and columns of a tile of the
+    matrix unit. ``parts``: A is split into digits part by part, as that takes longer than the first panels.
     """
 
     digits: int
