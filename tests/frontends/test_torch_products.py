@@ -189,6 +189,39 @@ def test_products_stream_a_long_axis_where_that_is_faster(shape: tuple[int, int,
     assert (way.stream.axis if way.stream else "") == axis
 
 
+# The head of GPT-2 as a linear layer, its input gradient and its weight gradient, and the gradients of ``x @ w``.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("shape", "layout"),
+    [
+        ((128, 768, 50257), "mk nk"),
+        ((128, 50257, 768), "mk kn"),
+        ((50257, 128, 768), "km kn"),
+        ((128, 50257, 768), "mk nk"),
+        ((768, 128, 50257), "km kn"),
+    ],
+)
+def test_the_head_of_a_language_model_takes_little_longer_than_its_work(
+    shape: tuple[int, int, int], layout: str
+) -> None:
+    (m, k, n), item = shape, torch.bfloat16
+    with machine(data=False, topology=resolve_topology("default")) as context:
+        a = (
+            torch.empty(m, k, dtype=item, device=AHBM)
+            if "mk" in layout
+            else torch.empty(k, m, dtype=item, device=AHBM).t()
+        )
+        b = (
+            torch.empty(k, n, dtype=item, device=AHBM)
+            if "kn" in layout
+            else torch.empty(n, k, dtype=item, device=AHBM).t()
+        )
+        a @ b
+        total_ns = sum(trace.total_ns for trace in context.traces if trace.phase == "launch")
+    work_ns = m * k * n / context.topology.pe.gemm.macs_per_ns["bf16"] / context.topology.pes_per_cube
+    assert total_ns <= 1.3 * work_ns
+
+
 @pytest.mark.parametrize("axis", ["m", "k", "n"])
 def test_pieces_of_a_stream_cover_its_share(axis: str) -> None:
     stream = ProductStream(axis, 50257, 8, 64, 1344)
