@@ -393,11 +393,8 @@ class QuantisedTiles:
                 yield row, rows, column, count
 
     def depth(self, k: int, columns: int) -> int:
-        """Return the rows of a panel of i8 weights with ``columns`` columns, which MATH converts.
-
-        Panels are a quarter of those of plain products, since the first one is loaded and converted before a product.
-        """
-        return panel_rows(k, columns, 4)
+        """Return the rows of a panel of i8 weights with ``columns`` columns, which MATH converts."""
+        return panel_rows(k, columns, 1)
 
     def most_columns(self, k: int, columns: int) -> int:
         """Return the number of columns whose converted weights take at most a quarter of scratch."""
