@@ -18,6 +18,7 @@ from torch.nn import functional  # noqa: E402
 
 import kernbench.torch  # noqa: E402, F401
 from frontends.torch_programs import AHBM, machine  # noqa: E402
+from kernbench.topology.builder import resolve_topology  # noqa: E402
 
 LAST = torch.channels_last
 NAN, LOW = float("nan"), float("-inf")
@@ -225,3 +226,28 @@ def test_batch_normalisation(shape: tuple[int, ...], trains: bool) -> None:
         for output, result in pairs:
             torch.testing.assert_close(output.detach().cpu(), result.detach(), atol=1e-5, rtol=1e-5)
         assert not context.unmodelled
+
+
+# Operators of nets of images, and the most time that their launch and that of their gradients may take, in ns.
+BOUNDS: list[tuple[Callable[[Any], Any], tuple[int, ...], tuple[float, float]]] = [
+    (lambda x: functional.max_pool2d(x, 3, 2, 1), (1, 64, 28, 28), (3_000, 3_000)),
+    (lambda x: functional.max_pool2d(x, 3, 2, 1, ceil_mode=True), (1, 64, 28, 28), (3_000, 3_000)),
+    (lambda x: functional.avg_pool2d(x, 3, 2, 1), (1, 64, 28, 28), (3_000, 3_000)),
+    (lambda x: functional.avg_pool2d(x, 3, 2, 1, divisor_override=5), (1, 64, 28, 28), (3_000, 3_000)),
+    (lambda x: functional.adaptive_avg_pool2d(x, 5), (1, 64, 28, 28), (3_000, 3_000)),
+    (lambda x: functional.adaptive_max_pool2d(x, 5), (1, 64, 28, 28), (3_000, 3_000)),
+    (lambda x: functional.conv2d(x, x.new_empty(16, 1, 7, 7), padding=3, groups=16), (1, 16, 14, 14), (1_500, 1_500)),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("number", range(len(BOUNDS)))
+def test_operators_take_one_short_launch(number: int, dtype: Any) -> None:
+    program, shape, bounds = BOUNDS[number]
+    with machine(data=False, topology=resolve_topology("default")) as context:
+        x = torch.empty(shape, dtype=dtype, device=AHBM, requires_grad=True)
+        result = program(x)
+        result.backward(torch.empty(result.shape, dtype=dtype, device=AHBM))
+        times = [trace.total_ns for trace in context.traces if trace.phase == "launch"]
+    assert len(times) == 2
+    assert all(ns <= bound for ns, bound in zip(times, bounds, strict=True)), times

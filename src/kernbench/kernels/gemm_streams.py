@@ -26,8 +26,12 @@ from kernbench.triton_emu.tl_context import TLContext
 
 _SHARE_OF_SCRATCH = 4
 """Data without the axis take at most this share of scratch, and so does a piece of all data with the axis."""
-_LEAST_READS = 4
-"""Least ratio of bytes read to bytes of the result, along M and N: the steps of results then hide behind reads."""
+_LEAST_READS, _LEAST_PRODUCT = 4, 1.25
+"""Least ratios along M and N: of bytes read to bytes of the result, or of the time of products to that of the result's
+steps. The steps of results then hide behind reads, or behind products.
+"""
+_LEAST_TILES = 4
+"""Least number of tiles along the axis for each PE, if products hide the steps of results"""
 _FIRST_PIECE = 16
 """Ratio of a full piece to the first piece, whose transfer delays the first multiplication."""
 
@@ -90,6 +94,26 @@ class StreamMachine:
         line = (columns, matrix.extents[2]) if reads.by_rows else (rows, matrix.extents[1])
         return rows * columns * item / self.bytes_per_ns / reads.share_of_rate(*line, item)
 
+    def write_rate(self, axis: str) -> float:
+        """Return the bytes per ns at which each PE writes the results of a stream along ``axis``.
+
+        Along N, all PEs write the same rows, and thus mostly to the same memory, at a time: at about half of the rate.
+        """
+        return self.bytes_per_ns / 2 if axis == "n" else self.bytes_per_ns
+
+    def hides_results(self, axis: str, extents: tuple[int, int, int], itemsize: int, out: DType) -> bool:
+        """Return True if the steps of results hide behind the reads, or behind the products, of a stream.
+
+        ``extents``: of ``axis``, of K, and of the result's other axis. ``itemsize`` is of the factors. Products hide
+        the steps if they take longer than rounding and writes, and if each PE has tiles enough to be in step.
+        """
+        (extent, k, other), tile = extents, self.tile["mkn".index(axis)]
+        if other * out.itemsize * _LEAST_READS <= k * itemsize:
+            return True
+        steps_ns = max(F32.itemsize / self.math_bytes_per_ns, out.itemsize / self.write_rate(axis))
+        product_ns = -(-k // self.tile[1]) * self.tile[1] / self.macs_per_ns
+        return product_ns >= _LEAST_PRODUCT * steps_ns and extent >= _LEAST_TILES * tile * self.pes
+
     def tiles_ns(self, m: int, k: int, n: int) -> float:
         """Return the time of the matrix unit for a product of these extents, in full tiles."""
         tiles = prod(-(-extent // size) for extent, size in zip((m, k, n), self.tile, strict=True))
@@ -137,14 +161,13 @@ def choose_stream(
     """Return the predicted ns and the stream that minimises them; None if no axis suits.
 
     Scratch has room for two pieces of all arrays, with f32 results and the blocks of the epilogue. A stream along M or
-    N reads contiguous rows that blocks would cut.
+    N reads contiguous rows that blocks would cut, and hides the steps of its results.
     """
     (_, m, k), n, out = a.extents, b.extents[2], epilogue.out
     item, quarter = a.dtype.itemsize, machine.scratch_bytes // _SHARE_OF_SCRATCH
     result = F32.itemsize + out.dtype.itemsize if epilogue.is_plain else RESULT_BLOCKS * F32.itemsize
-    read_bytes = k * item / _LEAST_READS
-    has_m = n * out.dtype.itemsize <= read_bytes and a.strides[1] < a.strides[2]
-    has_n = m * out.dtype.itemsize <= read_bytes and b.strides[2] < b.strides[1]
+    has_m = a.strides[1] < a.strides[2] and machine.hides_results("m", (m, k, n), item, out.dtype)
+    has_n = b.strides[2] < b.strides[1] and machine.hides_results("n", (n, k, m), item, out.dtype)
     streams = []
     for axis, extent, tile, is_possible, streamed, resident in (
         ("m", m, machine.tile[0], has_m, k * item + n * result, k * n * item),
@@ -162,11 +185,10 @@ def choose_stream(
 def _predict_ns(machine: StreamMachine, stream: ProductStream, a: View, b: View, out: View) -> float:
     """Return the predicted time of a pipeline: reads of pieces, products, rounding and writes of results.
 
-    Along K, each piece reads the sums so far, and a second launch adds up the sums of all PEs. Along N, all PEs write
-    the same rows, and thus to the same memory, at a time: nothing hides these writes.
+    Along K, each piece reads the sums so far, and a second launch adds up the sums of all PEs.
     """
     (_, m, k), n, share = a.extents, b.extents[2], -(-stream.extent // stream.pes)
-    shape, rate = (m, k, n), machine.bytes_per_ns
+    shape, rate, write_rate = (m, k, n), machine.bytes_per_ns, machine.write_rate(stream.axis)
     resident_ns = {"m": machine.matrix_ns(b, k, n), "k": 0.0, "n": machine.matrix_ns(a, m, k)}[stream.axis]
     read_ns = machine.access_ns + resident_ns
     product_ns = round_ns = write_ns = 0.0
@@ -179,13 +201,11 @@ def _predict_ns(machine: StreamMachine, stream: ProductStream, a: View, b: View,
             product_ns += elements * F32.itemsize / machine.tcm_bytes_per_ns
             continue
         round_ns = max(product_ns, round_ns) + elements * F32.itemsize / machine.math_bytes_per_ns
-        write_ns = max(round_ns, write_ns) + elements * out.dtype.itemsize / rate
+        write_ns = max(round_ns, write_ns) + elements * out.dtype.itemsize / write_rate
     rows, _, columns = stream.extents(shape, share)
-    out_ns = rows * columns * out.dtype.itemsize / rate
-    if stream.axis == "m":
+    out_ns = rows * columns * out.dtype.itemsize / write_rate
+    if stream.axis != "k":
         return max(write_ns, read_ns + out_ns) + machine.access_ns
-    if stream.axis == "n":
-        return write_ns + out_ns + machine.access_ns
     sums_bytes = m * n * F32.itemsize
     add_ns = sums_bytes / machine.math_bytes_per_ns + machine.launch_ns + 4 * machine.access_ns
     return product_ns + 2 * sums_bytes / rate + add_ns + out_ns / stream.pes
@@ -209,7 +229,7 @@ def predict_grid_ns(machine: StreamMachine, grid: ProductGrid, a: View, b: View,
         b=machine.reads(b),
         write_ns=out.dtype.itemsize / machine.bytes_per_ns,
     )
-    compute_ns, memory_ns, begin_ns, end_ns = product.predict(machine.room)
+    compute_ns, memory_ns, begin_ns, end_ns = product.predict(machine.room, machine.reads(out))
     return begin_ns + _overlapped(compute_ns, memory_ns) + end_ns + 2 * machine.access_ns
 
 

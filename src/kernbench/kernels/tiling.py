@@ -341,6 +341,8 @@ DIGIT_BITS = 7
 """Bits of a digit of a whole number: an i8 has room for a digit without a sign."""
 _DIGIT_BYTES = 24
 """Bytes of scratch for an element of A while it is split into digits: its digits as i32, twice, and in between."""
+_SPLIT_BYTES = 15
+"""Bytes that MATH reads for a digit of an element of A: three steps in i32, and its share of steps for all digits"""
 
 
 @value
@@ -348,14 +350,17 @@ class QuantisedTiles:
     """Sizes of a product by integer weights on a machine.
 
     ``digits`` of each element of A are multiplied as integers; 0: the weights are converted to the dtype of A.
-    ``itemsize``: bytes of that dtype. ``tile_m``, ``tile_n``: rows and columns of a tile of the matrix unit.
+    ``itemsize``: bytes of that dtype. ``rows``: rows of A. ``tile_m``, ``tile_n``: rows and columns of a tile of the
+    matrix unit. ``parts``: A is split into digits part by part, as that takes longer than the first panels.
     """
 
     digits: int
     itemsize: int
+    rows: int
     scratch_bytes: int
     tile_m: int
     tile_n: int
+    parts: bool
     prefetched: int = PREFETCHED_PANELS
 
     @staticmethod
@@ -367,19 +372,28 @@ class QuantisedTiles:
         """
         gemm, scratch = spec.pe.gemm, spec.pe.tcm.scratch_bytes
         digits = 4 if a.itemsize > 2 else 3
-        has_types = all(needed.name in gemm.macs_per_ns for needed in needs)
+        has_types = all(needed.name in gemm.macs_per_ns for needed in needs) and k < 1 << 31 - 7 - DIGIT_BITS
         fits = digits * m <= gemm.tile_m and digits * m * k * _DIGIT_BYTES <= scratch // 2
-        return QuantisedTiles(digits if has_types and fits else 0, a.itemsize, scratch, gemm.tile_m, gemm.tile_n)
+        bytes_per_ns = min(spec.cube.links.pe_to_xbar.bw_gbs, spec.cube.slice_bw_gbs)
+        panel_ns = panel_rows(k, gemm.tile_n, 1) * gemm.tile_n / bytes_per_ns
+        parts = digits * m * k * _SPLIT_BYTES / spec.pe.math.bytes_per_ns > PREFETCHED_PANELS * panel_ns
+        digits = digits if has_types and fits else 0
+        return QuantisedTiles(digits, a.itemsize, m, scratch, gemm.tile_m, gemm.tile_n, parts)
 
     def panels(self, k: int, columns: tuple[int, int]) -> Iterator[tuple[int, int, int, int]]:
-        """Yield the panels of i8 weights: first row and rows of K, then first column and columns of the result."""
-        depth = self.depth(k, self.tile_n)
-        for column, count in blocks(columns[1], self.tile_n, columns[0]):
+        """Yield the panels of i8 weights: first row and rows of K, then first column and columns of the result.
+
+        If A is split in parts, panels have many columns, and as few rows as memory reads well. Otherwise they have
+        complete rows. The panels that are loaded ahead take at most a quarter of scratch.
+        """
+        depth = max(ROW_BYTES, panel_rows(k, columns[1], 1)) if self.parts else panel_rows(k, self.tile_n, 1)
+        most = self.scratch_bytes // 4 // ((self.prefetched + 1) * depth) if self.parts else self.tile_n
+        for column, count in blocks(columns[1], max(most // self.tile_n, 1) * self.tile_n, columns[0]):
             for row, rows in blocks(k, depth):
                 yield row, rows, column, count
 
     def depth(self, k: int, columns: int) -> int:
-        """Return the rows of a panel of i8 weights with ``columns`` columns."""
+        """Return the rows of a panel of i8 weights with ``columns`` columns, which MATH converts."""
         return panel_rows(k, columns, 1)
 
     def most_columns(self, k: int, columns: int) -> int:
@@ -390,6 +404,13 @@ class QuantisedTiles:
     def retains(self, m: int, k: int) -> bool:
         """Return True if A (m, k) takes at most a quarter of scratch, so that it is loaded once."""
         return m * k * self.itemsize <= self.scratch_bytes // 4
+
+    def scales_sums(self, group: int) -> bool:
+        """Return True if digits are used, and MATH scales the sums of ``group`` weights in less time than the weights.
+
+        It reads 8 bytes for each digit of a row, and 4 bytes for each weight.
+        """
+        return 0 < 8 * self.digits * self.rows <= 4 * group
 
     @property
     def rows_of_block(self) -> int:

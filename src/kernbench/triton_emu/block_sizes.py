@@ -215,18 +215,19 @@ class BlockedProduct:
         bm, bn = min(blocks, key=rank)
         return bm, self._panel_size(bm, bn, room), bn
 
-    def predict(self, room: BlockRoom) -> tuple[float, float, float, float]:
+    def predict(self, room: BlockRoom, out: OperandReads) -> tuple[float, float, float, float]:
         """Return the predicted times in ns of a product in blocks of the ``least`` read time.
 
-        They are of the matrix unit, of memory, of the first panels and of the last result.
+        They are of the matrix unit, of memory, of the first panels and of the last result. Rows of the result are
+        written at the rate at which ``out`` would be read.
         """
         compute_ns = prod(self.whole_tiles(self.shape)) / self.macs_per_ns
         if (sizes := self.choose(room, "least")) is None:
             return compute_ns, 0.0, 0.0, 0.0
         (m, _, n), (bm, bk, bn) = self.shape, sizes
         begin_ns = (bm / self.a.gbs + bn / self.b.gbs) * bk * self.itemsize
-        memory_ns = self._read_ns(bm, bn, room, BURST_BYTES) + m * n * self.write_ns
-        return compute_ns, memory_ns, begin_ns, bm * bn * self.write_ns
+        write_ns = self.write_ns / out.share_of_rate(bn, n, self.itemsize, BURST_BYTES)
+        return compute_ns, self._read_ns(bm, bn, room, BURST_BYTES) + m * n * write_ns, begin_ns, bm * bn * write_ns
 
     def _memory_ns(self, bm: int, bn: int, room: BlockRoom) -> float:
         """Return the time to read all panels, plus the time to write the result if it goes to the same memory."""

@@ -54,8 +54,6 @@ class ChannelTiming:
         # At least a burst, as both directions share one bus.
         self.turning = max(self.burst, work(timing.wtr_ns)), max(self.burst, work(timing.rtw_ns))
         self.queue = queue_entries
-        # The room for reads, which wait in front of the queue. Writes have waited before they are served.
-        self.rooms = queue_entries, FAR
         self.high, self.low = int(timing.high * queue_entries), round(timing.low * queue_entries)
         self.pcs = pcs
         self.stacks, self.groups = pcs * timing.stacks, pcs * timing.stacks * timing.groups
@@ -213,28 +211,27 @@ class Channel:
             if self._writing:
                 now = self._enter(1, now, of.low)
                 self._turn(0, now)
-            entered, first, last = self._serve(now, base, runs, 0)
+            entered, first, last = self._serve(now, base, runs, 0, of.queue)
             began, took, pace = self._drain
             if self._waiting[1] and entered < began + of.settling[1]:
                 # The next drain is expected at the pace of the last drain, and delays the reads that are in the queue.
                 waits = took if last - entered > (of.high - self.pending_bursts) * pace else 0
                 first, last = first + waits, last + waits
             return entered, first, last
-        first = FAR
         self._done[WRITTEN] += sum([n for _, _, n in runs])
-        for bank, row, n in runs:
+        first, remaining = FAR, iter(runs)
+        for bank, row, n in remaining:
             if self._writing:
-                now = self._enter(1, now, of.queue - n)
-                self._serve(now, base, ((bank, row, n),), 1)
-            else:
-                self._waiting[1] += ((bank, base + row, n),)
-                self._offered = now
-                if self.pending_bursts >= of.high:
-                    pace = min(now - self._drain[0], of.settling[1]) // max(1, of.high - of.low)
-                    self._turn(1, now)
-                    written = [when for when, _, n, *_ in sorted(self._leaving[1]) for _ in range(n)]
-                    self._drain = now, written[max(0, self._held[1] - of.low - 1)] - now, pace
-            first = now if now < first else first
+                entered = self._enter(1, now, of.queue - n)
+                now, _, _ = self._serve(entered, base, ((bank, row, n), *remaining), 1, of.queue)
+                return now, min(first, entered), now
+            self._waiting[1] += ((bank, base + row, n),)
+            self._offered = first = now
+            if self.pending_bursts >= of.high:
+                pace = min(now - self._drain[0], of.settling[1]) // max(1, of.high - of.low)
+                self._turn(1, now)
+                written = [when for when, _, n, *_ in sorted(self._leaving[1]) for _ in range(n)]
+                self._drain = now, written[max(0, self._held[1] - of.low - 1)] - now, pace
         return now, first, now
 
     def _use_idle_time(self, now: int) -> None:
@@ -277,7 +274,9 @@ class Channel:
         (bursts, rows), opened = self._counted[writing], self._done[1]
         self._counted[writing] = 0, 0
         if again:
-            self._serve(now, 0, self._by_readiness(again, now), writing)
+            # Reads wait in front of the queue. Writes have waited before they are served.
+            room = FAR if writing else self._of.queue
+            self._serve(now, 0, self._by_readiness(again, now), writing, room)
             self._done[0] -= bursts
             self._done[1] = max(opened, self._done[1] - rows)
 
@@ -342,11 +341,14 @@ class Channel:
         return last, self.end_ps if any(ahead) else now
 
     def _serve(  # noqa: PLR0912, PLR0915 - inlined for speed, as a simulation spends much of its time here
-        self, now: int, base: int, runs: tuple[RowRun, ...], write: int
+        self, now: int, base: int, runs: tuple[RowRun, ...], write: int, room: int
     ) -> tuple[int, int, int]:
-        """Serve runs in the present direction; return the same times as ``serve``."""
+        """Serve runs in the present direction; return the same times as ``serve``.
+
+        At most ``room`` bursts are in the queue. A run of writes is served when all of its bursts have entered.
+        """
         of, first, last, serial = self._of, FAR, now, self._serial
-        leaving, held, room, places = self._leaving[write], self._held[write], of.rooms[write], of.places
+        leaving, held, places = self._leaving[write], self._held[write], of.places
         shapes, pace, column_command = of.shapes[write], of.pace[write], of.column_command
         all_rows, next_at, ends, bus_from = self._rows, self._next, self._ends, self._bus_from
         closing, burst, stacked = of.closing[write], of.burst, of.stacked and not write
@@ -366,6 +368,7 @@ class Channel:
                 at = now if held >= room else at
                 held -= gone
             held += n
+            at = now if write else at
             waits, newest, opens = n, True, 0
             for open_row in all_rows[bank]:
                 if open_row[0] == row and at < open_row[3]:

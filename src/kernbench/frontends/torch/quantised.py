@@ -93,8 +93,8 @@ def weight_int8pack_mm(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
 def convert_weight_to_int4pack(weight: Tensor, inner_k_tiles: int) -> Tensor:
     """Pack 4-bit weights: uint8 (n, k / 2), where the upper half of a byte has the even one of two weights.
 
-    The result has PyTorch's shape, but a layout of this machine: the bytes stay in their order, and the upper halves
-    are stored less 8.
+    The result has PyTorch's shape, but a layout of this machine: byte j has weight j, less 8, in its upper half, and
+    weight j + k / 2 in its lower half, so that groups of weights are contiguous.
     """
     n, k = weight.shape[0], weight.shape[1] * 2
     if inner_k_tiles not in (2, 4, 8) or n % 8 or k % (16 * inner_k_tiles):
@@ -102,7 +102,8 @@ def convert_weight_to_int4pack(weight: Tensor, inner_k_tiles: int) -> Tensor:
             f"{program_place()}: _convert_weight_to_int4pack of ({n}, {k}) weights, innerKTiles={inner_k_tiles}: "
             "innerKTiles must be 2, 4 or 8, rows a multiple of 8, and columns a multiple of 16 innerKTiles"
         )
-    packed = torch.bitwise_xor(weight.contiguous(), 128)
+    weights = torch.stack((weight >> 4, weight & 15), dim=2).view(n, k)
+    packed = ((weights[:, : k // 2] << 4) ^ 128) | weights[:, k // 2 :]
     return packed.view(torch.int32).view(n // 8, k // (16 * inner_k_tiles), 32, inner_k_tiles // 2)
 
 
