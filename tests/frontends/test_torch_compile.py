@@ -76,6 +76,67 @@ def test_products_keep_their_bias_and_launches_have_modules_and_lines() -> None:
     assert all("test_torch_compile.py:" in title for title in titles)
 
 
+class Block(nn.Module):
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.norm, self.up, self.act = nn.LayerNorm(n), nn.Linear(n, n), nn.SiLU()
+
+    def forward(self, x: Any) -> Any:
+        return x + self.act(self.up(self.norm(x))) * 2
+
+
+@pytest.mark.parametrize("how", ["whole", "layers", "wrapped layers"])
+def test_work_of_compiled_modules_has_the_names_of_the_eager_modules(how: str) -> None:
+    """Also in a backward, and where a graph is called twice."""
+    totals = {}
+    for is_compiled in (False, True):
+        with machine() as context:
+            model = nn.Sequential(Block(32), Block(32), nn.Linear(32, 4)).to(AHBM)
+            x = torch.randn(4, 32, device=AHBM)
+            forward = torch.compile(model) if is_compiled and how == "whole" else model
+            if is_compiled and how == "layers":
+                model[0].compile()
+                model[1].compile()
+            if is_compiled and how == "wrapped layers":
+                model[0], model[1] = torch.compile(model[0]), torch.compile(model[1])
+            forward(x).sum().backward()
+            (x + 1).sum()
+            uses = {use.name: use for use in context.operators.module_uses()}
+            operators = context.operators.uses()
+        totals[is_compiled] = uses
+        assert sum(use.ns for use in uses.values()) == pytest.approx(sum(use.ns for use in operators))
+        assert sum(use.launches for use in uses.values()) == sum(use.launches for use in operators)
+        assert list(uses)[-1] == ""
+    assert set(totals[True]) <= set(totals[False])
+    assert {"0", "0.up", "1.up", "2"} <= set(totals[True])
+    assert {"0.act", "1.act"} & {name for use in totals[True].values() for name in use.covers}
+
+
+def test_kernels_that_run_while_dynamo_waits_are_not_compiled() -> None:
+    def broken(x: Any) -> Any:
+        y = x * 2 + 1
+        print(float(y.sum()))
+        return torch.relu(x @ x) * y
+
+    x = torch.randn(16, 16)
+    with machine(AHEAD) as context:
+        compiled = torch.compile(broken)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x.to(AHBM)).cpu(), broken(x))
+        assert not context.compiled.report().eager
+
+
+def test_tensors_that_a_graph_creates_from_numbers() -> None:
+    def create(x: Any) -> Any:
+        empty, scale = torch.tensor([], device=x.device), x.new_tensor([1.0, 2.0, 3.0, 4.0])
+        return torch.cat([empty, x]) * scale + torch.tensor(2.0, device=x.device)
+
+    x = torch.randn(4)
+    with machine() as context:
+        torch.testing.assert_close(torch.compile(create, fullgraph=True)(x.to(AHBM)).cpu(), create(x))
+        assert not context.compiled.report().eager
+
+
 @pytest.mark.slow
 def test_a_step_of_training_has_the_gradients_of_the_eager_model() -> None:
     torch.manual_seed(4)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch._higher_order_ops.flex_attention import flex_attention, flex_attention_backward
 from torch._inductor.compile_fx import compile_fx
+from torch._inductor.output_code import CompiledFxGraph
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -79,13 +80,12 @@ def _compile(graph: GraphModule, inputs: Sequence[Any], options: Mapping[str, An
         return _EagerGraph(eager).run
     try:
         with _without_modes():
-            compiled: Any = compile_fx(graph, inputs, config_patches={**options, **_OPTIONS})
+            compiled: CompiledGraph = compile_fx(graph, inputs, config_patches={**options, **_OPTIONS})
     except Exception as error:
         place = _first_place(eager)
         note_failure(str(place or "a graph"), error)
         return _EagerGraph(eager).run
-    traced = _traced(compiled)
-    return Replayed.of(traced) if options.get("triton.cudagraphs") else traced
+    return Replayed.of(compiled) if options.get("triton.cudagraphs") else compiled
 
 
 def _has_flex_attention(graph: GraphModule) -> bool:
@@ -128,14 +128,19 @@ class _Recorder(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _traced(run: CompiledGraph) -> CompiledGraph:
-    """Return a compiled graph whose launches name the calls of the program that they carry out."""
+def run_traced(run: Callable[[CompiledFxGraph, Sequence[Any]], Any]) -> Callable[[CompiledFxGraph, Sequence[Any]], Any]:
+    """Return the method that runs a compiled graph, changed so that launches name the calls that they carry out.
 
-    def run_graph(*args: Any) -> Any:
+    A forward graph and its backward graph are two such graphs.
+    """
+
+    def run_here(graph: CompiledFxGraph, inputs: Sequence[Any]) -> Any:
+        if current_context() is None:
+            return run(graph, inputs)
         with traced_graph(program_place()), _without_modes():
-            return run(*args)
+            return run(graph, inputs)
 
-    return run_graph
+    return run_here
 
 
 @contextmanager

@@ -10,12 +10,16 @@ from torch import Tensor
 from torch._dynamo import config, trace_rules
 from torch._dynamo.convert_frame import ConvertFrame
 from torch._dynamo.output_graph import SubgraphTracer
+from torch._dynamo.eval_frame import set_code_exec_strategy
+from torch._dynamo.types import FrameAction, FrameExecStrategy
 from torch._dynamo.variables import builder, torch_function
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.tensor import TensorVariable
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import flex_attention
 from torch.utils._pytree import tree_map
 
+from kernbench.core.clock import Clock
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch.device_names import translate
 from kernbench.frontends.torch.inductor import polyfills
@@ -102,6 +106,18 @@ def _return_same(tensor: Tensor, metadata: object, expected_type: type | None = 
     return tensor
 
 
+def _copies_in_graph(avoids: Callable[[FakeTensorMode], bool]) -> Callable[[FakeTensorMode], bool]:
+    """Return the rule of whether ``torch.tensor(..., device=...)`` copies to the device in the graph, not in the trace.
+
+    In a trace of a program for the machine it does: a trace has no launches.
+    """
+
+    def avoids_here(mode: FakeTensorMode) -> bool:
+        return current_context() is not None or avoids(mode)
+
+    return avoids_here
+
+
 def install() -> None:
     """Make dynamo trace programs that use tensors of the machine."""
     config.traceable_tensor_subclasses.add(AhbmTensor)
@@ -109,6 +125,8 @@ def install() -> None:
     builder.VariableBuilder._type_dispatch()[AhbmTensor] = builder.VariableBuilder.wrap_tensor  # noqa: SLF001
     for package in ("kernbench", "greenlet"):
         trace_rules.add(package)
+    # A traced call may wait for launches. Their kernels run then, and are not code of the program.
+    set_code_exec_strategy(Clock.advance.__code__, FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP))
     trace_rules.get_legacy_mod_inlinelist().add(polyfills.__file__)
     torch.compiler.substitute_in_graph(enter_module)(polyfills.enter_module)
     torch.compiler.substitute_in_graph(leave_module)(polyfills.leave_module)
@@ -116,4 +134,6 @@ def install() -> None:
     torch.compiler.substitute_in_graph(flex_attention._warn_once)(polyfills.warn_once)  # noqa: SLF001
     replace(ConvertFrame, "__call__", note_breaks(ConvertFrame.__call__))
     _install_cuda()
+    avoids = FakeTensorMode.avoid_device_init.fget
+    replace(FakeTensorMode, "avoid_device_init", property(_copies_in_graph(avoids)))
     replace(AhbmTensor, "__coerce_same_metadata_as_tangent__", _return_same)
