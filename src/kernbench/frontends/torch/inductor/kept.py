@@ -128,7 +128,6 @@ def _decompose_cheaply(cheaper: Callable[..., Any], decompose: Callable[..., Any
 
 
 _LOOKUPS = tuple(map(overload_of, ("embedding", "embedding_dense_backward", "gather", "index_select")))
-_INDEX = lowering.lowerings[aten.index.Tensor]
 _PUTS = tuple(map(overload_of, ("index_put", "index_put_")))
 _SCATTERS = tuple(map(overload_of, ("scatter.src", "scatter.value")))
 
@@ -174,13 +173,9 @@ def _keep_large(lower: Callable[..., Any], call: Callable[..., Any]) -> Callable
 
 
 def _index_by_kernel(x: Any, indices: Any) -> Any:
-    """Call the machine's kernel if the indices are those of the first axes, so that the result is contiguous."""
-    first = [index is not None for index in indices]
-    if first != sorted(first, reverse=True):
-        return _INDEX(x, indices)
-    return lowering.fallback_handler(aten.index.Tensor, add_to_fallback_set=False)(
-        ExternKernel.require_contiguous(x), indices
-    )
+    """Call the machine's kernel. Its result has other strides than PyTorch's rule for traces says."""
+    call = lowering.fallback_handler(torch.ops.kernbench.index.default, add_to_fallback_set=False)
+    return call(ExternKernel.require_contiguous(x), indices)
 
 
 def _put_by_kernel(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
