@@ -187,6 +187,25 @@ def test_breaks_are_in_the_report_with_their_line() -> None:
         assert "item" in line
 
 
+def test_the_report_says_that_nothing_was_compiled() -> None:
+    class Wrapper(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Sequential(nn.ReLU(), nn.SiLU())
+
+        @torch._dynamo.disable  # type: ignore[untyped-decorator]  # noqa: SLF001 - as DistributedDataParallel breaks
+        def skipped(self, x: Any) -> Any:
+            return x
+
+        def forward(self, x: Any) -> Any:
+            return self.inner(self.skipped(x))
+
+    with machine() as context:
+        torch.compile(Wrapper())(torch.randn(2, 2, device=AHBM))
+        report = context.compiled.report()
+        assert (report.graphs > 0) != any("no graph was compiled" in line for line in report.lines())
+
+
 def test_what_fails_to_compile_runs_eagerly_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     from kernbench.frontends.torch.inductor import graphs  # noqa: PLC0415 - it imports the compiler
 

@@ -254,10 +254,13 @@ def _common_module(nodes: Sequence[Node]) -> str:
 
 
 def _module_of(node: Node) -> str | None:
-    """Return the dotted name of the module that called a node, relative to the outermost module; None if unknown."""
+    """Return the dotted name of the module that called a node, relative to the outermost module.
+
+    Return None for nodes that PyTorch adds, which have no line of the program either.
+    """
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     if not stack:
-        return None
+        return None if _place_of(node) is None else ""
     path, _ = list(stack.values())[-1]
     parts = _INDEX.sub(lambda match: f".{match[1] or match[2]}", str(path).removeprefix("L")).split(".")
     return without_wrappers(".".join(part for part in parts[2:] if part))

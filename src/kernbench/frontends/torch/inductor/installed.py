@@ -11,7 +11,6 @@ from importlib import import_module
 from importlib.metadata import version
 from types import ModuleType
 from typing import Any
-from warnings import filterwarnings
 
 import torch
 from torch import _TorchCompileInductorWrapper
@@ -138,8 +137,6 @@ def _install() -> None:
     for module in (inductor_utils, post_grad, joint_graph):
         replace(module, "get_gpu_type", lambda: DEVICE)
     replace(inductor_utils, "is_big_gpu", _is_big(inductor_utils.is_big_gpu))
-    # The module of ``torch.compile`` has no entry of its own in the list of running modules.
-    filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global hooks")
     init = joint_graph.lazy_init
     replace(joint_graph, "lazy_init", lambda device=None: _init_patterns(init, device))
     replace(ir.ExternKernel, "codegen_comment", write_origin_of_extern(ir.ExternKernel.codegen_comment))
