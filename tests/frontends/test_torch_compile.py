@@ -272,6 +272,26 @@ def test_a_run_without_data_looks_up_known_indices() -> None:
         assert (context.compiled.graphs, list(context.compiled.report().eager)) == (1, [])
 
 
+@pytest.mark.parametrize("setting", ["torch.queue=0", "torch.queue=8"])
+def test_lookups_take_the_same_time_without_data(setting: str) -> None:
+    """Known indices are those of the run with data, negative ones too. Unknown ones are zeros."""
+
+    x, ids = torch.randn(8, 64, generator=torch.Generator().manual_seed(1)), torch.tensor([1, 3, -60, 0, 9, 5, 7, 2])
+    times = {}
+    for data in (True, False):
+        with machine(setting, data=data, topology=resolve_topology("one-cube", ["cube.hbm.refresh=spread"])) as context:
+            result = torch.compile(lambda x, ids: x[:, ids] * 2 + ids)(x.to(AHBM), ids.to(AHBM))
+            context.drain()
+            times[data] = context.operators.now(), context.compiled.report().generated
+            if data:
+                torch.testing.assert_close(result.cpu(), x[:, ids] * 2 + ids)
+            else:
+                assert torch.compile(lambda x: x[x.argmax(-1)] * 2)(x.to(AHBM)).shape == x.shape
+                context.drain()
+    assert times[True] == times[False]
+    assert times[True][1] == 1
+
+
 # simulated times, on one cube of the default machine
 
 
@@ -413,6 +433,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "layer_norm": lambda x, i, s: functional.gelu(functional.layer_norm(x, (256,))),
     "rows": lambda x, i, s: x[i] * 2 + 1,
     "index_put": lambda x, i, s: x.index_put((i,), s) * 2,
+    "columns": lambda x, i, s: x[:, i[:32] % 256] * 2,
     "few rows": lambda x, i, s: x[i[:16]] * 2 + 1,
     "cross_entropy": lambda x, i, s: functional.cross_entropy(s, i % 256),
     "softmax": lambda x, i, s: (x * 0.5 + 1).softmax(-1) * 2,

@@ -201,9 +201,10 @@ class ResultComparison:
     ``stages``: changes of stages, summed over all pairs. ``moves``: the same changes, where stages that cancel out
     are one move. ``busy``: without critical paths, busy times of phases and engines, which overlap. ``figures``:
     changes of other figures of sections, as averages over the pairs. ``modules``: the work of each module, if all
-    results have modules. ``unmatched``: number of results of each side without a partner or without figures. ``left_out``: the reasons. ``unsaid``:
-    sentences about contents that are not compared, because one side lacks them. ``machines``: a summary of the
-    differences of the machines, if there are many. ``unused``: differences that affect no result.
+    results have modules. ``unmatched``: number of results of each side without a partner or without figures.
+    ``left_out``: the reasons. ``unsaid``: sentences about contents that are not compared, because one side lacks them.
+    ``machines``: a summary of the differences of the machines, if there are many. ``unused``: differences that affect
+    no result.
     """
 
     differing: tuple[Differing, ...]

@@ -152,7 +152,7 @@ class _RankTallies:
 
 @state
 class OperatorTallies:
-    """The operators of a run, by rank, name and module. The figures of an operator include those of operators that it calls.
+    """The operators of a run, by rank, name and module. The figures of an operator include those that it calls.
 
     The time of an operator is that from calls to returns. A launch that the host does not wait for adds its time after
     the end of the launch before it. The host's later wait for it is not counted again.

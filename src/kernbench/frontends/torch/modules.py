@@ -183,9 +183,7 @@ def traced_call() -> TracedCall | None:
     return _PLACES.get().call
 
 
-def set_traced_call(
-    module: str, operators: str, place: ProgramPlace | None, covers: Iterable[str] = ()
-) -> None:
+def set_traced_call(module: str, operators: str, place: ProgramPlace | None, covers: Iterable[str] = ()) -> None:
     """Set the call that a compiled graph carries out from here on; modules are relative to the graph's module.
 
     ``place``: the line of the program; None if it calls the graph's module from outside.

@@ -149,12 +149,9 @@ def _selected_elements(node: Node) -> int | None:
 
 
 def _is_small() -> bool:
-    """Return whether few shards for each PE are selected. A fused lookup then costs less than a launch more.
-
-    None is small in a run without data: generated kernels compute addresses from indices, which have no values there.
-    """
+    """Return whether few shards for each PE are selected. A fused lookup then costs less than a launch more."""
     node, context = V.graph.current_node, current_context()
-    count = None if context is None or not context.has_data else _selected_elements(node)
+    count = None if context is None else _selected_elements(node)
     if context is None or count is None:
         return False
     operand: Any = node.args[0]

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch._dynamo import config, trace_rules
 from torch._dynamo.convert_frame import ConvertFrame
-from torch._dynamo.output_graph import SubgraphTracer
 from torch._dynamo.eval_frame import set_code_exec_strategy
+from torch._dynamo.output_graph import SubgraphTracer
 from torch._dynamo.types import FrameAction, FrameExecStrategy
 from torch._dynamo.variables import builder, torch_function
 from torch._dynamo.variables.base import VariableTracker
