@@ -37,9 +37,9 @@ def print_compared(console: Console, compared: SideBySide) -> None:
     head += [(f"{name}: {_name(file)}", "default") for name, file in (("A", compared.a), ("B", compared.b))]
     # Programs with different launches, such as an eager and a compiled one, have their modules in common.
     is_same = all(pair.same_launch for pair in compared.comparison.pairs)
-    first, last = ((), (compared.modules,)) if is_same else ((compared.modules,), ())
-    times = (*first, compared.stages, compared.pairs, *last)
-    tables = (*times, compared.verdicts, compared.differing, compared.figures)
+    times = (compared.stages, compared.pairs)
+    tables = (*times, compared.modules) if is_same else (compared.modules, *times)
+    tables = (*tables, compared.verdicts, compared.differing, compared.figures)
     show_report(console, head, (render(table) for table in tables))
 
 
