@@ -81,7 +81,7 @@ def _compile(graph: GraphModule, inputs: Sequence[Any], options: Mapping[str, An
         return _EagerGraph(eager).run
     try:
         with _without_modes():
-            compiled: CompiledGraph = compile_fx(graph, inputs, config_patches={**options, **_OPTIONS})
+            compiled: Any = compile_fx(graph, inputs, config_patches={**options, **_OPTIONS})
     except (RestartAnalysis, SkipFrame):
         raise  # dynamo traces again
     except Exception as error:

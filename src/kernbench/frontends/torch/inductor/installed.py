@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 from torch import _TorchCompileInductorWrapper
-from torch._dynamo import eval_frame, trace_rules, types
+from torch._C._dynamo import eval_frame
+from torch._dynamo import trace_rules
 from torch._dynamo.device_interface import register_interface_for_device
 from torch._dynamo.output_graph import SubgraphTracer
 from torch._dynamo.variables import builder, torch_function
@@ -47,7 +48,8 @@ _NAMES: tuple[tuple[ModuleType | type, str], ...] = (
     (builder.VariableBuilder, "_type_dispatch"),
     (builder.VariableBuilder, "wrap_tensor"),
     (eval_frame, "set_code_exec_strategy"),
-    (types, "FrameExecStrategy"),
+    (eval_frame, "_FrameAction"),
+    (eval_frame, "_FrameExecStrategy"),
     (trace_rules, "add"),
     (trace_rules, "get_legacy_mod_inlinelist"),
     (codecache, "FxGraphHashDetails"),

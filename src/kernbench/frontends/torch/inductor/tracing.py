@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._dynamo import eval_frame
 from torch._dynamo import config, trace_rules
 from torch._dynamo.convert_frame import ConvertFrame
-from torch._dynamo.eval_frame import set_code_exec_strategy
 from torch._dynamo.output_graph import SubgraphTracer
-from torch._dynamo.types import FrameAction, FrameExecStrategy
 from torch._dynamo.variables import builder, torch_function
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.tensor import TensorVariable
@@ -126,7 +125,9 @@ def install() -> None:
     for package in ("kernbench", "greenlet"):
         trace_rules.add(package)
     # A traced call may wait for launches. Their kernels run then, and are not code of the program.
-    set_code_exec_strategy(Clock.advance.__code__, FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP))
+    skip = eval_frame._FrameAction.SKIP  # noqa: SLF001 - listed among private names
+    strategy = eval_frame._FrameExecStrategy(skip, skip)  # noqa: SLF001 - listed among private names
+    eval_frame.set_code_exec_strategy(Clock.advance.__code__, strategy)
     trace_rules.get_legacy_mod_inlinelist().add(polyfills.__file__)
     torch.compiler.substitute_in_graph(enter_module)(polyfills.enter_module)
     torch.compiler.substitute_in_graph(leave_module)(polyfills.leave_module)
@@ -134,6 +135,6 @@ def install() -> None:
     torch.compiler.substitute_in_graph(flex_attention._warn_once)(polyfills.warn_once)  # noqa: SLF001
     replace(ConvertFrame, "__call__", note_breaks(ConvertFrame.__call__))
     _install_cuda()
-    avoids = FakeTensorMode.avoid_device_init.fget
+    avoids = vars(FakeTensorMode)["avoid_device_init"].fget
     replace(FakeTensorMode, "avoid_device_init", property(_copies_in_graph(avoids)))
     replace(AhbmTensor, "__coerce_same_metadata_as_tangent__", _return_same)
