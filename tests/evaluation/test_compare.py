@@ -20,6 +20,7 @@ from kernbench.evaluation.sweep_journal import JOURNAL_FILE, begin_journal
 from kernbench.evaluation.sweep_loading import plan_sweep
 from kernbench.evaluation.sweep_measure import PointRow
 from kernbench.evaluation.sweep_results import write_results
+from kernbench.runtime_api.operators import ModuleUse
 from kernbench.runtime_api.run_request import RunRequest
 
 GRID = """\
@@ -54,6 +55,25 @@ def result(ns: float, status: str = "ok", **configuration: Any) -> ResultFigures
 
 def file(axes: tuple[str, ...], *results: ResultFigures) -> ResultFile:
     return ResultFile("file", axes, results)
+
+
+def test_the_work_of_modules_is_summed_by_hand() -> None:
+    """A fused launch counts for the module around; a part's time is inside of all modules around it."""
+    eager = (ModuleUse("0.norm", 1, 10.0), ModuleUse("0.act", 2, 20.0), ModuleUse("0", 1, 5.0), ModuleUse("", 1, 1.0))
+    compiled = (ModuleUse("0", 1, 12.0, ("0.act",)), ModuleUse("0.norm", 1, 8.0), ModuleUse("01", 1, 2.0))
+    before, after = (ResultFigures({}, {"status": "ok", "sim_ns": 36.0}, modules) for modules in (eager, compiled))
+    comparison = compare_results(file((), before), file((), after))
+    rows = {row.name: row for row in comparison.modules}
+    assert list(rows) == ["0.norm", "0.act", "0", "", "01"]
+    assert (rows["0"].launches, rows["0"].time.a_ns, rows["0"].time.b_ns) == ((1, 1), 5.0, 12.0)
+    assert (rows["0"].inside.a_ns, rows["0"].inside.b_ns, rows["0"].covers) == (35.0, 20.0, ("0.act",))
+    assert (rows["0.act"].launches, rows["0.act"].time.b_ns, rows["0.act"].has_parts) == ((2, 0), 0.0, False)
+    assert (rows[""].inside.a_ns, rows[""].inside.b_ns) == (36.0, 22.0)
+    assert sum(row.time.b_ns for row in rows.values()) == 22.0
+    assert not compare_results(file((), before), file((), before)).modules
+    lacking = compare_results(file((), before), file((), result(36.0)))
+    assert lacking.modules == ()
+    assert "B lacks the modules of its program, which A has: not compared" in lacking.unsaid
 
 
 def test_a_parameter_that_one_side_does_not_have_is_absent_there() -> None:

@@ -76,6 +76,84 @@ def test_products_keep_their_bias_and_launches_have_modules_and_lines() -> None:
     assert all("test_torch_compile.py:" in title for title in titles)
 
 
+class Block(nn.Module):
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.norm, self.up, self.act = nn.LayerNorm(n), nn.Linear(n, n), nn.SiLU()
+
+    def forward(self, x: Any) -> Any:
+        return x + self.act(self.up(self.norm(x))) * 2
+
+
+@pytest.mark.parametrize("how", ["whole", "layers", "wrapped layers"])
+def test_work_of_compiled_modules_has_the_names_of_the_eager_modules(how: str) -> None:
+    """Also in a backward, and where a graph is called twice."""
+    totals = {}
+    for is_compiled in (False, True):
+        with machine() as context:
+            model = nn.Sequential(Block(32), Block(32), nn.Linear(32, 4)).to(AHBM)
+            x = torch.randn(4, 32, device=AHBM)
+            forward = torch.compile(model) if is_compiled and how == "whole" else model
+            if is_compiled and how == "layers":
+                model[0].compile()
+                model[1].compile()
+            if is_compiled and how == "wrapped layers":
+                model[0], model[1] = torch.compile(model[0]), torch.compile(model[1])
+            forward(x).sum().backward()
+            (x + 1).sum()
+            context.drain()
+            last = [record.name for record in context.traces if record.phase == "launch"][-1]
+            uses = {use.name: use for use in context.operators.module_uses()}
+            operators = context.operators.uses()
+        totals[is_compiled] = uses
+        assert sum(use.ns for use in uses.values()) == pytest.approx(sum(use.ns for use in operators))
+        assert sum(use.launches for use in uses.values()) == sum(use.launches for use in operators)
+        assert last.startswith("sum test_torch_compile.py:")
+    assert set(totals[True]) <= set(totals[False])
+    assert {"0.up", "1.up", "2"} <= set(totals[True])
+    assert {"0.act", "1.act"} & {name for use in totals[True].values() for name in use.covers}
+
+
+def test_kernels_that_run_while_dynamo_waits_are_not_compiled() -> None:
+    def broken(x: Any) -> Any:
+        y = x * 2 + 1
+        print(float(y.sum()))
+        return torch.relu(x @ x) * y
+
+    x = torch.randn(16, 16)
+    with machine(AHEAD) as context:
+        compiled = torch.compile(broken)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x.to(AHBM)).cpu(), broken(x))
+        assert not context.compiled.report().eager
+
+
+def test_tensors_that_a_graph_creates_from_numbers() -> None:
+    def create(x: Any) -> Any:
+        empty, scale = torch.tensor([], device=x.device), x.new_tensor([1.0, 2.0, 3.0, 4.0])
+        return torch.cat([empty, x]) * scale + torch.tensor(2.0, device=x.device)
+
+    x = torch.randn(4)
+    with machine() as context:
+        torch.testing.assert_close(torch.compile(create, fullgraph=True)(x.to(AHBM)).cpu(), create(x))
+        assert not context.compiled.report().eager
+
+
+def test_compiling_an_optimiser_changes_no_state() -> None:
+    """The second step is compiled anew, with the buffers of the first as parts of the graph."""
+    states = {}
+    for is_compiled in (False, True):
+        with machine():
+            weight = torch.ones(4, device=AHBM, requires_grad=True)
+            optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9, foreach=True)
+            step = torch.compile(optimizer.step) if is_compiled else optimizer.step
+            for _ in range(3):
+                weight.grad = torch.full_like(weight, 2.0)
+                step()
+            states[is_compiled] = weight.detach().cpu()
+    torch.testing.assert_close(states[True], states[False])
+
+
 @pytest.mark.slow
 def test_a_step_of_training_has_the_gradients_of_the_eager_model() -> None:
     torch.manual_seed(4)
@@ -107,6 +185,25 @@ def test_breaks_are_in_the_report_with_their_line() -> None:
         (line,) = context.compiled.report().breaks
         assert "test_torch_compile.py:" in line
         assert "item" in line
+
+
+def test_the_report_says_that_nothing_was_compiled() -> None:
+    class Wrapper(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Sequential(nn.ReLU(), nn.SiLU())
+
+        @torch._dynamo.disable  # type: ignore[untyped-decorator]  # noqa: SLF001 - as DistributedDataParallel breaks
+        def skipped(self, x: Any) -> Any:
+            return x
+
+        def forward(self, x: Any) -> Any:
+            return self.inner(self.skipped(x))
+
+    with machine() as context:
+        torch.compile(Wrapper())(torch.randn(2, 2, device=AHBM))
+        report = context.compiled.report()
+        assert (report.graphs > 0) != any("no graph was compiled" in line for line in report.lines())
 
 
 def test_what_fails_to_compile_runs_eagerly_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,6 +289,26 @@ def test_a_run_without_data_looks_up_known_indices() -> None:
         assert torch.compile(look_up)(x, rows, ids).shape == (8, 64)
         context.drain()
         assert (context.compiled.graphs, list(context.compiled.report().eager)) == (1, [])
+
+
+@pytest.mark.parametrize("setting", ["torch.queue=0", "torch.queue=8"])
+def test_lookups_take_the_same_time_without_data(setting: str) -> None:
+    """Known indices are those of the run with data, negative ones too. Unknown ones are zeros."""
+
+    x, ids = torch.randn(8, 64, generator=torch.Generator().manual_seed(1)), torch.tensor([1, 3, -60, 0, 9, 5, 7, 2])
+    times = {}
+    for data in (True, False):
+        with machine(setting, data=data, topology=resolve_topology("one-cube", ["cube.hbm.refresh=spread"])) as context:
+            result = torch.compile(lambda x, ids: x[:, ids] * 2 + ids)(x.to(AHBM), ids.to(AHBM))
+            context.drain()
+            times[data] = context.operators.now(), context.compiled.report().generated
+            if data:
+                torch.testing.assert_close(result.cpu(), x[:, ids] * 2 + ids)
+            else:
+                assert torch.compile(lambda x: x[x.argmax(-1)] * 2)(x.to(AHBM)).shape == x.shape
+                context.drain()
+    assert times[True] == times[False]
+    assert times[True][1] == 1
 
 
 # simulated times, on one cube of the default machine
@@ -335,6 +452,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "layer_norm": lambda x, i, s: functional.gelu(functional.layer_norm(x, (256,))),
     "rows": lambda x, i, s: x[i] * 2 + 1,
     "index_put": lambda x, i, s: x.index_put((i,), s) * 2,
+    "columns": lambda x, i, s: x[:, i[:32] % 256] * 2,
     "few rows": lambda x, i, s: x[i[:16]] * 2 + 1,
     "cross_entropy": lambda x, i, s: functional.cross_entropy(s, i % 256),
     "softmax": lambda x, i, s: (x * 0.5 + 1).softmax(-1) * 2,

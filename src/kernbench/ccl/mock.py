@@ -355,8 +355,8 @@ class MockPe:
             case Receive(direction, nbytes):
                 awaited = self.queues.pair(direction, nbytes, sends=False) if direction else self.queues.whichever()
                 return self.queues.take(awaited, nbytes) if awaited is not None and awaited.ready else _LATER
-            case ReadValue(array):
-                return self._memory.get(array)
+            case ReadValue(array, _, expected):
+                return self._memory.get(array) if expected is None else expected
             case AwaitCommand(serial):
                 ready = serial not in self._in_flight
             case AwaitSpace():

@@ -35,7 +35,11 @@ def print_compared(console: Console, compared: SideBySide) -> None:
     first, *further = compared.sentences
     head = [(first, "bold"), *((line, "default") for line in further)]
     head += [(f"{name}: {_name(file)}", "default") for name, file in (("A", compared.a), ("B", compared.b))]
-    tables = (compared.stages, compared.pairs, compared.verdicts, compared.differing, compared.figures)
+    # Programs with different launches, such as an eager and a compiled one, have their modules in common.
+    is_same = all(pair.same_launch for pair in compared.comparison.pairs)
+    times = (compared.stages, compared.pairs)
+    tables = (*times, compared.modules) if is_same else (compared.modules, *times)
+    tables = (*tables, compared.verdicts, compared.differing, compared.figures)
     show_report(console, head, (render(table) for table in tables))
 
 

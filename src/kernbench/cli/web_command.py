@@ -95,6 +95,8 @@ def _print(result: MadePage, place: Path | None, url: str | None, *, as_json: bo
         rows += [("loading", str(run.load).removeprefix("loading: "))] if run.load is not None and run.load.ns else []
         rows += [("compared", str(check)) for check in run.checks]
         rows.append(("values", str(run.data)))
+        lines = () if run.compiled is None else run.compiled.lines()
+        rows += [(name, text) for name, _, text in (line.partition(": ") for line in lines)]
     show(stdout(), facts("Page", rows))
 
 

@@ -27,6 +27,7 @@ from kernbench.evaluation.sweep_spec import MACHINE
 from kernbench.evaluation.sweep_table import JSON_COLUMNS, TABLE_FILE, SweepTable, read_sweep_table
 from kernbench.result import run_sections
 from kernbench.result.sections import RunOutcome, read_outcome
+from kernbench.runtime_api.operators import ModuleUse
 from kernbench.runtime_api.overrides import BENCH_PREFIX, part_of
 
 RUN_COMMAND = "kernbench run --json"
@@ -54,10 +55,14 @@ _ONE_POINT = re.compile(r"(?P<path>.+):(?P<point>\d{1,18})")
 
 @value
 class ResultFigures:
-    """One result: its complete configuration by path (``bench.m``, ``cube.hbm.slices``), and its figures."""
+    """One result: its complete configuration by path (``bench.m``, ``cube.hbm.slices``), and its figures.
+
+    ``modules``: the modules of a PyTorch program; empty for a point of a sweep.
+    """
 
     configuration: Mapping[str, Any]
     row: PointRow
+    modules: tuple[ModuleUse, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -67,6 +72,10 @@ class ResultFigures:
     def says(self, begin: str) -> bool:
         """Return True if the result has figures in columns with this prefix."""
         return any(column.startswith(begin) and cell is not None for column, cell in self.row.items())
+
+    def has_modules(self) -> bool:
+        """Return True if the work of modules is known."""
+        return bool(self.modules)
 
     def text(self, column: str) -> str:
         """Return the text of a column; empty if missing."""
@@ -153,7 +162,8 @@ def _figures(outcome: RunOutcome) -> ResultFigures:
     verdict = outcome.get(run_sections.VERDICT)
     if verdict is not None and "run.bound" not in row:
         row |= {"run.bound": verdict.sentence, "run.verdict": verdict.sentence}
-    return ResultFigures(_plain({"bench": program.bench, **made_with, **_of_bench(program.params)}), row)
+    configuration = _plain({"bench": program.bench, **made_with, **_of_bench(program.params)})
+    return ResultFigures(configuration, row, outcome[run_sections.OPERATORS].modules)
 
 
 def _of_bench(params: Mapping[str, Any]) -> dict[str, Any]:

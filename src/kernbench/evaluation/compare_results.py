@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from kernbench.common.errors import InputError
@@ -86,6 +88,26 @@ class Change:
 
     def __str__(self) -> str:
         return f"{self.name} {ns_text(self.ns, '+')}"
+
+
+@value
+class ModuleChange:
+    """The work of a module on both sides: its own launches and their time, without those of its parts.
+
+    ``inside``: the time with that of all its parts. ``covers``: modules whose operators a compiler fused into these
+    launches, on either side.
+    """
+
+    name: str
+    launches: tuple[int, int]
+    time: Change
+    inside: Change
+    covers: tuple[str, ...]
+
+    @property
+    def has_parts(self) -> bool:
+        """True if parts of the module have launches."""
+        return (self.time.a_ns, self.time.b_ns) != (self.inside.a_ns, self.inside.b_ns)
 
 
 @value
@@ -178,10 +200,11 @@ class ResultComparison:
 
     ``stages``: changes of stages, summed over all pairs. ``moves``: the same changes, where stages that cancel out
     are one move. ``busy``: without critical paths, busy times of phases and engines, which overlap. ``figures``:
-    changes of other figures of sections, as averages over the pairs. ``unmatched``:
-    number of results of each side without a partner or without figures. ``left_out``: the reasons. ``unsaid``:
-    sentences about contents that are not compared, because one side lacks them. ``machines``: a summary of the
-    differences of the machines, if there are many. ``unused``: differences that affect no result.
+    changes of other figures of sections, as averages over the pairs. ``modules``: the work of each module, if all
+    results have modules. ``unmatched``: number of results of each side without a partner or without figures.
+    ``left_out``: the reasons. ``unsaid``: sentences about contents that are not compared, because one side lacks them.
+    ``machines``: a summary of the differences of the machines, if there are many. ``unused``: differences that affect
+    no result.
     """
 
     differing: tuple[Differing, ...]
@@ -197,6 +220,7 @@ class ResultComparison:
     busy: tuple[Change, ...]
     figures: tuple[Change, ...]
     energy: tuple[Change, ...]
+    modules: tuple[ModuleChange, ...]
     unsaid: tuple[str, ...]
     machines: str
 
@@ -225,6 +249,7 @@ def compare_results(a: ResultFile, b: ResultFile) -> ResultComparison:
         busy=_busy(good),
         figures=_compare_figures(good),
         energy=_compare_energy(good),
+        modules=_compare_modules(good),
         unsaid=(*_unsaid(good), *_say_other_columns(a.columns, b.columns)),
         machines=say_machines(*zip(*good, strict=True)) if sum(d.of_machine for d in differing) > MOST_NAMED else "",
     )
@@ -247,11 +272,14 @@ def _both_say(pairs: Sequence[ResultPair], begin: str) -> bool:
 
 def _unsaid(pairs: Sequence[ResultPair]) -> Iterator[str]:
     """Yield a sentence for contents that only one side has, or that this version does not know."""
-    for begin, what in _SAID.items():
-        present = [all(result.says(begin) for result in side) for side in zip(*pairs, strict=True)]
+    has: dict[str, Callable[[ResultFigures], bool]] = {
+        text: partial(ResultFigures.says, begin=begin) for begin, text in _SAID.items()
+    }
+    for text, has_content in {**has, "the modules of its program": ResultFigures.has_modules}.items():
+        present = [all(map(has_content, side)) for side in zip(*pairs, strict=True)]
         if present in ([True, False], [False, True]):
             lacking, having = ("B", "A") if present[0] else ("A", "B")
-            yield f"{lacking} lacks {what}, which {having} has: not compared"
+            yield f"{lacking} lacks {text}, which {having} has: not compared"
     for name, side in zip("AB", zip(*pairs, strict=True), strict=True):
         unknown = [part for part in _names_in(side, _PATH) if part not in map(slug, PathPart)]
         if unknown:
@@ -393,6 +421,38 @@ def _compare_energy(pairs: Sequence[ResultPair]) -> tuple[Change, ...]:
     )
     moved = [change for change in _sort_changes(groups) if change.ns]
     return (total, *moved) if moved else ()
+
+
+def _compare_modules(pairs: Sequence[ResultPair]) -> tuple[ModuleChange, ...]:
+    """Return the work of each module, summed over pairs, in the order of calls.
+
+    The work of a fused launch counts for the nearest module that contains all its operators. Return nothing if a result
+    has no modules, or if no work changes.
+    """
+    if not all(result.modules for pair in pairs for result in pair):
+        return ()
+    sides = [[use for result in side for use in result.modules] for side in zip(*pairs, strict=True)]
+    names = list(dict.fromkeys(use.name for side in sides for use in side))
+
+    def count(is_counted: Callable[[str], bool]) -> tuple[float, float]:
+        a, b = (sum(use.ns for use in side if is_counted(use.name)) for side in sides)
+        return a, b
+
+    changes = []
+    for name in names:
+        uses = [[use for use in side if use.name == name] for side in sides]
+        a, b = (sum(use.launches for use in of_side) for of_side in uses)
+        covers = dict.fromkeys(inner for of_side in uses for use in of_side for inner in use.covers)
+        own = Change(name, *count(partial(operator.eq, name)))
+        inside = Change(name, *count(partial(_is_inside, name)))
+        changes.append(ModuleChange(name, (a, b), own, inside, tuple(covers)))
+    has_changed = any(change.time.ns or change.launches[0] != change.launches[1] for change in changes)
+    return tuple(changes) if has_changed else ()
+
+
+def _is_inside(module: str, part: str) -> bool:
+    """Return whether ``part`` is ``module`` or a part of it. All modules are parts of the program, ""."""
+    return not module or part == module or part.startswith(f"{module}.")
 
 
 def _sort_changes(changes: Iterable[Change]) -> tuple[Change, ...]:

@@ -15,7 +15,15 @@ from kernbench.common.files import plain_document
 from kernbench.common.values import value
 from kernbench.evaluation.compare_inputs import ResultFile, read_compared, take_run, take_table
 from kernbench.evaluation.compare_machines import Differing, values_text
-from kernbench.evaluation.compare_results import Change, Move, Pair, ResultComparison, compare_results, verdict
+from kernbench.evaluation.compare_results import (
+    Change,
+    ModuleChange,
+    Move,
+    Pair,
+    ResultComparison,
+    compare_results,
+    verdict,
+)
 from kernbench.library.runs import Run
 from kernbench.library.sweeps import Sweep
 from kernbench.result.table import (
@@ -33,7 +41,9 @@ from kernbench.result.table import (
 
 Comparable: TypeAlias = "Run | Sweep | str | os.PathLike[str]"
 """A run, a sweep, or a path. A path names the JSON of a run, or the folder, the Parquet file or a point of a sweep."""
-MOST_LINES, MOST_ROWS = 8, 20
+MOST_LINES, MOST_ROWS, MOST_COVERED = 8, 20, 3
+PROGRAM = "(program)"
+"""The name of what is outside of all modules"""
 
 
 @value(repr=False, eq=False)
@@ -128,6 +138,38 @@ class SideBySide:
                         yield f"{subject} {name}".rstrip(), side, sentence
 
     @property
+    def modules(self) -> Table[ModuleChange]:
+        """The work of each module of a PyTorch program, in the order of calls; empty for other programs.
+
+        The times are those of a module's own launches, so they add up to the total. The terminal shows the modules
+        whose times changed most.
+        """
+        rows = self.comparison.modules
+        columns: tuple[TableColumn[ModuleChange], ...] = (
+            TableColumn[ModuleChange]("name", "the module").words("module", lambda name: name or PROGRAM),
+            TableColumn[ModuleChange]("a_launches", "launches in A", lambda row: row.launches[0]).number("A launches"),
+            TableColumn[ModuleChange]("b_launches", "launches in B", lambda row: row.launches[1]).number("B launches"),
+            TableColumn[ModuleChange]("a_ns", "time of A", lambda row: row.time.a_ns).number("A ns", fixed_text),
+            TableColumn[ModuleChange]("b_ns", "time of B", lambda row: row.time.b_ns).number("B ns", fixed_text),
+            number("change", lambda row: row.time.share_text),
+            TableColumn("inside_a_ns", "time of A with all parts", lambda row: row.inside.a_ns),
+            TableColumn("inside_b_ns", "time of B with all parts", lambda row: row.inside.b_ns),
+            number("with its parts", lambda row: row.inside.share_text if row.has_parts else ""),
+            TableColumn[ModuleChange]("covers", "modules fused into it", lambda row: ", ".join(row.covers)),
+            words("fused into it", _say_covers),
+        )
+        shown = sorted(rows, key=lambda row: -abs(row.time.ns))[:MOST_ROWS]
+        most = f", the {MOST_ROWS} of {len(rows)} that changed most" if len(rows) > MOST_ROWS else ""
+        total = (
+            "all",
+            *(f"{sum(row.launches[side] for row in rows):,}" for side in (0, 1)),
+            *(fixed_text(sum(getattr(row.time, name) for row in rows)) for name in ("a_ns", "b_ns")),
+        )
+        below = (TableLine((*total, "", "", ""), "bold"),) if rows else ()
+        shown = [row for row in rows if row in shown]
+        return Table("modules", rows, columns, f"Modules{most}", tuple(shown), (), below)
+
+    @property
     def figures(self) -> Table[Change]:
         """The changed figures of other sections."""
         columns = (
@@ -199,6 +241,13 @@ def _say_columns(pair: Pair) -> str:
 
 def _say_bounds(pair: Pair) -> str:
     return " → ".join(dict.fromkeys(pair.bounds))
+
+
+def _say_covers(row: ModuleChange) -> str:
+    """Return the modules that are fused into a module, relative to it."""
+    names = [name.removeprefix(f"{row.name}.") for name in row.covers]
+    more = f" and {len(names) - MOST_COVERED} more" if len(names) > MOST_COVERED else ""
+    return ", ".join(names[:MOST_COVERED]) + more
 
 
 def compare(a: Comparable, b: Comparable) -> SideBySide:

@@ -8,7 +8,7 @@ from enum import IntEnum
 from math import prod
 from typing import Literal, NamedTuple, TypeAlias, cast
 
-from kernbench.common.dtypes import DType, row_major
+from kernbench.common.dtypes import Array, DType, row_major
 from kernbench.common.operators import Attributes
 from kernbench.common.values import value
 
@@ -338,11 +338,12 @@ class AwaitCommand:
 class ReadValue:
     """The kernel reads the values of ``array``, whose producer is done.
 
-    The answer is a NumPy array, or None in a run without data.
+    The answer is a NumPy array, or None in a run without data. ``expected``: the answer, if the kernel knows it.
     """
 
     array: Operand
     line: int
+    expected: Array | None = None
 
 
 KernelRequest: TypeAlias = Command | AwaitSpace | Meet | Fence | Receive | AwaitCommand | ReadValue

@@ -53,7 +53,7 @@ from kernbench.runtime_api.compiled import CompiledGraphs
 from kernbench.runtime_api.folding import FoldReport
 from kernbench.runtime_api.launch_queue import QueueReport
 from kernbench.runtime_api.launch_report import LaunchSplit
-from kernbench.runtime_api.operators import LoadTime, OperatorUse
+from kernbench.runtime_api.operators import LoadTime, ModuleUse, OperatorUse
 from kernbench.runtime_api.rank_report import RanksReport
 from kernbench.runtime_api.testing import Comparison
 from kernbench.runtime_api.testing import verdict as passed_or_not
@@ -143,11 +143,13 @@ class RunMemories:
 class RunOperators:
     """The operators of a host library, those that the host computed (``unmodelled``), and remarks on the run.
 
-    ``compiled``: the graphs of the library's compiler, if the program used it.
+    ``modules``: the modules that called operators. ``compiled``: the graphs of the library's compiler, if the program
+    used it.
     """
 
     unmodelled: Mapping[str, int] = figure(optional=True, default_factory=dict)
     operators: tuple[OperatorUse, ...] = figure(optional=True, default=())
+    modules: tuple[ModuleUse, ...] = figure(optional=True, default=())
     compiled: CompiledGraphs | None = figure(optional=True, default=None)
     remarks: tuple[str, ...] = figure(optional=True, default=())
 
@@ -280,7 +282,11 @@ def _find_operators(run: FinishedRun) -> RunOperators:
     if result is None:
         return RunOperators(remarks=tuple(remarks))
     return RunOperators(
-        unmodelled=result.unmodelled, operators=result.operators, compiled=result.compiled, remarks=tuple(remarks)
+        unmodelled=result.unmodelled,
+        operators=result.operators,
+        modules=result.modules,
+        compiled=result.compiled,
+        remarks=tuple(remarks),
     )
 
 

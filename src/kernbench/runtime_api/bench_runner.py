@@ -37,7 +37,7 @@ from kernbench.runtime_api.compiled import CompiledGraphs
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.frontends import FrontendSettings
 from kernbench.runtime_api.memory import CleanupReport
-from kernbench.runtime_api.operators import LoadTime, OperatorUse
+from kernbench.runtime_api.operators import LoadTime, ModuleUse, OperatorUse
 from kernbench.runtime_api.requests import RequestRecord
 from kernbench.runtime_api.run_request import ReuseRules
 from kernbench.runtime_api.testing import Comparison
@@ -126,8 +126,8 @@ class BenchResult:
     ``skipped_comparisons``: comparisons not evaluated, because the run does not verify. ``links``: the traffic of each
     link at the end of the program. ``program``: the first line of the bench. ``unmodelled``: the operators of a front
     end that the host computed at the cost of copies, with their counts. ``operators``: the operators that took time.
-    ``compiled``: the graphs of the front end's compiler. ``remarks``: the front end's remarks. ``data``: the data that
-    was stored, read and computed.
+    ``modules``: the modules that called them. ``compiled``: the graphs of the front end's compiler. ``remarks``: the
+    front end's remarks. ``data``: the data that was stored, read and computed.
     """
 
     bench: str
@@ -149,6 +149,7 @@ class BenchResult:
     error: Exception | None = None
     unmodelled: Mapping[str, int] = field(default_factory=dict)
     operators: tuple[OperatorUse, ...] = ()
+    modules: tuple[ModuleUse, ...] = ()
     compiled: CompiledGraphs | None = None
     remarks: tuple[str, ...] = ()
     load: LoadTime | None = None
@@ -340,6 +341,7 @@ class _BenchRun:
             error=self._error,
             unmodelled=dict(context.unmodelled),
             operators=context.operators.uses(),
+            modules=context.operators.module_uses(),
             compiled=context.compiled.report(),
             remarks=tuple(dict.fromkeys(context.remarks)),
             load=context.operators.load,

@@ -31,6 +31,11 @@ class CompiledGraphs:
             f"torch.compile: {self.graphs} graph{plural}; {self.generated:,} launches of generated kernels, "
             f"{self.own:,} of the machine's own"
         )
+        if not self.graphs:
+            yield (
+                "torch.compile: no graph was compiled: PyTorch compiles no forward of its own modules, such as "
+                "nn.Sequential, behind a break; compile the module inside"
+            )
         yield from (f"torch.compile: graph break at {text}" for text in self.breaks)
         yield from (f"torch.compile: ran eagerly: {text}" for text in self.eager)
 

@@ -263,7 +263,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         """Start the launches of a graph, all of one SIP, by one order. Each begins when the one before it has ended."""
         work = self._enqueue([replayed.launch for replayed in captured])
         for handle, replayed in zip(work.handles[-len(captured) :], captured, strict=True):
-            self.operators.count_launch(handle, replayed.operator, begins_call=replayed.begins_call)
+            self.operators.count_launch(handle, replayed.call, begins_call=replayed.begins_call)
             if replayed.on_start is not None:
                 replayed.on_start(Work((handle,), self._requests))
         if not self.queue.is_on:

@@ -20,6 +20,7 @@ from kernbench.common.values import state, value
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
 from kernbench.runtime_api.launch import Launch
+from kernbench.runtime_api.operators import OperatorCall
 from kernbench.runtime_api.requests import Requests, Work
 
 
@@ -46,12 +47,12 @@ class QueueReport:
 class CapturedLaunch:
     """A launch of a graph: it starts at each replay.
 
-    ``operator``: the operator that made it; "" for none. ``begins_call``: its first launch in the call. ``on_start``
+    ``call``: the operator that made it, if any. ``begins_call``: its first launch in the call. ``on_start``
     is called with each start.
     """
 
     launch: Launch
-    operator: str
+    call: OperatorCall | None
     begins_call: bool
     on_start: OnStart | None
 

@@ -6,7 +6,7 @@ A program that builds a model initialises it before it computes: the time of a r
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 
@@ -30,6 +30,29 @@ class OperatorUse:
     ns: float = figure("from calls to returns, in ns")
     modelled: bool = figure("False if the host computed it", default=True)
     rank_ns: tuple[float, ...] = figure("ns of each rank, in rank order", optional=True, column=False, default=())
+
+
+@value
+class ModuleUse:
+    """A module of a program: the launches that it calls itself, without those of its parts, and their time.
+
+    ``name``: the dotted path; "" outside of all modules. ``covers``: further modules whose operators are in these
+    launches, because a compiler fused them. In a program of ranks, the figures are sums over ranks.
+    """
+
+    name: str = figure("the module")
+    launches: int = figure("launches of its operators")
+    ns: float = figure("time of its operators, in ns")
+    covers: tuple[str, ...] = figure("modules whose operators are fused into these launches", optional=True, default=())
+
+
+@value
+class OperatorCall:
+    """The operator of a call, and the module that calls it. ``covers``: as in `ModuleUse`."""
+
+    name: str
+    module: str = ""
+    covers: tuple[str, ...] = ()
 
 
 @value
@@ -102,11 +125,11 @@ class _Launched:
 
 @state
 class _RankTallies:
-    """The operators of a rank by name, the one under way, and the launches that the rank did not wait for."""
+    """The operators of a rank by call, the one under way, and the launches that the rank did not wait for."""
 
-    by_name: dict[str, _Tally] = field(default_factory=dict)
+    by_call: dict[OperatorCall, _Tally] = field(default_factory=dict)
     current: _Tally | None = None
-    current_name: str = ""
+    current_call: OperatorCall | None = None
     begins_call: bool = False
     called_ns: float = 0.0
     launched: deque[_Launched] = field(default_factory=deque)
@@ -129,7 +152,7 @@ class _RankTallies:
 
 @state
 class OperatorTallies:
-    """The operators of a run, by rank and name. The figures of an operator include those of operators that it calls.
+    """The operators of a run, by rank, name and module. The figures of an operator include those that it calls.
 
     The time of an operator is that from calls to returns. A launch that the host does not wait for adds its time after
     the end of the launch before it. The host's later wait for it is not counted again.
@@ -165,7 +188,7 @@ class OperatorTallies:
         self.load = LoadTime(self.now() - self._began_ns, until, self.from_load)
         if not self.from_load:
             for tallies in self._by_rank.values():
-                tallies.by_name.clear()
+                tallies.by_call.clear()
                 tallies.launched.clear()
 
     def count_from_begin(self) -> None:
@@ -183,20 +206,20 @@ class OperatorTallies:
         return self._of_rank().current is not None
 
     @contextmanager
-    def measure(self, name: str) -> Iterator[None]:
-        """Attribute launches and time of the ``with`` block to operator ``name``, unless another operator called it."""
+    def measure(self, call: OperatorCall) -> Iterator[None]:
+        """Attribute launches and time of the ``with`` block to ``call``, unless another operator contains it."""
         mine = self._of_rank()
         if mine.current is not None:
             yield
             return
         mine.called_ns = self.now()
-        mine.current = tally = mine.by_name.setdefault(name, _Tally())
-        mine.current_name, mine.begins_call = name, True
+        mine.current = tally = mine.by_call.setdefault(call, _Tally())
+        mine.current_call, mine.begins_call = call, True
         n_launches, was_modelled = tally.launches, tally.modelled
         try:
             yield
         finally:
-            mine.current, mine.current_name = None, ""
+            mine.current = mine.current_call = None
             self.calls += 1
             mine.count_ended()
             waited_ns = mine.count_until(self.now(), mine.called_ns)
@@ -212,25 +235,27 @@ class OperatorTallies:
         calls = last.calls if last is not None and (last.name, last.members) == (name, members) else 0
         self.members = MemberCalls(name, members, calls + 1, seconds)
 
-    def count_launch(self, handle: RequestHandle, operator: str = "", *, begins_call: bool = False) -> None:
+    def count_launch(
+        self, handle: RequestHandle, call: OperatorCall | None = None, *, begins_call: bool = False
+    ) -> None:
         """Count a launch of the current operator, if one executes.
 
-        ``operator``: the operator of a launch that is replayed; ``begins_call``: as ``capture_launch`` returned it.
+        ``call``: the operator of a launch that is replayed; ``begins_call``: as ``capture_launch`` returned it.
         """
         mine = self._of_rank()
         tally, called_ns = mine.current, mine.called_ns
         if tally is None:
-            tally, called_ns = mine.by_name.setdefault(operator, _Tally()) if operator else None, self.now()
+            tally, called_ns = mine.by_call.setdefault(call, _Tally()) if call else None, self.now()
         if tally is not None:
             tally.launches += 1
             tally.calls += begins_call
         mine.launched.append(_Launched(handle, tally, called_ns))
 
-    def capture_launch(self) -> tuple[str, bool]:
-        """Return the current operator, "" for none, and True for its first launch in this call."""
+    def capture_launch(self) -> tuple[OperatorCall | None, bool]:
+        """Return the current operator, if any, and True for its first launch in this call."""
         mine = self._of_rank()
         begins_call, mine.begins_call = mine.begins_call, False
-        return mine.current_name, begins_call
+        return mine.current_call, begins_call
 
     def note_unmodelled(self) -> None:
         """Note that the host computes all or part of the current operator."""
@@ -240,25 +265,49 @@ class OperatorTallies:
 
     def uses(self) -> tuple[OperatorUse, ...]:
         """Return all operators that took time, over all ranks, the longest first."""
-        by_name: dict[str, dict[int, _Tally]] = {}
-        for rank, tallies in self._by_rank.items():
-            tallies.count_ended()
-            for name, tally in tallies.by_name.items():
-                if tally.calls:
-                    by_name.setdefault(name, {})[rank] = tally
-        n_ranks = max((rank + 1 for of_ranks in by_name.values() for rank in of_ranks), default=0)
+        by_name: dict[str, list[tuple[int, _Tally]]] = {}
+        for rank, call, tally in self._tallies():
+            by_name.setdefault(call.name, []).append((rank, tally))
+        n_ranks = max((rank + 1 for of_ranks in by_name.values() for rank, _ in of_ranks), default=0)
         used = [_sum_ranks(name, of_ranks, n_ranks) for name, of_ranks in by_name.items()]
         return tuple(sorted(used, key=lambda use: (-use.ns, use.name)))
 
+    def module_uses(self) -> tuple[ModuleUse, ...]:
+        """Return the modules whose operators took time, in the order of their first calls; nothing without modules."""
+        by_module: dict[str, list[tuple[OperatorCall, _Tally]]] = {}
+        for _, call, tally in self._tallies():
+            by_module.setdefault(call.module, []).append((call, tally))
+        if not any(by_module):
+            return ()
+        return tuple(
+            ModuleUse(
+                module,
+                sum(tally.launches for _, tally in calls),
+                sum(tally.ns for _, tally in calls),
+                tuple(dict.fromkeys(name for call, _ in calls for name in call.covers)),
+            )
+            for module, calls in by_module.items()
+        )
 
-def _sum_ranks(name: str, of_ranks: Mapping[int, _Tally], n_ranks: int) -> OperatorUse:
-    """Return the use of an operator by all of ``n_ranks`` ranks; ``of_ranks`` has those that called it."""
-    tallies = of_ranks.values()
+    def _tallies(self) -> Iterator[tuple[int, OperatorCall, _Tally]]:
+        """Yield rank, operator and tally of all operators that took time."""
+        for rank, tallies in self._by_rank.items():
+            tallies.count_ended()
+            for call, tally in tallies.by_call.items():
+                if tally.calls:
+                    yield rank, call, tally
+
+
+def _sum_ranks(name: str, of_ranks: Sequence[tuple[int, _Tally]], n_ranks: int) -> OperatorUse:
+    """Return the use of an operator by all of ``n_ranks`` ranks; ``of_ranks``: its tallies, with their ranks."""
+    rank_ns = [0.0] * n_ranks
+    for rank, tally in of_ranks:
+        rank_ns[rank] += tally.ns
     return OperatorUse(
         name,
-        sum(tally.calls for tally in tallies),
-        sum(tally.launches for tally in tallies),
-        sum(tally.ns for tally in tallies),
-        all(tally.modelled for tally in tallies),
-        tuple(of_ranks[rank].ns if rank in of_ranks else 0.0 for rank in range(n_ranks)) if n_ranks > 1 else (),
+        sum(tally.calls for _, tally in of_ranks),
+        sum(tally.launches for _, tally in of_ranks),
+        sum(rank_ns),
+        all(tally.modelled for _, tally in of_ranks),
+        tuple(rank_ns) if n_ranks > 1 else (),
     )

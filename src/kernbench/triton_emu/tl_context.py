@@ -531,18 +531,18 @@ class TLContext(QueueCalls, AtomicCalls, DotCalls, MathCalls, CompositeCalls):
         """Return the size in bytes of an element of ``dtype``, for pointer and stride arithmetic."""
         return element_type(dtype).itemsize
 
-    def value(self, handle: Handle) -> np.ndarray[Any, Any]:
+    def value(self, handle: Handle, expected: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """Wait until ``handle`` is computed, and return its values as an array for Python code of the kernel.
 
         Kernels compute addresses, loop bounds and conditions from these values. Raises NoDataError in a run without
-        data.
+        data, unless the caller passes the values ``expected``.
         """
         line = self._line()
         x = self._own(handle)
         if x.producer in self._maker.under_way:
             self._request(AwaitCommand(x.producer, line))
         try:
-            numbers = self._request(ReadValue(x.array, line))
+            numbers = self._request(ReadValue(x.array, line, expected))
         except NoDataError as refusal:
             raise NoDataError(f"{call_place()}: {refusal}") from None
         assert isinstance(numbers, np.ndarray), "the answer to a ReadValue"

@@ -322,11 +322,24 @@ def _select_indexed(operator: str, x: Tensor, indices: Indices) -> _Indexed:
     lead = ((prod(indexed_shape), 0), *[(x.shape[axis], x.stride(axis)) for axis in looped])
     pairs = [_index_axis(index, x.shape[axis], x.stride(axis)) for index, axis in zip(flat, axes, strict=True)]
     selection = RunSelection(operator, dtype_of(x), prod(indexed_shape) * loops, inner, tuple(pairs), lead, wraps=True)
-    order: tuple[int, ...] | None = None
-    if axes[0] > 0 and axes == list(range(axes[0], axes[-1] + 1)):
-        before, count = axes[0], len(indexed_shape)
-        order = (*range(count, count + before), *range(count), *range(count + before, len(shape)))
-    return _Indexed((selection, tuple(flat)), shape, order)
+    return _Indexed((selection, tuple(flat)), shape, _order_of(axes, len(indexed_shape), len(shape)))
+
+
+def _order_of(axes: Sequence[int], count: int, n_axes: int) -> tuple[int, ...] | None:
+    """Return PyTorch's order of the axes of ``x[indices]``; None if the ``count`` indexed axes are first."""
+    if not axes[0] or list(axes) != list(range(axes[0], axes[-1] + 1)):
+        return None
+    before = axes[0]
+    return (*range(count, count + before), *range(count), *range(count + before, n_axes))
+
+
+def fake_index_tensor(x: Tensor, indices: Indices) -> Tensor:
+    """Return an empty tensor with the shape and the strides that `index_tensor` returns for indices without masks."""
+    numbers = {axis: index for axis, index in enumerate(indices) if index is not None}
+    indexed_shape = torch.broadcast_shapes(*[index.shape for index in numbers.values()])
+    shape = (*indexed_shape, *[size for axis, size in enumerate(x.shape) if axis not in numbers])
+    order, out = _order_of(list(numbers), len(indexed_shape), len(shape)), x.new_empty(shape)
+    return out if order is None else out.permute(order)
 
 
 def index_tensor(x: Tensor, indices: Indices) -> Tensor:

@@ -14,6 +14,7 @@ from importlib import import_module
 from importlib.metadata import version
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any, ParamSpec, TypeVar
+from warnings import filterwarnings
 
 import torch
 from torch import Tensor
@@ -248,6 +249,9 @@ def _install_compile() -> None:
                 raise
             context.remarks.append(f"torch.compile: ran eagerly, operator by operator: {error}")
             return (lambda function: function) if model is None else model
+        # The module of ``torch.compile`` has no entry of its own in the list of running modules. Each run has its own
+        # list of warnings to ignore.
+        filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global hooks")
         return compile_it(model, **options)
 
     replace(torch, "compile", compile_here)

@@ -25,6 +25,7 @@ from kernbench.kernels.tiling import collapse
 from kernbench.kernels.view import View
 from kernbench.messages.requests import KernelRef, PeCoord
 from kernbench.runtime_api.launch import Alike
+from kernbench.runtime_api.operators import OperatorCall
 from kernbench.runtime_api.requests import Work
 from kernbench.triton_emu.tl_context import TLContext
 
@@ -40,7 +41,8 @@ def measure(name: str, *, loads: bool = False) -> AbstractContextManager[None]:
         context.queue.wait()
         if tallies.is_loading:  # no other rank has computed meanwhile
             tallies.end_loading(" ".join(filter(None, (current_module(), name, str(program_place() or "")))))
-    return tallies.measure(name)
+    call = traced_call()
+    return tallies.measure(OperatorCall(name, current_module(), () if call is None else call.covers))
 
 
 def refuse_graph(name: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import field
@@ -26,6 +26,8 @@ _LIBRARIES = (
     *[os.path.dirname(path) + os.sep for path in (torch.__file__, os.path.dirname(__file__))],
     typing_extensions.__file__,  # PyTorch wraps deprecated functions with it
 )
+_WRAPPED = "_orig_mod"
+"""The name that the result of ``torch.compile`` has for the module of the program"""
 MOST_NOTED = 1 << 16
 """Maximum number of backward nodes whose module is stored."""
 
@@ -41,12 +43,17 @@ class _ModuleNames:
     def of(cls, module: Module) -> _ModuleNames:
         parts = list(module.named_modules())
         lists = {
-            id(member): (name or type(part).__name__, len(part))
+            id(member): (without_wrappers(name) or type(part).__name__, len(part))
             for name, part in parts
             if isinstance(part, ModuleList)
             for member in part
         }
-        return cls({id(part): name for name, part in parts}, lists)
+        return cls({id(part): without_wrappers(name) for name, part in parts}, lists)
+
+
+def without_wrappers(name: str) -> str:
+    """Return the dotted name of a module, without the modules that ``torch.compile`` puts around it."""
+    return ".".join(part for part in name.split(".") if part != _WRAPPED)
 
 
 @value
@@ -62,11 +69,15 @@ class ProgramPlace:
 
 @value
 class TracedCall:
-    """Calls of the program that a kernel of a compiled graph carries out: their module, operators and first line."""
+    """Calls of the program that a kernel of a compiled graph carries out: their module, operators and first line.
+
+    ``module``: their nearest common module. ``covers``: the modules inside of it that make the calls.
+    """
 
     module: str
     operators: str
     place: ProgramPlace | None
+    covers: tuple[str, ...] = ()
 
 
 @state
@@ -158,7 +169,7 @@ def leave_module(module: Module, args: object, output: object) -> None:  # noqa:
 
 def _is_wrapper(module: Module) -> bool:
     """Return whether a module is the result of ``torch.compile``: it calls the module of the program."""
-    return "_orig_mod" in module._modules  # noqa: SLF001 - its only attribute without a lookup of all modules
+    return _WRAPPED in module._modules  # noqa: SLF001 - its only attribute without a lookup of all modules
 
 
 def follow_modules() -> None:
@@ -172,14 +183,14 @@ def traced_call() -> TracedCall | None:
     return _PLACES.get().call
 
 
-def set_traced_call(module: str, operators: str, place: ProgramPlace | None) -> None:
-    """Set the call that a compiled graph carries out from here on; ``module`` is relative to the graph's module.
+def set_traced_call(module: str, operators: str, place: ProgramPlace | None, covers: Iterable[str] = ()) -> None:
+    """Set the call that a compiled graph carries out from here on; modules are relative to the graph's module.
 
     ``place``: the line of the program; None if it calls the graph's module from outside.
     """
     places = _PLACES.get()
-    name = ".".join(filter(None, (places.graph_module, module)))
-    places.call = TracedCall(name, operators, place or places.graph_place)
+    name, *inner = [".".join(filter(None, (places.graph_module, path))) for path in (module, *covers)]
+    places.call = TracedCall(name, operators, place or places.graph_place, tuple(inner))
 
 
 @contextmanager

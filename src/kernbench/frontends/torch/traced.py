@@ -1,4 +1,4 @@
-"""Operators of the machine that PyTorch's compiler keeps as one node of a graph: attention and its gradients.
+"""Operators of the machine that PyTorch's compiler keeps as one node of a graph: attention, its gradients, and lookups.
 
 Run eagerly, attention is an autograd function. A compiler traces tensors without elements through the operators of this
 module instead. Each has a rule for its shapes, and attention has a formula for its gradients.
@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.library import Library
 
 from kernbench.frontends.torch.attention import AttentionCall, attend, compute_gradients
+from kernbench.frontends.torch.indexing import fake_index_tensor, index_tensor
 from kernbench.frontends.torch.storage import TorchOperator
 from kernbench.frontends.torch.tensor import new, sip_of
 
@@ -24,6 +25,7 @@ _SCHEMAS = (
     " -> (Tensor, Tensor)",
     "scaled_dot_product_attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? mask,"
     " Tensor out, Tensor lse, bool causal, float scale, bool of_mask) -> (Tensor, Tensor, Tensor, Tensor)",
+    "index(Tensor x, Tensor?[] indices) -> Tensor",
 )
 _LIBRARY = Library(NAMESPACE, "DEF")
 for _schema in _SCHEMAS:
@@ -115,6 +117,7 @@ def _register() -> Mapping[TorchOperator, Callable[..., Any]]:
     rows: tuple[tuple[str, Callable[..., Any], Callable[..., Any]], ...] = (
         ("scaled_dot_product_attention", _attend, _shape_of_attention),
         ("scaled_dot_product_attention_backward", _backpropagate_attention, _shapes_of_attention_gradients),
+        ("index", index_tensor, fake_index_tensor),
     )
     for name, _, shape_of in rows:
         torch.library.register_fake(f"{NAMESPACE}::{name}", shape_of, lib=_LIBRARY)

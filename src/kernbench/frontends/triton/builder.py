@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import reduce
+from functools import partial, reduce
 from math import prod
 from types import MappingProxyType
 from typing import NoReturn
@@ -16,7 +16,7 @@ from triton.runtime import interpreter
 
 from kernbench.common.dtypes import I8, Array, DType, Shape
 from kernbench.frontends.triton.descriptors import broadcast, drop_repeats, in_bytes
-from kernbench.frontends.triton.extra_functions import call_function, upper_product
+from kernbench.frontends.triton.extra_functions import call_function, evaluate_known, upper_product
 from kernbench.frontends.triton.memory import (
     Atomic,
     PointerHandle,
@@ -35,6 +35,7 @@ from kernbench.frontends.triton.values import (
     Type,
     Value,
     drop_constant_axes,
+    expecting,
     factor_of,
     find_uniform,
     is_symbolic,
@@ -258,7 +259,8 @@ class Builder(interpreter.InterpreterBuilder):
         a, b = operand_of(lhs), operand_of(rhs)
         if not isinstance(a, Handle) and not isinstance(b, Handle):
             a = running().tl.full((1,) * len(shape), a, machine_type(rhs.dtype))
-        return _symbolic(running().tl.where(_condition(cond), a, b), shape, rhs.dtype)
+        chosen = _symbolic(running().tl.where(_condition(cond), a, b), shape, rhs.dtype)
+        return expecting(chosen, np.where, cond, lhs, rhs)
 
     def create_umulhi(self, lhs: Value, rhs: Value) -> Value:
         """Return the upper 32 bits of the product of 32-bit integers."""
@@ -282,7 +284,8 @@ class Builder(interpreter.InterpreterBuilder):
         x, to = src.data, dst_type.scalar
         if not isinstance(x, Symbolic):
             return value_of(broadcast(drop_repeats(x).astype(numpy_type(to)), x.shape), to)
-        return TensorHandle(Symbolic(running().tl.cast(x.handle, machine_type(to)), x.shape, x.swapped), to)
+        cast = value_of(Symbolic(running().tl.cast(x.handle, machine_type(to)), x.shape, x.swapped), to)
+        return expecting(cast, np.asarray, src)
 
     def create_fp_to_fp(self, src: Value, dst_type: Type, rounding_mode: object) -> Value:
         """Convert between float types, rounding to nearest even."""
@@ -315,7 +318,8 @@ class Builder(interpreter.InterpreterBuilder):
         if not is_symbolic(arg):
             return super().create_reshape(arg, shape, allow_reorder)
         extents = tuple(shape)
-        return _symbolic(running().tl.reshape(materialize(arg), extents), extents, arg.dtype)
+        reshaped = _symbolic(running().tl.reshape(materialize(arg), extents), extents, arg.dtype)
+        return expecting(reshaped, partial(np.reshape, shape=extents), arg)
 
     def create_expand_dims(self, arg: Value, axis: int) -> Value:
         """Insert an axis of length 1."""
@@ -323,9 +327,9 @@ class Builder(interpreter.InterpreterBuilder):
         if not isinstance(x, Symbolic):
             return super().create_expand_dims(arg, axis)
         shape = (*x.shape[:axis], 1, *x.shape[axis:])
-        if prod(x.handle.shape) == 1:
-            return _symbolic(x.handle, shape, arg.dtype)
-        return _symbolic(running().tl.expand_dims(transpose_pending(x), axis), shape, arg.dtype)
+        is_one = prod(x.handle.shape) == 1
+        handle = x.handle if is_one else running().tl.expand_dims(transpose_pending(x), axis)
+        return expecting(_symbolic(handle, shape, arg.dtype), partial(np.expand_dims, axis=axis), arg)
 
     def create_broadcast(self, arg: Value, shape: Sequence[int]) -> Value:
         """Broadcast to ``shape``. A command is issued only once an operation needs all elements."""
@@ -334,7 +338,7 @@ class Builder(interpreter.InterpreterBuilder):
         x = arg.data
         if not isinstance(x, Symbolic):
             return value_of(broadcast(x, tuple(shape)), arg.dtype.scalar)
-        return _symbolic(transpose_pending(x), tuple(shape), arg.dtype)
+        return expecting(_symbolic(transpose_pending(x), tuple(shape), arg.dtype), np.asarray, arg)
 
     def create_splat(self, ret_ty: tl.block_type, arg: Value) -> Value:
         """Broadcast one element to a shape."""
@@ -344,7 +348,7 @@ class Builder(interpreter.InterpreterBuilder):
         x = arg.data
         if not isinstance(x, Symbolic):
             return value_of(broadcast(x.reshape((1,) * len(shape)), shape), arg.dtype.scalar)
-        return _symbolic(x.handle, shape, arg.dtype)
+        return expecting(_symbolic(x.handle, shape, arg.dtype), np.ravel, arg)
 
     def create_unsplat(self, arg: Value) -> Value:
         """Return a tensor of one element as a scalar."""
@@ -508,7 +512,8 @@ def _elementwise(name: str, *values: Value) -> Value:
     shape = reduce(_common, [value.data.shape for value in values])
     result = running().tl.elementwise(name, *map(operand_of, values))
     ty = next(value.dtype for value in values if is_symbolic(value))
-    return _symbolic(result, shape, tl.int1 if name in _COMPARISONS else ty)
+    symbolic = _symbolic(result, shape, tl.int1 if name in _COMPARISONS else ty)
+    return expecting(symbolic, partial(evaluate_known, name, item=machine_type(ty)), *values)
 
 
 def _can_accumulate(data: Array | Symbolic, product: Product) -> bool:

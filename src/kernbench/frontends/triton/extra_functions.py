@@ -152,13 +152,13 @@ def _elementwise(name: str, args: list[Value], out: Type, shape: Shape) -> Value
     item = MACHINE_TYPES[first.dtype.scalar]
     arrays = [arg.data for arg in args if not isinstance(arg.data, Symbolic)]
     if len(arrays) == len(args):
-        return value_of(np.broadcast_to(_evaluate(name, arrays, item).astype(numpy_type(out)), shape), out)
+        return value_of(np.broadcast_to(evaluate_known(name, *arrays, item=item).astype(numpy_type(out)), shape), out)
     kernel = running().tl
     handle = kernel.elementwise(name, *[_operand(arg, item) for arg in args])
     return value_of(Symbolic(kernel.cast(handle, MACHINE_TYPES[out]), shape), out)
 
 
-def _evaluate(name: str, arrays: list[Array], item: DType) -> Array:
+def evaluate_known(name: str, *arrays: Array, item: DType) -> Array:
     """Return the result of an operator for known numbers, converted to ``item`` first."""
     converted = [drop_repeats(array).astype(item.numpy) for array in arrays]
     return evaluate(operator(name), converted, operator(name).makes or item)

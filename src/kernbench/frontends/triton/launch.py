@@ -10,7 +10,8 @@ import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import field, replace
+from functools import partial
 from math import prod
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
@@ -23,6 +24,7 @@ from triton.runtime import interpreter
 from triton.runtime.jit import mangle_type
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from kernbench.common.dtypes import Array, DType
 from kernbench.common.errors import InputError, NoMachineError, RunStopped
 from kernbench.common.program_line import calling_line
 from kernbench.common.values import state, value
@@ -178,7 +180,8 @@ def launch(
     shares = {pe: programs_of(order, programs, i, len(pes)) for i, pe in enumerate(pes)}
     pace = LaunchPace(name, extents, context.engine)
     on_write = None if context.has_data else _WrittenRanges(context.known_values)
-    program = _program(function, arguments, tensors, extents, shares, window, pace, on_write)
+    expect = None if context.has_data else _KnownIntegers(context.known_values, tensors, origin is not None)
+    program = _program(function, arguments, tensors, extents, shares, window, pace, on_write, expect)
     context.operators.count_from_begin()
     values = {key: bound[key] for key in arguments.values}
     alike = None
@@ -188,8 +191,9 @@ def launch(
     written = written_parameters(kernel.fn)
 
     def note_start(_: Work) -> None:
-        if on_write is None:
+        if on_write is None or expect is None:
             return
+        expect.note()
         on_write.n_writes = context.known_values.n_writes
         for key, pointer in arguments.pointers.items():
             if pointer.tensor is not None and key in written:
@@ -265,15 +269,16 @@ def _program(
     window: int | None,
     pace: LaunchPace,
     on_write: Callable[[int, int, int], None] | None,
+    expect: _KnownIntegers | None,
 ) -> Callable[..., None]:
     """Return the function that each PE runs: its share of the programs, one after another."""
 
     def kernel(*addresses: int, tl: TLContext) -> None:
         site = tl.site
-        here = Running(tl, grid, window, on_write)
+        starts = dict(zip(tensors, addresses, strict=True))
+        here = Running(tl, grid, window, on_write, None if expect is None else partial(expect.at, starts))
         begin(here)
         pace.begin()
-        starts = dict(zip(tensors, addresses, strict=True))
         pointers = {
             name: pointer.at(0 if pointer.tensor is None else starts[pointer.tensor])
             for name, pointer in arguments.pointers.items()
@@ -387,6 +392,36 @@ class _WrittenRanges:
     def __call__(self, sip: int, first: int, end: int) -> None:
         """Forget the values between two addresses of a SIP."""
         self.known.forget_range(sip, first, end, self.n_writes)
+
+
+@state
+class _KnownIntegers:
+    """The integers in the tensors of a launch that a run without data knows when the launch starts.
+
+    ``assumes_zeros``: integers that it does not know count as zeros, so that they are indices of any tensor.
+    """
+
+    known: KnownValues
+    tensors: tuple[Tensor, ...]
+    assumes_zeros: bool
+    _elements: dict[Tensor, Array] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.note()
+
+    def note(self) -> None:
+        """Note the known elements: the program may change them while the launch waits."""
+        known = {tensor: self.known.of(tensor) for tensor in self.tensors if tensor.dtype.numpy.kind in "iu"}
+        self._elements = {tensor: elements.copy() for tensor, elements in known.items() if elements is not None}
+
+    def at(self, starts: Mapping[Tensor, int], addresses: Array, item: DType) -> Array | None:
+        """Return the elements of type ``item`` at addresses; None if some are not known. ``starts``: of the tensors."""
+        first, last = (int(addresses.min()), int(addresses.max())) if addresses.size else (0, 0)
+        for tensor, elements in self._elements.items():
+            start = starts[tensor]
+            if start <= first and last < start + tensor.nbytes and elements.dtype.itemsize == item.itemsize:
+                return elements.reshape(-1)[(addresses.astype(np.int64) - start) // item.itemsize]
+        return np.zeros(addresses.shape, item.numpy) if self.assumes_zeros else None
 
 
 @state

@@ -144,9 +144,23 @@ def load(builder: Selecting, pointers: Value, mask: Array | None, other: Value |
         handle = kernel.tl.load(plan.runs, plan.shape, item, other=number)
     kernel.note_load(handle)
     loaded = value_of(Symbolic(handle, shape), ty)
+    if kernel.expect is not None and ty.is_int():
+        _expect_loaded(loaded, pointers, mask, item)
     if other is None or fill is not None or mask is None or drop_repeats(mask).all():
         return loaded
     return builder.create_select(TensorHandle(mask, tl.int1), loaded, other)
+
+
+def _expect_loaded(loaded: Value, pointers: Value, mask: Array | None, item: DType) -> None:
+    """Let a run without data know loaded integers; zeros replace those outside of the mask."""
+    expect, at = running().expect, read_numbers(pointers)
+    inside = np.ones(at.shape, np.bool_) if mask is None else np.broadcast_to(mask, at.shape)
+    known = None if expect is None else expect(at[inside], item)
+    if known is None or not isinstance(loaded.data, Symbolic):
+        return
+    numbers = np.zeros(at.shape, numpy_type(loaded.dtype))
+    numbers[inside] = known
+    loaded.data.expect = lambda: numbers
 
 
 def _zeros(ty: Type, shape: Shape) -> Value:

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 import triton
 
-from kernbench.common.dtypes import Array
+from kernbench.common.dtypes import Array, DType
 from kernbench.common.errors import KernelError
 from kernbench.common.values import state
 from kernbench.frontends.triton.descriptors import ElementDescriptor
@@ -23,6 +23,8 @@ from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.source import call_place, kernel_error
 from kernbench.triton_emu.tl_context import TLContext
 
+ExpectedIntegers: TypeAlias = Callable[[Array, DType], Array | None]
+"""A function of addresses, and of the type of the elements there"""
 LaunchGrid: TypeAlias = tuple[int, int, int]
 GridOrder: TypeAlias = Literal["cyclic", "blocked"]
 _PACKAGE = Path(__file__).parents[2]
@@ -45,13 +47,15 @@ class Running:
 
     ``window`` is the maximum number of loads in flight, from ``num_stages``, or None for the machine's limit. It limits
     how far the kernel runs ahead of its data. ``on_write`` is called with the SIP, the first address, and the address
-    behind the last byte of each write. ``plans`` caches the descriptors of loads and stores.
+    behind the last byte of each write. ``expect`` returns the integers at addresses, where a run without data knows or
+    assumes them; None in a run with data. ``plans`` caches the descriptors of loads and stores.
     """
 
     tl: TLContext
     grid: LaunchGrid
     window: int | None = None
     on_write: Callable[[int, int, int], None] | None = None
+    expect: ExpectedIntegers | None = None
     program: LaunchGrid = (0, 0, 0)
     plans: dict[Hashable, tuple[Array, ElementDescriptor | None]] = field(default_factory=dict)
     _loads: list[Handle] = field(default_factory=list)

@@ -139,10 +139,11 @@ class Symbolic:
 
     A handle of one element may have fewer axes. ``swapped``: the handle contains the transposed matrix. The class has
     the part of NumPy's interface that the interpreter uses. A method that needs numbers makes the kernel wait for them.
+    ``expect`` returns the numbers in a run without data, if they are known.
     """
 
     __array_ufunc__ = None
-    __slots__ = ("_numbers", "handle", "itemsize", "shape", "swapped")
+    __slots__ = ("_numbers", "expect", "handle", "itemsize", "shape", "swapped")
 
     def __init__(self, handle: Handle, shape: Shape, swapped: bool = False) -> None:
         self.handle = handle
@@ -150,6 +151,7 @@ class Symbolic:
         self.swapped = swapped
         self.itemsize = 1  # not used: the interpreter reads the width from the type
         self._numbers: Array | None = None
+        self.expect: Callable[[], Array] | None = None
 
     @property
     def ndim(self) -> int:
@@ -164,6 +166,10 @@ class Symbolic:
     def numbers(self) -> Array:
         """Return the numbers, for addresses, masks, bounds and conditions. The kernel waits until they are computed."""
         if self._numbers is None:
+            if self.expect is not None:
+                self._numbers = self.expect()
+                running().tl.value(self.handle, self._numbers)
+                return self._numbers
             numbers = running().tl.value(self.handle)
             self._numbers = np.broadcast_to(numbers.T if self.swapped else numbers, self.shape)
         return self._numbers
@@ -209,6 +215,7 @@ class Product(Symbolic):
         self.swapped = False
         self.itemsize = 1
         self._numbers = None
+        self.expect = None
 
     @property
     def is_issued(self) -> bool:
@@ -242,6 +249,25 @@ def read_numbers(value: Value) -> Array:
     """Return the numbers of a value. The kernel waits for those of a symbolic value."""
     data = value.data
     return data.numbers().astype(numpy_type(value.dtype)) if isinstance(data, Symbolic) else data
+
+
+def expecting(result: Value, compute: Callable[..., Array], *operands: Value) -> Value:
+    """Let a run without data know the numbers of ``result`` if it knows those of all operands: ``compute`` of these."""
+    data = result.data
+    if running().expect is None or not isinstance(data, Symbolic):
+        return result
+    if all(not isinstance(x.data, Symbolic) or x.data.expect is not None for x in operands):
+        ty = numpy_type(result.dtype)
+        data.expect = lambda: np.broadcast_to(compute(*map(_expected, operands)), data.shape).astype(ty)
+    return result
+
+
+def _expected(value: Value) -> Array:
+    data = value.data
+    if not isinstance(data, Symbolic):
+        return data
+    assert data.expect is not None, "an operand whose numbers are known"
+    return data.expect()
 
 
 def with_numbers(value: Value) -> Value:

@@ -26,7 +26,7 @@ from torch.fx import GraphModule, Node
 from kernbench.common.values import value
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch import device as ahbm
-from kernbench.frontends.torch.modules import ProgramPlace, is_library
+from kernbench.frontends.torch.modules import ProgramPlace, is_library, without_wrappers
 from kernbench.runtime_api.context import AnyContext, current_context
 
 RUNTIME = "kernbench.frontends.torch.inductor.runtime"
@@ -139,7 +139,8 @@ class AhbmWrapper(PythonWrapperCodegen):  # type: ignore[misc]  # PyTorch's clas
     def write_origin(self, nodes: Iterable[Node]) -> None:
         """Write the statement that the next launch carries out ``nodes``."""
         origin = origin_of(nodes)
-        self.writeline(f"at({origin.module!r}, {origin.operators!r}, {origin.file!r}, {origin.line})")
+        covers = f", {origin.covers!r}" if origin.covers else ""
+        self.writeline(f"at({origin.module!r}, {origin.operators!r}, {origin.file!r}, {origin.line}{covers})")
 
 
 class AhbmScheduling(TritonScheduling):  # type: ignore[misc]  # PyTorch's class has no types
@@ -177,12 +178,16 @@ def _nodes_of(node_schedule: Sequence[Any]) -> Iterator[Node]:
 
 @value
 class NodeOrigin:
-    """The module of nodes of a graph, their operators, and the line of the first of them."""
+    """The nearest common module of nodes of a graph, their operators, and the line of the first of them.
+
+    ``covers``: the modules inside of ``module`` that call operators of several modules.
+    """
 
     module: str
     operators: str
     file: str
     line: int
+    covers: tuple[str, ...] = ()
 
 
 def origin_of(nodes: Iterable[Node]) -> NodeOrigin:
@@ -193,7 +198,9 @@ def origin_of(nodes: Iterable[Node]) -> NodeOrigin:
     more = "" if len(names) <= _MOST_OPERATORS else f"+{len(names) - _MOST_OPERATORS} more"
     places = list(filter(None, map(_place_of, calls)))
     place = places[-1] if places else ProgramPlace("", 0)
-    return NodeOrigin(_common_module(calls), "+".join(names[:_MOST_OPERATORS]) + more, place.file, place.line)
+    common, modules = _common_module(calls), dict.fromkeys(filter(None, map(_module_of, calls)))
+    covers = tuple(module for module in modules if module != common)
+    return NodeOrigin(common, "+".join(names[:_MOST_OPERATORS]) + more, place.file, place.line, covers)
 
 
 @cache
@@ -247,13 +254,16 @@ def _common_module(nodes: Sequence[Node]) -> str:
 
 
 def _module_of(node: Node) -> str | None:
-    """Return the dotted name of the module that called a node, relative to the outermost module; None if unknown."""
+    """Return the dotted name of the module that called a node, relative to the outermost module.
+
+    Return None for nodes that PyTorch adds, which have no line of the program either.
+    """
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     if not stack:
-        return None
+        return None if _place_of(node) is None else ""
     path, _ = list(stack.values())[-1]
     parts = _INDEX.sub(lambda match: f".{match[1] or match[2]}", str(path).removeprefix("L")).split(".")
-    return ".".join(part for part in parts[2:] if part)
+    return without_wrappers(".".join(part for part in parts[2:] if part))
 
 
 def _place_of(node: Node) -> ProgramPlace | None:

@@ -14,12 +14,14 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch._dynamo.exc import RestartAnalysis, SkipFrame
 from torch._higher_order_ops.flex_attention import flex_attention, flex_attention_backward
 from torch._inductor.compile_fx import compile_fx
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._inductor.output_code import CompiledFxGraph
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from kernbench.common.errors import InputError, text_of
 from kernbench.common.values import state, value
@@ -80,12 +82,13 @@ def _compile(graph: GraphModule, inputs: Sequence[Any], options: Mapping[str, An
     try:
         with _without_modes():
             compiled: Any = compile_fx(graph, inputs, config_patches={**options, **_OPTIONS})
+    except (RestartAnalysis, SkipFrame):
+        raise  # dynamo traces again
     except Exception as error:
         place = _first_place(eager)
         note_failure(str(place or "a graph"), error)
         return _EagerGraph(eager).run
-    traced = _traced(compiled)
-    return Replayed.of(traced) if options.get("triton.cudagraphs") else traced
+    return Replayed.of(compiled) if options.get("triton.cudagraphs") else compiled
 
 
 def _has_flex_attention(graph: GraphModule) -> bool:
@@ -105,12 +108,24 @@ def _is_single_launch(graph: GraphModule) -> bool:
         return False
     try:
         with _without_modes(), torch.no_grad(), modes[0], recorder:
-            Interpreter(graph).run(*operands)
+            _FakeRun(graph, modes[0]).run(*operands)
     except Exception:  # a fault of the graph is raised when it is compiled
         return False
     ways = [way_of(operator).kind for operator in recorder.operators]
     computing = [kind for kind in ways if kind not in ("view", "memory")]
     return len(computing) <= 1 and all(kind in ("kernel", "expression", "list") for kind in computing)
+
+
+class _FakeRun(Interpreter):  # type: ignore[misc]  # PyTorch's class has no types
+    """A run of a graph on tensors without elements, also in place of tensors that the graph itself has."""
+
+    def __init__(self, graph: GraphModule, mode: FakeTensorMode) -> None:
+        super().__init__(graph)
+        self._mode = mode
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Return an attribute of the graph, without elements if it is a tensor."""
+        return tree_map_only(Tensor, self._mode.from_tensor, super().get_attr(target, args, kwargs))
 
 
 class _Recorder(TorchDispatchMode):
@@ -128,14 +143,19 @@ class _Recorder(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _traced(run: CompiledGraph) -> CompiledGraph:
-    """Return a compiled graph whose launches name the calls of the program that they carry out."""
+def run_traced(run: Callable[[CompiledFxGraph, Sequence[Any]], Any]) -> Callable[[CompiledFxGraph, Sequence[Any]], Any]:
+    """Return the method that runs a compiled graph, changed so that launches name the calls that they carry out.
 
-    def run_graph(*args: Any) -> Any:
+    A forward graph and its backward graph are two such graphs.
+    """
+
+    def run_here(graph: CompiledFxGraph, inputs: Sequence[Any]) -> Any:
+        if current_context() is None:
+            return run(graph, inputs)
         with traced_graph(program_place()), _without_modes():
-            return run(*args)
+            return run(graph, inputs)
 
-    return run_graph
+    return run_here
 
 
 @contextmanager

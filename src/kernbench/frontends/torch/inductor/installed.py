@@ -11,20 +11,21 @@ from importlib import import_module
 from importlib.metadata import version
 from types import ModuleType
 from typing import Any
-from warnings import filterwarnings
 
 import torch
 from torch import _TorchCompileInductorWrapper
+from torch._C._dynamo import eval_frame
 from torch._dynamo import trace_rules
 from torch._dynamo.device_interface import register_interface_for_device
 from torch._dynamo.output_graph import SubgraphTracer
 from torch._dynamo.variables import builder, torch_function
 from torch._dynamo.variables.tensor import TensorVariable
-from torch._inductor import codecache, compile_fx, ir, lowering, scheduler
+from torch._inductor import codecache, compile_fx, ir, lowering, output_code, scheduler
 from torch._inductor import utils as inductor_utils
 from torch._inductor.codegen.common import register_backend_for_device, register_device_op_overrides
 from torch._inductor.fx_passes import joint_graph, post_grad
 from torch._inductor.runtime import autotune_cache, triton_heuristics
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _triton
 
 from kernbench.frontends.gpu import DEVICE
@@ -37,7 +38,7 @@ from kernbench.frontends.torch.inductor.codegen import (
     extend_key,
     write_origin_of_extern,
 )
-from kernbench.frontends.torch.inductor.graphs import compile_on_machine
+from kernbench.frontends.torch.inductor.graphs import compile_on_machine, run_traced
 from kernbench.frontends.torch.inductor.kernels import run_on_machine
 from kernbench.frontends.torch.tensor import replace
 
@@ -46,6 +47,9 @@ _NAMES: tuple[tuple[ModuleType | type, str], ...] = (
     (builder, "infer_subclass_type"),
     (builder.VariableBuilder, "_type_dispatch"),
     (builder.VariableBuilder, "wrap_tensor"),
+    (eval_frame, "set_code_exec_strategy"),
+    (eval_frame, "_FrameAction"),
+    (eval_frame, "_FrameExecStrategy"),
     (trace_rules, "add"),
     (trace_rules, "get_legacy_mod_inlinelist"),
     (codecache, "FxGraphHashDetails"),
@@ -55,6 +59,7 @@ _NAMES: tuple[tuple[ModuleType | type, str], ...] = (
     (inductor_utils, "get_gpu_type"),
     (inductor_utils, "is_big_gpu"),
     (ir.ExternKernel, "codegen_comment"),
+    (output_code, "CompiledFxGraph"),
     (joint_graph, "lazy_init"),
     (joint_graph.UniformValueConstantFolder, "_deduce_value"),
     (joint_graph, "_other_is_broadcasted_in_dim"),
@@ -66,6 +71,7 @@ _NAMES: tuple[tuple[ModuleType | type, str], ...] = (
     (lowering, "add_needs_realized_inputs"),
     (lowering, "use_two_step_variance"),
     (post_grad, "pass_patterns"),
+    (FakeTensorMode, "avoid_device_init"),
     (SubgraphTracer, "create_proxy"),
     (TensorVariable, "method_attr_device"),
     (TensorVariable, "method_attr_is_cuda"),
@@ -133,8 +139,6 @@ def _install() -> None:
     for module in (inductor_utils, post_grad, joint_graph):
         replace(module, "get_gpu_type", lambda: DEVICE)
     replace(inductor_utils, "is_big_gpu", _is_big(inductor_utils.is_big_gpu))
-    # The module of ``torch.compile`` has no entry of its own in the list of running modules.
-    filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global hooks")
     init = joint_graph.lazy_init
     replace(joint_graph, "lazy_init", lambda device=None: _init_patterns(init, device))
     replace(ir.ExternKernel, "codegen_comment", write_origin_of_extern(ir.ExternKernel.codegen_comment))
@@ -143,6 +147,7 @@ def _install() -> None:
     wrapper = _TorchCompileInductorWrapper
     replace(wrapper, "__call__", compile_on_machine(wrapper.__call__))
     replace(codecache.FxGraphHashDetails, "__init__", extend_key(codecache.FxGraphHashDetails.__init__))
+    replace(output_code.CompiledFxGraph, "__call__", run_traced(output_code.CompiledFxGraph.__call__))
     tracing.install()
     kept.install()
     import_module("torch._inductor.codegen.triton")

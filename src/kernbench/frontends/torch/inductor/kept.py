@@ -128,7 +128,6 @@ def _decompose_cheaply(cheaper: Callable[..., Any], decompose: Callable[..., Any
 
 
 _LOOKUPS = tuple(map(overload_of, ("embedding", "embedding_dense_backward", "gather", "index_select")))
-_INDEX = lowering.lowerings[aten.index.Tensor]
 _PUTS = tuple(map(overload_of, ("index_put", "index_put_")))
 _SCATTERS = tuple(map(overload_of, ("scatter.src", "scatter.value")))
 
@@ -150,12 +149,9 @@ def _selected_elements(node: Node) -> int | None:
 
 
 def _is_small() -> bool:
-    """Return whether few shards for each PE are selected. A fused lookup then costs less than a launch more.
-
-    None is small in a run without data: generated kernels compute addresses from indices, which have no values there.
-    """
+    """Return whether few shards for each PE are selected. A fused lookup then costs less than a launch more."""
     node, context = V.graph.current_node, current_context()
-    count = None if context is None or not context.has_data else _selected_elements(node)
+    count = None if context is None else _selected_elements(node)
     if context is None or count is None:
         return False
     operand: Any = node.args[0]
@@ -174,13 +170,9 @@ def _keep_large(lower: Callable[..., Any], call: Callable[..., Any]) -> Callable
 
 
 def _index_by_kernel(x: Any, indices: Any) -> Any:
-    """Call the machine's kernel if the indices are those of the first axes, so that the result is contiguous."""
-    first = [index is not None for index in indices]
-    if first != sorted(first, reverse=True):
-        return _INDEX(x, indices)
-    return lowering.fallback_handler(aten.index.Tensor, add_to_fallback_set=False)(
-        ExternKernel.require_contiguous(x), indices
-    )
+    """Call the machine's kernel. Its result has other strides than PyTorch's rule for traces says."""
+    call = lowering.fallback_handler(torch.ops.kernbench.index.default, add_to_fallback_set=False)
+    return call(ExternKernel.require_contiguous(x), indices)
 
 
 def _put_by_kernel(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from torch import Tensor
+from torch._inductor.runtime.hints import ReductionHint
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner, GridExpr
 
 from kernbench.common.values import state, value
@@ -30,6 +31,8 @@ _MOST_PROGRAMS = 4
 """Maximum number of programs of a PE whose scratch has room for their work in one"""
 _WIDE_BYTES = 4
 """Bytes of an element while it is computed"""
+_LEAST_COLUMNS = 16
+"""Minimum width of a block of a reduction along columns. Narrower blocks of several PEs read the same bursts of HBM"""
 _LIVE_RESULTS = 4
 """Intermediate results of a kernel that are in use at one time"""
 
@@ -65,13 +68,14 @@ class KernelWork:
     """The work of a generated kernel: its ``extents`` by axis (x, y, r0_), and its commands and arrays of a block.
 
     ``arrays``: blocks that are loaded or stored; ``commands``: operations of MATH on a block. ``item_bytes``: the mean
-    size of an element in memory.
+    size of an element in memory. ``least_x``: minimum extent of a block along x.
     """
 
     extents: Mapping[str, int]
     arrays: int
     commands: int
     item_bytes: float
+    least_x: int = 1
 
     def most_elements(self, pe: PeSizes) -> int:
         """Return the largest power of two such that blocks of so many elements fit in scratch, two programs at once."""
@@ -105,9 +109,10 @@ def choose_blocks(blocks: Mapping[str, int], work: KernelWork, pes: KernelPes) -
         return chosen
     x, y = extents.get("x", 1), extents.get("y", 1)
     widest = max(1, most // row)
-    share = min(widest, power_of_two(-(-(x * y) // pes.count)))
+    least = min(widest, power_of_two(x), work.least_x)
+    share = max(least, min(widest, power_of_two(-(-(x * y) // pes.count))))
     if "YBLOCK" not in blocks:
-        chosen["XBLOCK"] = _divide(share, row, x, work, pes)
+        chosen["XBLOCK"] = max(least, _divide(share, row, x, work, pes))
         return chosen
     chosen["XBLOCK"] = min(power_of_two(x), share)
     columns = -(-x // chosen["XBLOCK"])
@@ -146,6 +151,7 @@ class GeneratedKernel:
         meta, config = tuner.inductor_meta, tuner.configs[0]
         self.names = [name for name in tuner.triton_meta["signature"] if name not in config.kwargs]
         self.meta, self.blocks, self.size_hints = meta, dict(config.kwargs), dict(tuner.size_hints or {})
+        self.least_x = 1 if meta.get("reduction_hint") in (None, ReductionHint.INNER) else _LEAST_COLUMNS
         self.kernel: Launchable = tuner.fn
         self.arrays = meta.get("num_load", 1) + meta.get("num_store", 1)
         self.commands = max(1, len(_COMMAND.findall(tuner.fn.src)))
@@ -181,7 +187,7 @@ class GeneratedKernel:
         nbytes = max((x.numel() * x.element_size() for x in tensors), default=1)
         cubes, pes = grid_for(context, nbytes)
         item_bytes = sum(x.element_size() for x in tensors) / max(1, len(tensors))
-        work = KernelWork(extents, self.arrays, self.commands, item_bytes)
+        work = KernelWork(extents, self.arrays, self.commands, item_bytes, self.least_x)
         usable = KernelPes(cubes * pes, (cubes, pes) == whole_grid(context), PeSizes.of(context.topology))
         blocks = choose_blocks(self.blocks, work, usable)
         grid = GridExpr.from_meta(self.meta, blocks).eval_slow(named)

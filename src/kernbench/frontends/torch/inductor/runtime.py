@@ -15,9 +15,9 @@ from kernbench.frontends.torch.tensor import AhbmTensor, new
 _REINTERPRET: Callable[..., Tensor] = vars(guards)["_reinterpret_tensor"]  # PyTorch's types do not have it
 
 
-def at(module: str, operators: str, file: str, line: int) -> None:
-    """State the calls of the program that the next launches carry out; ``module`` is relative to the graph's module."""
-    set_traced_call(module, operators, ProgramPlace(file, line) if file else None)
+def at(module: str, operators: str, file: str, line: int, covers: Sequence[str] = ()) -> None:
+    """State the calls of the program that the next launches carry out; modules are relative to the graph's module."""
+    set_traced_call(module, operators, ProgramPlace(file, line) if file else None, covers)
 
 
 def reinterpret_tensor(x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int = 0) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._dynamo import eval_frame
 from torch._dynamo import config, trace_rules
 from torch._dynamo.convert_frame import ConvertFrame
 from torch._dynamo.output_graph import SubgraphTracer
@@ -15,9 +16,11 @@ from torch._dynamo.variables import builder, torch_function
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.tensor import TensorVariable
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import flex_attention
 from torch.utils._pytree import tree_map
 
+from kernbench.core.clock import Clock
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch.device_names import is_factory, translate, with_number
 from kernbench.frontends.torch.inductor import polyfills
@@ -108,6 +111,18 @@ def _return_same(tensor: Tensor, metadata: object, expected_type: type | None = 
     return tensor
 
 
+def _copies_in_graph(avoids: Callable[[FakeTensorMode], bool]) -> Callable[[FakeTensorMode], bool]:
+    """Return the rule of whether ``torch.tensor(..., device=...)`` copies to the device in the graph, not in the trace.
+
+    In a trace of a program for the machine it does: a trace has no launches.
+    """
+
+    def avoids_here(mode: FakeTensorMode) -> bool:
+        return current_context() is not None or avoids(mode)
+
+    return avoids_here
+
+
 def install() -> None:
     """Make dynamo trace programs that use tensors of the machine."""
     config.traceable_tensor_subclasses.add(AhbmTensor)
@@ -115,6 +130,10 @@ def install() -> None:
     builder.VariableBuilder._type_dispatch()[AhbmTensor] = builder.VariableBuilder.wrap_tensor  # noqa: SLF001
     for package in ("kernbench", "greenlet"):
         trace_rules.add(package)
+    # A traced call may wait for launches. Their kernels run then, and are not code of the program.
+    skip = eval_frame._FrameAction.SKIP  # noqa: SLF001 - listed among private names
+    strategy = eval_frame._FrameExecStrategy(skip, skip)  # noqa: SLF001 - listed among private names
+    eval_frame.set_code_exec_strategy(Clock.advance.__code__, strategy)
     trace_rules.get_legacy_mod_inlinelist().add(polyfills.__file__)
     torch.compiler.substitute_in_graph(enter_module)(polyfills.enter_module)
     torch.compiler.substitute_in_graph(leave_module)(polyfills.leave_module)
@@ -124,4 +143,6 @@ def install() -> None:
     torch.compiler.substitute_in_graph(flex_attention._warn_once)(polyfills.warn_once)  # noqa: SLF001
     replace(ConvertFrame, "__call__", note_breaks(ConvertFrame.__call__))
     _install_cuda()
+    avoids = vars(FakeTensorMode)["avoid_device_init"].fget
+    replace(FakeTensorMode, "avoid_device_init", property(_copies_in_graph(avoids)))
     replace(AhbmTensor, "__coerce_same_metadata_as_tangent__", _return_same)
