@@ -1,7 +1,7 @@
 """Kinds of launches: two launches of one kind do the same work on the same PEs, so they take about the same time.
 
-A kind consists of the kernel with all values that it uses, the PEs, and the layout of each tensor. Absolute addresses
-are no part of a kind. Values are compared by content: a function by its code and by the values that it captures.
+A kind consists of the kernel with all values that it uses, the PEs within their SIP, and the layout of each tensor.
+Absolute addresses and the SIP are no part of a kind. Values are compared by content: a function by its code and by the values that it captures.
 The property ``work_key`` of an object, if it has one, is the part of its content that decides the work.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from kernbench.messages.requests import TensorArg
+from kernbench.messages.requests import PeCoord, TensorArg
 from kernbench.runtime_api.launch import Alike, Launch
 from kernbench.runtime_api.layout import TensorLayout
 
@@ -44,7 +44,7 @@ def kind_of(launch: Launch, access_bytes: int) -> Hashable | None:
             return type(argument), argument
         first = positions.setdefault(argument.va, len(positions))
         layout = layouts[argument.va]
-        return first, argument.shape, argument.dtype, argument.owners, _place(layout, access_bytes)
+        return first, argument.shape, argument.dtype, _within_sip(argument.owners), _place(layout, access_bytes)
 
     alike = launch.alike or Alike(message.kernel.function)
     try:
@@ -53,7 +53,12 @@ def kind_of(launch: Launch, access_bytes: int) -> Hashable | None:
         return None
     arguments = tuple(describe(argument) for argument in message.args)
     keywords = tuple((name, describe(argument)) for name, argument in message.kwargs)
-    return program, arguments, keywords, message.targets, message.counts, message.stream
+    return program, arguments, keywords, _within_sip(message.targets), message.counts, message.stream
+
+
+def _within_sip(pes: Sequence[PeCoord]) -> tuple[tuple[int, int], ...]:
+    """Return the (cube, PE) of each of ``pes``."""
+    return tuple([(cube, pe) for _, cube, pe in pes])
 
 
 def _place(layout: TensorLayout, access_bytes: int) -> Hashable:

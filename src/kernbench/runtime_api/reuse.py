@@ -1,7 +1,7 @@
 """Reuse of launches: the time of a launch passes if launches like it have been simulated.
 
 The first launches of a kind are its samples. Later launches of the kind pass with the duration that the samples
-foresee. The decision falls when the IO_CPU begins the launch. A launch is a sample only if no other request was in
+foresee. Each SIP has samples of its own, and those of other SIPs confirm them. The decision falls when the IO_CPU begins the launch. A launch is a sample only if no other request was in
 flight on its SIP. Messages that map new memory may be in flight: launches behind so many of them are a kind of their
 own. Kinds that cost little to simulate have more samples.
 """
@@ -48,11 +48,11 @@ class CheckedLaunch:
 
 @state(eq=False)
 class _Kind:
-    """A kind in this run.
+    """A kind in this run, on one SIP.
 
     ``name``: the name of its first launch. ``uses``, ``times``: its samples. ``n_maps``: the messages in flight that
-    map memory when such a launch begins. ``alike``: the kinds that differ by ``n_maps`` alone. ``refused``: its
-    kernel prints, or uses queues to other PEs. ``rows``: rows of the log of a sample; ``more_rows``: those of
+    map memory when such a launch begins. ``alike``: the kinds that differ by the SIP or by ``n_maps`` alone.
+    ``refused``: its kernel prints, or uses queues to other PEs. ``rows``: rows of the log of a sample; ``more_rows``: those of
     all samples beyond the first ones. ``is_varied``: the first samples differ.
     """
 
@@ -118,7 +118,7 @@ class ReusedLaunches:
     ) -> None:
         self.rules = rules
         self.kinds: list[_Kind] = []
-        self._kinds_of: dict[Hashable, dict[int, _Kind]] = {}  # by launch, and by the maps before it
+        self._kinds_of: dict[Hashable, dict[tuple[int, int], _Kind]] = {}  # by launch; by SIP, and the maps before it
         self.checks: list[CheckedLaunch] = []
         self.n_launches = 0
         self._engine, self._requests, self._is_loading = engine, requests, is_loading
@@ -167,7 +167,7 @@ class ReusedLaunches:
         for other in self._simulated.values():
             other.is_sample = other.is_sample and other.sip != request.sip
         n_maps = sum(running.is_map for running in met)
-        kind = self._find_kind(request.key, request.handle.msg.title, n_maps)
+        kind = self._find_kind(request.key, request.handle.msg.title, request.sip, n_maps)
         if kind.refused:
             return None
         simulated = _Simulated(
@@ -210,24 +210,25 @@ class ReusedLaunches:
         elif simulated.is_sample:
             self._add_sample(launch, simulated, begin_ps, now_ps)
 
-    def _find_kind(self, key: Hashable, name: str, n_maps: int) -> _Kind:
-        """Return the kind of a launch behind ``n_maps`` messages.
+    def _find_kind(self, key: Hashable, name: str, sip: int, n_maps: int) -> _Kind:
+        """Return the kind of a launch on ``sip`` behind ``n_maps`` messages.
 
         Launches behind messages are of the plain kind as soon as that has its samples.
         """
         kinds = self._kinds_of.setdefault(key, {})
-        plain = kinds.get(0)
+        plain = kinds.get((sip, 0))
         if plain is not None and self._is_sampled(plain):
             return plain
-        if n_maps not in kinds:
-            kinds[n_maps] = _Kind(name, LaunchKind(), self._times.add_kind(), n_maps, kinds.values())
-            self.kinds.append(kinds[n_maps])
-        return kinds[n_maps]
+        if (sip, n_maps) not in kinds:
+            kinds[sip, n_maps] = _Kind(name, LaunchKind(), self._times.add_kind(), n_maps, kinds.values())
+            self.kinds.append(kinds[sip, n_maps])
+        return kinds[sip, n_maps]
 
     def _is_sampled(self, kind: _Kind) -> bool:
         """Return True if launches of a kind may pass.
 
-        With a sample of its own, samples behind other numbers of maps count too, as far as they confirm its duration.
+        With a sample of its own, samples of kinds that are ``alike`` count too, as far as they confirm its duration: the
+        ranks of a program have one sample each, not several.
         """
         mean_ps, n_samples = kind.times.mean_ps, len(kind.uses.samples)
         confirming = (
