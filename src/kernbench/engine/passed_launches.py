@@ -46,6 +46,7 @@ class ReuseReport:
     kinds: int = figure("kinds of launches")
     simulated: int = figure("simulated launches")
     passed: int = figure("launches that passed without a simulation")
+    extended: int = figure("long collectives of which a part was simulated", optional=True, default=0)
     varied: int = figure("kinds whose first samples differ by more than 2 %")
     largest: str = figure("the kind whose samples differ most", optional=True, column=False, default="")
     largest_spread: float = figure("the difference between its samples, as a share", optional=True, default=0.0)
@@ -60,6 +61,8 @@ class ReuseReport:
             f"reuse: {self.launches:,} launches of {self.kinds:,} kinds, {self.simulated:,} simulated; kinds whose "
             f"samples differ by more than {VARIED:.0%}: {self.varied}{largest}; run ± {self.error:.1%}"
         )
+        if self.extended:
+            text += f"; of {self.extended:,} long collectives a part was simulated"
         return text + (
             f"; by {self.checked:,} checked launches {self.check_error:+.1%} ± {self.check_range:.1%}"
             if self.checked
@@ -95,12 +98,29 @@ class LaunchKind:
         return min(self.samples, key=lambda sample: abs(sample[1] - mean_ps))[0]
 
 
+@value(eq=False)
+class ExtendedLaunch:
+    """A launch of which a part was simulated: how often this part counts ``more``, and the counts of this part."""
+
+    more: float
+    counts: Counts
+
+
 @state
 class PassedLaunches:
-    """The kinds of the launches of a run, as far as launches of them passed, and the kind of each passed launch."""
+    """The kinds of the launches of a run, as far as launches of them passed, and the kind of each passed launch.
+
+    ``extended``: the launches of which only the first part was simulated, by number.
+    """
 
     kinds: list[LaunchKind] = field(default_factory=list)
+    extended: dict[int, ExtendedLaunch] = field(default_factory=dict)
     _kind_of: dict[int, LaunchKind] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if all launches were simulated completely."""
+        return not self.kinds and not self.extended
 
     def add(self, launch: int, kind: LaunchKind) -> None:
         """Add a launch that passes with the mean of the samples of its kind."""
@@ -120,10 +140,13 @@ class PassedLaunches:
         return launch if kind is None else kind.typical
 
     def weights(self, launches: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return how often each of ``launches`` counts: 1, and for a sample its share of the passed launches more."""
-        if not self.kinds:
+        """Return how often each of ``launches`` counts: 1, and more for samples and for launches simulated in part."""
+        if self.is_empty:
             return np.broadcast_to(np.float64(1.0), launches.shape)
-        table = np.ones(max(launches.max(initial=0), *self._kind_of, 0) + 2)  # the last entry is for -1, no launch
+        # The last entry is for -1, no launch.
+        table = np.ones(max(launches.max(initial=0), *self._kind_of, *self.extended, 0) + 2)
+        for launch, extended in self.extended.items():
+            table[launch] += extended.more
         for kind in self.kinds:
             for launch, _ in kind.samples:
                 table[launch] += len(kind.passed) / len(kind.samples)
@@ -138,7 +161,8 @@ class PassedLaunches:
 
     def part_counts(self) -> Mapping[PartCount, int]:
         """Return the counts of parts that all passed launches add."""
-        names = {name for kind in self.kinds for name in kind.counts if isinstance(name, PartCount)}
+        all_counts = [*[kind.counts for kind in self.kinds], *[launch.counts for launch in self.extended.values()]]
+        names = {name for counts in all_counts for name in counts if isinstance(name, PartCount)}
         return {name: int(self.counts(name, 1)[0]) for name in sorted(names)}
 
     def counts(self, name: str | PartCount, size: int) -> NDArray[np.int64]:
@@ -147,4 +171,7 @@ class PassedLaunches:
         for kind in self.kinds:
             if name in kind.counts:
                 total += kind.counts[name] * (len(kind.passed) / kind.n_counted)
+        for launch in self.extended.values():
+            if name in launch.counts:
+                total += launch.counts[name] * launch.more
         return np.rint(total).astype(np.int64)

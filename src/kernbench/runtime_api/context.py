@@ -31,6 +31,7 @@ from kernbench.runtime_api.factories import Generators, TensorFactories
 from kernbench.runtime_api.frontends import FrontendSettings
 from kernbench.runtime_api.launch import Alike, KernelFunction, Launch, prepare_launch_on, prepare_launches
 from kernbench.runtime_api.launch_queue import CapturedLaunch, LaunchQueue, OnStart, depth_of
+from kernbench.runtime_api.long_collectives import LongCollectives
 from kernbench.runtime_api.memory import CleanupReport, ExtraMemories, TensorMemory
 from kernbench.runtime_api.multiprocessing import Multiprocessing
 from kernbench.runtime_api.operators import OperatorTallies
@@ -121,7 +122,8 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self._installer = QueueInstaller(engine, self._requests)
         self._groups = ProcessGroups(ccl, self._devices, self._installer, self._requests, scheduler)
         self.multiprocessing = Multiprocessing(scheduler, self._requests, workers, self._groups)
-        collectives = Collectives(self._spec, self._memory, self._requests)
+        long = None if reuse is None else LongCollectives(engine.machine)
+        collectives = Collectives(self._spec, self._memory, self._requests, long=long)
         self.distributed = Distributed(self._groups, collectives, self._requests, workers)
         fmt = AddressFormat(self._spec.address.format)
         self.testing = Verifier(verify=engine.enable_data if verify is None else verify, fmt=fmt)

@@ -1,7 +1,8 @@
 """Kinds of launches: two launches of one kind do the same work on the same PEs, so they take about the same time.
 
 A kind consists of the kernel with all values that it uses, the PEs within their SIP, and the layout of each tensor.
-Absolute addresses and the SIP are no part of a kind. Values are compared by content: a function by its code and by the values that it captures.
+Absolute addresses and the SIP are no part of a kind. Values are compared by content: a function by its code and by the
+values that it captures.
 The property ``work_key`` of an object, if it has one, is the part of its content that decides the work.
 """
 

@@ -1,9 +1,10 @@
 """Reuse of launches: the time of a launch passes if launches like it have been simulated.
 
 The first launches of a kind are its samples. Later launches of the kind pass with the duration that the samples
-foresee. Each SIP has samples of its own, and those of other SIPs confirm them. The decision falls when the IO_CPU begins the launch. A launch is a sample only if no other request was in
-flight on its SIP. Messages that map new memory may be in flight: launches behind so many of them are a kind of their
-own. Kinds that cost little to simulate have more samples.
+foresee. Each SIP has samples of its own, and those of other SIPs confirm them. The decision falls when the IO_CPU
+begins the launch. A launch is a sample only if no other request was in flight on its SIP. Messages that map new memory
+may be in flight: launches behind so many of them are a kind of their own. Kinds that cost little to simulate have more
+samples.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class _Kind:
 
     ``name``: the name of its first launch. ``uses``, ``times``: its samples. ``n_maps``: the messages in flight that
     map memory when such a launch begins. ``alike``: the kinds that differ by the SIP or by ``n_maps`` alone.
-    ``refused``: its kernel prints, or uses queues to other PEs. ``rows``: rows of the log of a sample; ``more_rows``: those of
-    all samples beyond the first ones. ``is_varied``: the first samples differ.
+    ``refused``: its kernel prints, or uses queues to other PEs. ``rows``: rows of the log of a sample; ``more_rows``:
+    those of all samples beyond the first ones. ``is_varied``: the first samples differ.
     """
 
     name: str
@@ -195,12 +196,15 @@ class ReusedLaunches:
         self._engine.machine.passed.add(launch, kind.uses)
         return foreseen_ps
 
-    def end(self, launch: int, now_ps: int) -> None:
-        """Note that a launch has ended on its SIP without a failure. It becomes a sample if it ran alone."""
+    def end(self, launch: int, now_ps: int) -> int:
+        """Note that a launch has ended on its SIP without a failure. It becomes a sample if it ran alone. Return 0."""
         self._in_flight[launch].waits = True
         simulated = self._simulated.pop(launch, None)
-        if simulated is None:
-            return
+        if simulated is not None:
+            self._note_end(launch, simulated, now_ps)
+        return 0
+
+    def _note_end(self, launch: int, simulated: _Simulated, now_ps: int) -> None:
         kind, begin_ps = simulated.kind, self._engine.machine.log.on_device[launch][0]
         kind.refused |= simulated.n_messages != 0
         if kind.refused:
@@ -227,8 +231,8 @@ class ReusedLaunches:
     def _is_sampled(self, kind: _Kind) -> bool:
         """Return True if launches of a kind may pass.
 
-        With a sample of its own, samples of kinds that are ``alike`` count too, as far as they confirm its duration: the
-        ranks of a program have one sample each, not several.
+        With a sample of its own, samples of kinds that are ``alike`` count too, as far as they confirm its duration.
+        The ranks of a program therefore have one sample each.
         """
         mean_ps, n_samples = kind.times.mean_ps, len(kind.uses.samples)
         confirming = (
@@ -329,6 +333,7 @@ class ReusedLaunches:
             kinds=len(self.kinds),
             simulated=self.n_launches - len(passed),
             passed=len(passed),
+            extended=len(self._engine.machine.passed.extended),
             varied=len(varied),
             largest="" if largest is None else largest.name,
             largest_spread=0.0 if largest is None else self._times.spread(largest.times),
