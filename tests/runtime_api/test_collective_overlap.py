@@ -123,7 +123,7 @@ def test_with_reuse_a_part_of_a_long_collective_is_simulated(name: str, comm: st
 @pytest.mark.parametrize("comm", ["same", "cube"])
 @pytest.mark.parametrize("name", ["all_reduce", "all_gather", "reduce_scatter", "scatter"])
 def test_the_rest_of_a_long_collective_takes_its_time(name: str, comm: str) -> None:
-    check_long(name, comm, 1 << 22, bound=0.03)
+    check_long(name, comm, 1 << 22, bound=0.04)
 
 
 def check_long(name: str, comm: str, n_elem: int, bound: float) -> None:

@@ -68,10 +68,22 @@ def _place(layout: TensorLayout, access_bytes: int) -> Hashable:
     return tuple(shards)
 
 
-class _Describer:
-    """The description of an object by its values, in which the position of an operand stands for the operand."""
+def content_of(alike: Alike) -> Hashable | None:
+    """Return the program of a launch with all its values; None if it can only be compared by identity."""
+    try:
+        return _Describer(alike.operands, all_values=True).describe(alike.program)
+    except _NoKindError:
+        return None
 
-    def __init__(self, operands: Sequence[object]) -> None:
+
+class _Describer:
+    """The description of an object by its values, in which the position of an operand stands for the operand.
+
+    ``all_values``: also those that do not decide the work.
+    """
+
+    def __init__(self, operands: Sequence[object], *, all_values: bool = False) -> None:
+        self._all_values = all_values
         self._operands: dict[int, int] = {}
         for at, operand in enumerate(operands):
             self._operands.setdefault(id(operand), at)
@@ -113,7 +125,7 @@ class _Describer:
                 parts = self.describe(content.__func__), self.describe(content.__self__)
             case FunctionType():
                 parts = tuple(self._describe_function(content))
-            case _ if name := _name_of_work(content):
+            case _ if name := _name_of_work(content, all_values=self._all_values):
                 parts = self.describe(getattr(content, name))
             case _ if is_dataclass(content) and _is_frozen(type(content)):
                 parts = tuple(self.describe(getattr(content, entry.name)) for entry in fields(content))
@@ -147,12 +159,12 @@ def _names_of(code: CodeType) -> Iterator[str]:
             yield from _names_of(constant)
 
 
-def _name_of_work(content: object) -> str:
-    """Return the attribute that decides the work of an object; an empty string if all its content does.
+def _name_of_work(content: object, *, all_values: bool) -> str:
+    """Return the attribute that decides the work of an object; an empty string if all its content counts.
 
     ``fn`` is the function for which an object stands, such as a kernel that a front end compiles.
     """
-    if hasattr(type(content), "work_key"):
+    if not all_values and hasattr(type(content), "work_key"):
         return "work_key"
     return "fn" if hasattr(content, "fn") and not is_dataclass(content) else ""
 

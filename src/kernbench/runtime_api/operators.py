@@ -178,6 +178,11 @@ class OperatorTallies:
         return self.is_loading and not self.from_load
 
     @property
+    def current_name(self) -> str:
+        """The operator of the running rank that executes; "" for none."""
+        return self._of_rank().current_name
+
+    @property
     def is_inside(self) -> bool:
         """True while an operator executes."""
         return self._of_rank().current is not None

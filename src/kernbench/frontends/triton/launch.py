@@ -182,7 +182,7 @@ def launch(
     context.operators.count_from_begin()
     values = {key: bound[key] for key in arguments.values}
     alike = None
-    if context.reuse is not None:
+    if context.reuse is not None or context.n_ranks > 1:
         alike = _describe(kernel, (values, extents, window, order), arguments.pointers, context.known_values)
     kernel_ref = _kernel_ref(name, program, kernel.fn, origin)
     written = written_parameters(kernel.fn)
@@ -196,7 +196,17 @@ def launch(
                 context.known_values.forget(pointer.tensor)
 
     title, line = (name, str(calling_line() or "")) if origin is None else (origin.title, origin.line)
-    context.launch_on(title, pes, kernel_ref, *tensors, in_order=True, alike=alike, called_at=line, on_start=note_start)
+    context.launch_on(
+        title,
+        pes,
+        kernel_ref,
+        *tensors,
+        in_order=True,
+        alike=alike,
+        called_at=line,
+        on_start=note_start,
+        written=[p.tensor for key, p in arguments.pointers.items() if p.tensor is not None and key in written],
+    )
 
 
 def _kernel_ref(
