@@ -45,7 +45,7 @@ def copied(*numbers: Any) -> Callable[[AlikeWork, int], None]:
     ("act", "expected"),
     [
         (lambda work, rank: None, False),
-        (lambda work, rank: work.note_fresh((rank, 1)), True),
+        (lambda work, rank: work.note_fresh((rank, 1)), False),
         (lambda work, rank: work.note_unknown((rank, 1)), False),
         (copied([1, 2], [1, 2]), True),
         (copied([1, 2], [1, 3]), False),

@@ -6,7 +6,7 @@ values. The number of values follows from where they come from:
 - bytes of the host: their content;
 - results of a launch: the program and the numbers of its operands;
 - results of a collective: the call, and also the rank if the ranks receive different values;
-- anything else: a number of its own.
+- anything else, such as memory that nothing has written: a number of its own.
 
 Equal values that come about in different ways have different numbers, so the work that is found is a lower bound.
 """
@@ -112,7 +112,13 @@ class AlikeWork:
         operands: Sequence[TensorKey],
         written: Collection[TensorKey],
     ) -> None:
-        """Note a launch, as (rank, operator, handle), of ``program`` on ``operands``; None: it equals no other."""
+        """Note a launch, as (rank, operator, handle), of ``program`` on ``operands``; None: it equals no other.
+
+        Results in memory that nothing has written do not depend on its contents.
+        """
+        for key in operands:
+            if key not in written and self._number_of(key) == _FRESH:
+                self.note_unknown(key)
         numbers = tuple([self._number_of(key) for key in operands])
         number = hash(("own", self._own()) if program is None else (program, numbers))
         self._launches.setdefault(number, []).append(_Launched(*launched))
