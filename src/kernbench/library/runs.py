@@ -281,7 +281,7 @@ class Run:
 
     @property
     def ranks(self) -> RanksReport | None:
-        """What does not shrink with more ranks, pipelines and uneven exchanges; None without a front end's ranks."""
+        """The time that more ranks do not shrink, pipelines and uneven exchanges; None without a front end's ranks."""
         return self.outcome.get(of.RANKS)
 
     @property

@@ -55,7 +55,7 @@ class ExchangeUse:
 
 @value(kw_only=True)
 class RanksReport:
-    """What does not shrink with more ranks, and the pipelines and the uneven exchanges of a program of ranks."""
+    """The part of the time that more ranks do not shrink, and the pipelines and uneven exchanges of a program."""
 
     bubble_share: float = figure("bubbles of all pipelines, as a share of the time of their ranks", default=0.0)
     imbalance: float = figure("the largest imbalance of an exchange", default=0.0)
