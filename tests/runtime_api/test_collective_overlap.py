@@ -11,10 +11,14 @@ from machines import run_ranks
 
 from compiled import SPREAD, compiled
 from kernbench.engine.engine import GraphEngine
+from kernbench.observe.statistics import link_traffic
+from kernbench.observe.works import ENGINE_OF, Works
 from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api import long_collectives
 from kernbench.runtime_api.collective_pes import collective_pes
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.frontends import frontend_settings
+from kernbench.runtime_api.run_request import ReuseRules
 from kernbench.tp.ops import linear
 
 ROWS = DPPolicy(pe="row_wise", num_cubes=1)
@@ -107,3 +111,65 @@ def test_exchanges_end_in_either_order(comm, size, batched):
 
         for rank, results in enumerate(run_ranks(torch, program)):
             assert results == [(10 * number + 1 - rank,) * 2 for number in range(4)]
+
+
+@pytest.mark.parametrize(("name", "comm"), [("all_reduce", "same"), ("scatter", "cube")])
+def test_with_reuse_a_part_of_a_long_collective_is_simulated(name: str, comm: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr(long_collectives, "SIMULATED_BYTES", 32 << 10)
+    check_long(name, comm, 1 << 18, bound=0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("comm", ["same", "cube"])
+@pytest.mark.parametrize("name", ["all_reduce", "all_gather", "reduce_scatter", "scatter"])
+def test_the_rest_of_a_long_collective_takes_its_time(name: str, comm: str) -> None:
+    check_long(name, comm, 1 << 22, bound=0.04)
+
+
+def check_long(name: str, comm: str, n_elem: int, bound: float) -> None:
+    full, part = (time_of_long(name, comm, n_elem, rules) for rules in (None, ReuseRules()))
+    assert part.ns == pytest.approx(full.ns, rel=bound)
+    assert part.link_bytes == pytest.approx(full.link_bytes, rel=0.02)
+    assert part.stored == pytest.approx(full.stored, rel=0.02)
+    assert part.events < 0.5 * full.events
+
+
+@dataclass(frozen=True)
+class LongTime:
+    """A collective: its time, events, bytes on the links between SIPs, and bytes that DMAs stored."""
+
+    ns: float
+    events: int
+    link_bytes: int
+    stored: float
+
+
+def time_of_long(name: str, comm: str, n_elem: int, rules: ReuseRules | None) -> LongTime:
+    engine = GraphEngine(compiled(SPREAD), enable_data=False)
+    with RuntimeContext(engine, reuse=rules) as torch:
+        dist = torch.distributed.on(collective_pes(frontend_settings([f"torch.comm={comm}"]).torch, torch.topology))
+
+        def program(rank: int) -> tuple[float, int]:
+            x, whole = (torch.empty(n * n_elem, dtype="f32", dp=ROWS) for n in (1, 2))
+            parts = [torch.empty(n_elem, dtype="f32", dp=ROWS) for _ in range(2)]
+            dist.barrier()
+            begin, events = engine.now, engine.n_events
+            match name:
+                case "all_reduce":
+                    dist.all_reduce(x)
+                case "all_gather":
+                    dist.all_gather_into_tensor(whole, x)
+                case "reduce_scatter":
+                    dist.reduce_scatter_tensor(x, whole)
+                case _:
+                    dist.scatter(x, parts if rank == 0 else None, 0)
+            dist.barrier()
+            return engine.now - begin, engine.n_events - events
+
+        ns, events = run_ranks(torch, program)[0]
+        machine = engine.machine
+        sips = {node.id: node.sip for node in machine.graph.nodes.values()}
+        between = sum(link.nbytes for link in link_traffic(machine) if sips[link.src] != sips[link.dst])
+        works = Works(machine.log, machine.log.columns(), machine.passed)
+        stored = float(works.weights[works.done_by(ENGINE_OF["dma_write"])].sum())
+        return LongTime(ns, events, between, stored)

@@ -217,6 +217,21 @@ def test_several_sips_have_samples_of_their_own():
     assert links["sip0.cube0.pe0.pe_dma", "sip0.cube0.xbar_NW"] == links["sip1.cube0.pe0.pe_dma", "sip1.cube0.xbar_NW"]
 
 
+def test_a_sample_of_another_sip_confirms_the_only_one_of_a_sip():
+    def program(torch):
+        for _ in range(2):
+            for sip in (0, 1):
+                torch.ahbm.set_device(sip)
+                torch.launch("double", double, torch.empty(512, dp=PES), 256)
+
+    result = run(program, None, "system.sips.count=2")
+    simulated = [h for h in result.engine.handles if h.msg.title == "double"]
+    skipped = result.engine.machine.passed.launches
+    assert [handle.request_id in skipped for handle in simulated] == [False, False, True, True]
+    spans = [result.engine.machine.log.on_device[handle.request_id] for handle in simulated]
+    assert spans[2][1] - spans[2][0] == pytest.approx(spans[0][1] - spans[0][0], rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("rules", "words"),
     [({"samples": 0}, "--reuse-samples: found 0, must be at least 1"), ({"check": -1}, "--reuse-check: found -1")],

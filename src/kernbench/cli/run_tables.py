@@ -48,6 +48,9 @@ def print_run(console: Console, run: Run, *, explain: bool, energy: bool, verbos
     explanation = _ExplanationTables(run)
     tables = _tables(run, explanation, explain=explain, energy=energy, verbose=verbose)
     show_report(console, _head(run, verbose=verbose), tables)
+    scaling = None if run.ranks is None else run.ranks.scaling
+    if scaling is not None and not scaling.is_empty:
+        console.print(Text(printable(str(scaling))), soft_wrap=True)
     if run.launch_queue is not None:
         console.print(Text(printable(str(run.launch_queue))), soft_wrap=True)
     if run.reuse is not None:

@@ -1,20 +1,21 @@
 """The CPU of an IO chiplet: it forwards orders to the cubes and sets the common start of a launch.
 
-A launch that passes is not forwarded: its time passes here, and its PEs count as busy. Launches in order wait here,
-until the one before them has ended.
+A launch that passes is not forwarded: its time passes here, and its PEs count as busy. So does the rest of a launch of
+which a part is simulated. Launches in order wait here, until the one before them has ended.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 
 from simpy import Event, Timeout
 
 from kernbench.common.errors import AbandonedError
 from kernbench.common.ids import cube_part, pe_part
 from kernbench.common.units import transfer_ps
-from kernbench.components.control_cpu import ControlCpu
+from kernbench.components.control_cpu import ControlCpu, Gathering
 from kernbench.core.log import By, Cause, Kind
 from kernbench.di.registry import register
 from kernbench.engine.machine import Machine
@@ -68,9 +69,7 @@ class IoCpu(ControlCpu):
             case Report():
                 gathering = self.add_report(message)
                 if gathering is not None:
-                    self._note_end(gathering.order, failed=gathering.failed)
-                    self._begin_waiting(message.request_id)
-                    self.answer(gathering.order, pes=tuple(gathering.pes), error=gathering.error)
+                    self._end(gathering)
             case _:
                 super().handle(message)
 
@@ -131,15 +130,31 @@ class IoCpu(ControlCpu):
             self._passing[order.request_id] = order, self.env.event()
             self.process(self._pass(order, passed_ps))
 
-    def _note_end(self, order: SipOrder | CubeOrder, *, failed: bool) -> None:
-        """Note the end of a launch on this SIP."""
+    def _end(self, gathering: Gathering) -> None:
+        """Answer an order with all its reports, when the rest of its time has passed; begin the orders behind it."""
+        order, pes = gathering.order, tuple(gathering.pes)
+        rest_ps = self._note_end(order, failed=gathering.failed)
+        if rest_ps:
+            assert isinstance(order, SipOrder), "the host orders launches"
+            self._passing[order.request_id] = order, self.env.event()
+            later = tuple([replace(report, end_ps=report.end_ps + rest_ps) for report in pes])
+            self.process(self._pass(order, rest_ps, later))
+        else:
+            self._begin_waiting(order.request_id)
+            self.answer(order, pes=pes, error=gathering.error)
+
+    def _note_end(self, order: SipOrder | CubeOrder, *, failed: bool) -> int:
+        """Note the end of a launch on this SIP. Return the time in ps that passes before it has ended."""
         request_id, now_ps = order.request_id, self.clock.time
-        if isinstance(order.order, LaunchOrder):
-            on_device = self.machine.log.on_device
-            on_device[request_id] = on_device[request_id][0], now_ps
-            observer = order.order.launch.on_device
-            if observer is not None and not failed:
-                observer.end(request_id, now_ps)
+        if not isinstance(order.order, LaunchOrder):
+            return 0
+        self._set_end(request_id)
+        observer = order.order.launch.on_device
+        return 0 if observer is None or failed else observer.end(request_id, now_ps)
+
+    def _set_end(self, launch: int) -> None:
+        on_device = self.machine.log.on_device
+        on_device[launch] = on_device[launch][0], self.clock.time
 
     def _begin_waiting(self, ended: int) -> None:
         """Begin the orders that need not wait any more, after the end of request ``ended`` on this SIP.
@@ -164,8 +179,11 @@ class IoCpu(ControlCpu):
             self._begin(order)
         self.cause = cause
 
-    def _pass(self, order: SipOrder, passed_ps: int) -> Behaviour:
-        """Answer a launch after ``passed_ps``, or at once if it is abandoned; then begin the orders behind it."""
+    def _pass(self, order: SipOrder, passed_ps: int, pes: tuple[PeReport, ...] = ()) -> Behaviour:
+        """Answer a launch after ``passed_ps``, or at once if it is abandoned; then begin the orders behind it.
+
+        ``pes``: the reports of a launch of which a part was simulated.
+        """
         log, launch = self.machine.log, order.request_id
         row = log.open(
             log.part(self.node.id),
@@ -181,9 +199,12 @@ class IoCpu(ControlCpu):
         log.close(row, self.clock.time)
         self.cause = row, By.OPERAND
         is_abandoned = ended_early.triggered or launch in self.machine.given_up
-        self._note_end(order, failed=is_abandoned)
+        if pes:
+            self._set_end(launch)
+        else:
+            self._note_end(order, failed=is_abandoned)
         self._begin_waiting(launch)
-        self.answer(order, error=AbandonedError("its launch was abandoned") if is_abandoned else None)
+        self.answer(order, pes=pes, error=AbandonedError("its launch was abandoned") if is_abandoned else None)
 
     def _fan_out(self, message: SipOrder) -> None:
         self.gather(message, len(message.targets))

@@ -10,15 +10,19 @@ from kernbench.engine.machine import Machine
 from kernbench.engine.passed_launches import ANSWERS, LINK_BUSY_PS, LINK_BYTES, ORDERS, Counts, PartCount
 
 
-def count_sip(machine: Machine, sip: int) -> Counts:
-    """Return the counts of the components of a SIP so far, and of the links between them."""
+def count_sip(machine: Machine, sip: int, *, with_neighbours: bool = False) -> Counts:
+    """Return the counts of the components of a SIP so far, and of the links between them.
+
+    ``with_neighbours``: also of the links to other SIPs, and of those from components of no SIP.
+    """
     nodes = machine.graph.nodes
     edges = len(machine.graph.edges)
     counts: dict[str | PartCount, NDArray[np.int64]] = {
         name: np.zeros(edges, np.int64) for name in (LINK_BYTES, LINK_BUSY_PS)
     }
     for link in machine.network.links.values():
-        if nodes[link.src].sip == sip == nodes[link.dst].sip:
+        ends = nodes[link.src].sip, nodes[link.dst].sip
+        if ends == (sip, sip) or (with_neighbours and (ends[0] == sip or ends == (None, sip))):
             use = link.measure(link)
             counts[LINK_BYTES][link.index], counts[LINK_BUSY_PS][link.index] = use.nbytes, use.busy_ps
     for part in machine.components:
@@ -29,11 +33,15 @@ def count_sip(machine: Machine, sip: int) -> Counts:
     return counts
 
 
+def count_part(machine: Machine, sip: int, before: Counts, *, with_neighbours: bool = False) -> Counts:
+    """Return the counts of a SIP since ``before``, which ``count_sip`` returned."""
+    now = count_sip(machine, sip, with_neighbours=with_neighbours)
+    return {name: content - before.get(name, np.zeros_like(content)) for name, content in now.items()}
+
+
 def count_launch(machine: Machine, sip: int, before: Counts) -> Counts:
     """Return the counts of a SIP since ``before``, without orders from the host and answers to the host."""
-    counts = {
-        name: content - before.get(name, np.zeros_like(content)) for name, content in count_sip(machine, sip).items()
-    }
+    counts = dict(count_part(machine, sip, before))
     nodes, header = machine.graph.nodes, machine.header_bytes
     io_cpu = sip_part(sip, "io_cpu")
     for route, name in ((machine.route(HOST, io_cpu), ORDERS), (machine.route(io_cpu, HOST), ANSWERS)):

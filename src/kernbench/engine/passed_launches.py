@@ -47,6 +47,7 @@ class ReuseReport:
     kinds: int = figure("kinds of launches")
     simulated: int = figure("simulated launches")
     passed: int = figure("launches that passed without a simulation")
+    extended: int = figure("long collectives of which a part was simulated", optional=True, default=0)
     varied: int = figure("kinds whose first samples differ by more than 2 %")
     largest: str = figure("the kind whose samples differ most", optional=True, column=False, default="")
     largest_spread: float = figure("the difference between its samples, as a share", optional=True, default=0.0)
@@ -61,6 +62,8 @@ class ReuseReport:
             f"reuse: {self.launches:,} launches of {self.kinds:,} kinds, {self.simulated:,} simulated; kinds whose "
             f"samples differ by more than {VARIED:.0%}: {self.varied}{largest}; run ± {self.error:.1%}"
         )
+        if self.extended:
+            text += f"; of {self.extended:,} long collectives a part was simulated"
         return text + (
             f"; by {self.checked:,} checked launches {self.check_error:+.1%} ± {self.check_range:.1%}"
             if self.checked
@@ -118,17 +121,32 @@ class WorkSums(NamedTuple):
     end_ps: NDArray[Any]
 
 
+@value(eq=False)
+class ExtendedLaunch:
+    """A launch of which a part was simulated: how often this part counts ``more``, and the counts of this part."""
+
+    more: float
+    counts: Counts
+
+
 @state
 class PassedLaunches:
     """The kinds of the launches of a run, as far as launches of them have no rows, and the kind of such a launch.
 
-    ``works``: the sums of the folded launches.
+    ``works``: the sums of the folded launches. ``extended``: the launches of which only the first part was simulated,
+    by number.
     """
 
     kinds: list[LaunchKind] = field(default_factory=list)
     works: list[WorkSums] = field(default_factory=list)
+    extended: dict[int, ExtendedLaunch] = field(default_factory=dict)
     _kind_of: dict[int, LaunchKind] = field(default_factory=dict)
     _folded: dict[int, LaunchKind] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if all launches were simulated completely."""
+        return not self.kinds and not self.extended
 
     def add(self, launch: int, kind: LaunchKind) -> None:
         """Add a launch that passes with the mean of the samples of its kind."""
@@ -166,13 +184,16 @@ class PassedLaunches:
         return launch if kind is None else kind.typical
 
     def weights(self, launches: NDArray[np.signedinteger[Any]], *, for_folded: bool = True) -> NDArray[np.float64]:
-        """Return how often each of ``launches`` counts: 1, and for a sample its share of those without rows more.
+        """Return how often each of ``launches`` counts: 1, and more for samples and for launches simulated in part.
 
         ``for_folded``: samples count also for folded launches, and not only for those that passed.
         """
-        if not any(kind.without_rows if for_folded else kind.passed for kind in self.kinds):
+        if not self.extended and not any(kind.without_rows if for_folded else kind.passed for kind in self.kinds):
             return np.broadcast_to(np.float64(1.0), launches.shape)
-        table = np.ones(max(launches.max(initial=0), *self.without_rows, 0) + 2)  # the last entry is for -1, no launch
+        # The last entry is for -1, no launch.
+        table = np.ones(max(launches.max(initial=0), *self.without_rows, *self.extended, 0) + 2)
+        for launch, extended in self.extended.items():
+            table[launch] += extended.more
         for kind in self.kinds:
             for launch, _ in kind.samples:
                 table[launch] += len(kind.without_rows if for_folded else kind.passed) / len(kind.samples)
@@ -187,7 +208,8 @@ class PassedLaunches:
 
     def part_counts(self) -> Mapping[PartCount, int]:
         """Return the counts of parts that all passed launches add."""
-        names = {name for kind in self.kinds for name in kind.counts if isinstance(name, PartCount)}
+        all_counts = [*[kind.counts for kind in self.kinds], *[launch.counts for launch in self.extended.values()]]
+        names = {name for counts in all_counts for name in counts if isinstance(name, PartCount)}
         return {name: int(self.counts(name, 1)[0]) for name in sorted(names)}
 
     def counts(self, name: str | PartCount, size: int) -> NDArray[np.int64]:
@@ -196,4 +218,7 @@ class PassedLaunches:
         for kind in self.kinds:
             if name in kind.counts:
                 total += kind.counts[name] * (len(kind.passed) / kind.n_counted)
+        for launch in self.extended.values():
+            if name in launch.counts:
+                total += launch.counts[name] * launch.more
         return np.rint(total).astype(np.int64)

@@ -263,7 +263,9 @@ class Int4Product:
             for first, pieces in blocks(self._pieces, packed_panel_size(count * self._piece)):
                 yield column, count, first, pieces
 
-    def converted_panels(self, column: int, count: int, depth: int, tl: TLContext) -> Iterator[tuple[WeightPanel, Handle]]:
+    def converted_panels(
+        self, column: int, count: int, depth: int, tl: TLContext
+    ) -> Iterator[tuple[WeightPanel, Handle]]:
         """Yield the panels of some columns with their weights in the dtype of A: (columns, about ``depth`` rows)."""
         size, dtype = self._piece, self.a.dtype
         # Pieces that are no complete groups need not begin with their group: one at a time has its scale.

@@ -49,11 +49,16 @@ class View:
 
     def load(self, tl: TLContext) -> Handle:
         """Load all elements."""
-        return tl.load(self.address, self._distinct, self.dtype, strides=self._byte_strides)
+        extents = self._distinct
+        shape, strides = _merge_strided(extents, self._byte_strides, self.dtype.itemsize)
+        values = tl.load(self.address, shape, self.dtype, strides=strides)
+        return values if shape == extents else tl.reshape(values, extents)
 
     def store(self, values: Handle, tl: TLContext) -> None:
         """Store ``values``, which have the extents of the view, rounded to its dtype."""
-        tl.store(self.address, tl.cast(values, self.dtype), strides=self._byte_strides)
+        rounded = tl.cast(values, self.dtype)
+        shape, strides = _merge_strided(self.extents, self._byte_strides, self.dtype.itemsize)
+        tl.store(self.address, rounded if shape == self.extents else tl.reshape(rounded, shape), strides=strides)
 
     def ref(self, tl: TLContext) -> Ref:
         """Return a reference to all elements, for a composite."""
@@ -66,3 +71,21 @@ class View:
     @property
     def _byte_strides(self) -> Shape:
         return tuple([(stride or 1) * self.dtype.itemsize for stride in self.strides])
+
+
+def _merge_strided(extents: Shape, strides: Shape, itemsize: int) -> tuple[Shape, Shape]:
+    """Return the extents and byte strides of an array, with axes that continue each other as one.
+
+    The DMA needs an access for each index of the outer axes, so a merged axis has fewer. It joins contiguous elements
+    itself, so an array whose rows are contiguous stays as it is.
+    """
+    if not strides or strides[-1] == itemsize:
+        return extents, strides
+    axes = [(n, stride) for n, stride in zip(extents, strides, strict=True) if n > 1]
+    merged: list[tuple[int, int]] = []
+    for n, stride in axes:
+        outer = merged.pop()[0] if merged and merged[-1][1] == n * stride else 1
+        merged.append((outer * n, stride))
+    if len(merged) == len(axes):
+        return extents, strides
+    return tuple([n for n, _ in merged]), tuple([stride for _, stride in merged])

@@ -287,7 +287,7 @@ class Run:
 
     @property
     def ranks(self) -> RanksReport | None:
-        """The pipelines and the uneven exchanges of ranks; None if the run had neither."""
+        """The time that more ranks do not shrink, pipelines and uneven exchanges; None without a front end's ranks."""
         return self.outcome.get(of.RANKS)
 
     @property

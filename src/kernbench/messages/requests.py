@@ -216,13 +216,13 @@ class LaunchStream:
 
 
 class LaunchOnDevice(Protocol):
-    """An observer of a launch on its SIP, who may let the launch pass."""
+    """An observer of a launch on its SIP, who may let the launch pass, or a part of it."""
 
     def begin(self, launch: int, now_ps: int) -> int | None:
         """Note that the IO_CPU begins a launch. Return the time in ps after which it has passed; None: simulate it."""
 
-    def end(self, launch: int, now_ps: int) -> None:
-        """Note that the IO_CPU has all answers."""
+    def end(self, launch: int, now_ps: int) -> int:
+        """Note that the IO_CPU has all answers. Return the time in ps that passes before the launch has ended."""
 
 
 @value(kw_only=True)
@@ -239,7 +239,7 @@ class KernelLaunchMsg(HostMsg):
     - ``n_following``: launches submitted next that the host sends in the same order.
     - ``after``: requests on the same SIP that must have ended before the launch begins.
     - ``on_device``: an observer of the launch. If its ``begin`` returns a time, the IO_CPU runs no kernel, and answers
-      after this time.
+      after this time. If its ``end`` returns a time, the IO_CPU answers so much later.
     """
 
     kernel: KernelRef

@@ -219,10 +219,15 @@ def steps_on_device(snapshot: LogView, launch: int) -> tuple[PathStep, ...]:
     """Return the steps of a simulated launch while it was on its device, in order; equal steps are joined."""
     log = snapshot.log
     (begin_ps, end_ps), row = log.on_device[launch], log.requests[launch]
-    chain = PathChain(begin_ps, log.rows[row + END], snapshot.rows_of_launches)
+    return _steps_between(snapshot, row, begin_ps, end_ps, log.rows[row + END])
+
+
+def _steps_between(snapshot: LogView, row: Row, begin_ps: int, end_ps: int, row_end_ps: int) -> tuple[PathStep, ...]:
+    """Return the steps from ``begin_ps`` to ``end_ps`` that led to ``row``, which ended at ``row_end_ps``."""
+    chain = PathChain(begin_ps, row_end_ps, snapshot.rows_of_launches)
     _Walk(snapshot, chain).walk(PathPlace(row))
     joined: dict[PathStep, int] = {}
-    for step in chain.finish(begin_ps, log.rows[row + END]).steps:
+    for step in chain.finish(begin_ps, row_end_ps).steps:
         ps = min(step.end_ps, end_ps) - step.start_ps
         if ps > 0:
             place = replace(step, start_ps=0, end_ps=0)
@@ -290,11 +295,15 @@ class _Walk:
         return self._to_begin(row)
 
     def _pass_sample(self, row: Row) -> Row:
-        """Divide the time of a launch that passed as the time of its sample; return ``row``."""
-        sample = self._machine.passed.sample_of(self._rows[row + LAUNCH])
-        if sample not in self._samples:
+        """Divide the time of a launch that passed as that of its sample, or of its simulated part; return ``row``."""
+        launch, begin_ps = self._rows[row + LAUNCH], self._rows[row + START]
+        sample = self._machine.passed.sample_of(launch)
+        if sample not in self._samples and sample != launch:
             self._samples[sample] = steps_on_device(self._snapshot, sample)
-        steps, begin_ps = self._samples[sample], self._rows[row + START]
+        if sample not in self._samples:
+            part_ps = self._table.on_device[launch][0], begin_ps
+            self._samples[sample] = _steps_between(self._snapshot, self._rows[row + CAUSE], *part_ps, begin_ps)
+        steps = self._samples[sample]
         left_ps = sum(step.ps for step in steps)
         for step in reversed(steps):
             share = step.ps / left_ps

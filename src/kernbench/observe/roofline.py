@@ -259,7 +259,7 @@ class _Gatherer:
 
     def _weigh(self, rows: Column, amounts: Times) -> Times:
         """Return the amounts of ``rows``, in a run with those of the launches that passed in their place."""
-        if self._launch_id is not None or not self._machine.passed.kinds:
+        if self._launch_id is not None or self._machine.passed.is_empty:
             return amounts
         weighed: Times = np.rint(amounts * self._snapshot.weights_of(rows)).astype(np.int64)
         return weighed

@@ -59,7 +59,7 @@ def slice_times(snapshot: LogView, path: CriticalPath) -> tuple[SliceTime, ...]:
     banks, turns = hbm.banks, snapshot.turns
     if banks is None:
         return ()
-    whole_run = path.launch_id < 0 and snapshot.machine.passed.kinds
+    whole_run = path.launch_id < 0 and not snapshot.machine.passed.is_empty
     weights = snapshot.weights_of(snapshot.transfers.of[turns.of]) if whole_run else np.ones(len(turns.of))
     worked = path.encloses(turns.start, turns.end) & ((turns.bursts > 0) | (turns.taken > 0))
     times = [

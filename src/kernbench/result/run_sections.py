@@ -346,10 +346,17 @@ def _find_launch_queue(run: FinishedRun) -> QueueReport | Absence:
 
 
 def _find_ranks(run: FinishedRun) -> RanksReport | Absence:
-    notes = None if run.context is None else run.context.rank_notes
-    if notes is None or notes.is_empty:
-        return Absence("no ranks ran a pipeline or exchanged uneven blocks")
-    return notes.report(run.engine, run.works)
+    context = run.context
+    if context is None or context.alike_work.n_ranks < 2:
+        return Absence("the program had no ranks of a front end")
+    zero_ps, machine = ns_to_ps(run.zero_ns), run.engine.machine
+    scaling = context.alike_work.report(
+        machine.log.on_device,
+        zero_ps,
+        ns_to_ps(run.sim_ns),
+        context.collectives.exposed_ps(run.engine.handles, zero_ps),
+    )
+    return context.rank_notes.report(run.engine, run.works, scaling)
 
 
 def _find_collectives(run: FinishedRun) -> tuple[CollectiveUse, ...] | Absence:

@@ -105,7 +105,8 @@ class CollectiveCall:
 class RankMeeting:
     """One collective: the call of the first rank that arrived, and the ranks ``here`` that have made the call.
 
-    ``splits``: the sizes of the blocks of each of these ranks.
+    ``splits``: the sizes of the blocks of each of these ranks. ``begun_ps``: when their launches began on the SIPs, if
+    the collective is simulated in part.
     """
 
     call: CollectiveCall
@@ -113,6 +114,7 @@ class RankMeeting:
     parties: Sequence[int]
     here: list[int] = field(default_factory=list)
     splits: dict[int, Splits] = field(default_factory=dict)
+    begun_ps: list[int] = field(default_factory=list)
 
     def find_unequal_block(self, rank: int, splits: Splits) -> str | None:
         """Return a block of ``rank`` whose sender and receiver expect different sizes, as text; None without one."""

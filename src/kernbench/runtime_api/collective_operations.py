@@ -62,12 +62,26 @@ class Member:
         return ring_among(self.among.ranks, self.rank)
 
 
+@value
+class CountColumns:
+    """The numbers of elements in a table of a collective's configuration, called ``key``, with ``columns`` columns.
+
+    They are in the columns ``of_elements``.
+    """
+
+    key: str
+    columns: int
+    of_elements: tuple[int, ...]
+
+
 @value(kw_only=True)
 class StartedCollective:
     """A collective that one rank starts: the call, the kernel and its PEs, the tensors and the arguments.
 
     ``channel``, ``parties``: the ranks that have to make the same call; by default those of the group. ``stream``: the
     stream of the launch. ``writes``: the collective changes the ``tensors`` of this rank. It only reads ``inputs``.
+    ``counts``: the numbers of elements in the configuration; None if PEs work on their own shards. ``more``: how often
+    the elements that are simulated fit the rest, whose time passes.
     """
 
     call: CollectiveCall
@@ -81,6 +95,8 @@ class StartedCollective:
     parties: Sequence[int] = ()
     stream: LaunchStream | None = None
     writes: bool = True
+    counts: CountColumns | None = None
+    more: float = 0.0
 
 
 def name_op(op: str | None) -> tuple[tuple[str, object], ...]:
@@ -114,6 +130,7 @@ def prepare_stretches(
         tensors=_layouts_of(stretches),
         pointers=(pointer_to(stretches),),
         config=_configure(stretches, pes, table, sum(table[3::STRETCH_COLUMNS]), details),
+        counts=CountColumns("shards", STRETCH_COLUMNS, (3,)),
     )
 
 
@@ -142,6 +159,7 @@ def prepare_blocks(
         inputs=_layouts_of(inputs),
         pointers=(pointer_to(inputs), pointer_to(outputs)),
         config=config | ({"block_starts": starts_of(blocks)} if listed else {}),
+        counts=CountColumns("shards", BLOCK_COLUMNS, (3,)),
     )
 
 
@@ -180,6 +198,7 @@ def prepare_exchange(
         inputs=_layouts_of(inputs),
         pointers=(pointer_to(inputs), pointer_to(outputs)),
         config={"n_elem": 1, "shards": shards, "dtype": dtype.name, "blocks": table},
+        counts=CountColumns("blocks", EXCHANGE_COLUMNS, (4, 6)),
     )
 
 

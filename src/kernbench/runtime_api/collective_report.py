@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from typing import NamedTuple
 
 from kernbench.common.figures import figure
 from kernbench.common.units import ps_to_ns
@@ -74,16 +75,34 @@ class CollectiveTallies:
     def uses(self, handles: Iterable[RequestHandle], since_ps: int) -> tuple[CollectiveUse, ...]:
         """Return the collectives that began after ``since_ps`` and have ended, the longest first."""
         by_name: dict[str, list[list[_Part]]] = {}
-        for parts in self._calls.values():
-            if all(_span_of(part.handle) is not None and part.handle.submitted_ps >= since_ps for part in parts):
-                by_name.setdefault(parts[0].name, []).append(parts)
+        for parts in self._ended(since_ps):
+            by_name.setdefault(parts[0].name, []).append(parts)
         if not by_name:
             return ()
         kernels = _list_kernels(handles)
         return tuple(sorted((_sum(name, calls, kernels) for name, calls in by_name.items()), key=lambda use: -use.ns))
 
+    def exposed_ps(self, handles: Iterable[RequestHandle], since_ps: int) -> int:
+        """Return the time of these collectives in which their rank ran no other kernel, over all ranks."""
+        calls = list(self._ended(since_ps))
+        times = _measure(calls, _list_kernels(handles) if calls else {})
+        return times.of_parts - times.hidden
 
-def _sum(name: str, calls: Sequence[Sequence[_Part]], kernels: Mapping[int, Sequence[_Span]]) -> CollectiveUse:
+    def _ended(self, since_ps: int) -> Iterator[list[_Part]]:
+        for parts in self._calls.values():
+            if all(_span_of(part.handle) is not None and part.handle.submitted_ps >= since_ps for part in parts):
+                yield parts
+
+
+class _CallTimes(NamedTuple):
+    """Times in ps from the last rank's start: of calls, of all ranks' parts, and of parts beside other kernels."""
+
+    of_calls: int
+    of_parts: int
+    hidden: int
+
+
+def _measure(calls: Iterable[Sequence[_Part]], kernels: Mapping[int, Sequence[_Span]]) -> _CallTimes:
     ps = hidden_ps = part_ps = 0
     for parts in calls:
         spans = [span for part in parts if (span := _span_of(part.handle)) is not None]
@@ -93,6 +112,11 @@ def _sum(name: str, calls: Sequence[Sequence[_Part]], kernels: Mapping[int, Sequ
             sip = _sip_of(part.handle)
             part_ps += max(0, end - begin)  # a send may end before its peer starts
             hidden_ps += _measure_overlap(kernels.get(sip, ()), begin, end)
+    return _CallTimes(ps, part_ps, hidden_ps)
+
+
+def _sum(name: str, calls: Sequence[Sequence[_Part]], kernels: Mapping[int, Sequence[_Span]]) -> CollectiveUse:
+    ps, part_ps, hidden_ps = _measure(calls, kernels)
     bus_bytes = sum(parts[0].bus_bytes for parts in calls)
     message = calls[0][0].handle.msg
     algorithm = message.algorithm if isinstance(message, KernelLaunchMsg) else None

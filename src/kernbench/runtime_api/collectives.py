@@ -26,6 +26,7 @@ from kernbench.runtime_api.collective_tables import BLOCK_COLUMNS, Stretch, bloc
 from kernbench.runtime_api.folding import LaunchFolder
 from kernbench.runtime_api.launch import Alike, Launch
 from kernbench.runtime_api.layout import TensorLayout
+from kernbench.runtime_api.long_collectives import LongCollectives
 from kernbench.runtime_api.memory import TensorMemory
 from kernbench.runtime_api.requests import Requests, Work
 from kernbench.topology.spec import TopologySpec
@@ -35,10 +36,11 @@ class Collectives:
     """The launcher of collectives, for all process groups.
 
     A collective runs on the PEs that own its tensors. With ``pes`` it runs on some of those, selected by its bytes, and
-    always has the meaning of PyTorch.
+    always has the meaning of PyTorch. ``long``: simulate only a part of long collectives that PEs divide among
+    themselves.
     """
 
-    __slots__ = ("_folder", "_memory", "_pes", "_replaced", "_requests", "_spec")
+    __slots__ = ("_folder", "_long", "_memory", "_pes", "_replaced", "_requests", "_spec")
 
     def __init__(
         self,
@@ -47,13 +49,15 @@ class Collectives:
         requests: Requests,
         folder: LaunchFolder,
         pes: CollectivePes | None = None,
+        long: LongCollectives | None = None,
     ) -> None:
-        self._spec, self._memory, self._requests, self._folder, self._pes = spec, memory, requests, folder, pes
+        self._spec, self._memory, self._requests, self._folder = spec, memory, requests, folder
+        self._pes, self._long = pes, long
         self._replaced: set[tuple[str, str]] = set()
 
     def on(self, pes: CollectivePes) -> Collectives:
         """Return a launcher that runs collectives on ``pes``."""
-        return Collectives(self._spec, self._memory, self._requests, self._folder, pes)
+        return Collectives(self._spec, self._memory, self._requests, self._folder, pes, self._long)
 
     @property
     def pes(self) -> CollectivePes | None:
@@ -266,9 +270,12 @@ class Collectives:
 
         The PEs of early ranks wait in simulated time for the other ranks.
         """
+        operation = operation if self._long is None else self._long.shorten(operation)
         message = self._make_message(member, operation)
         parties, channel = operation.parties or member.parties, operation.channel or member.channel
         meeting = member.group.calls.enter(channel, member.rank, operation.call, parties)
+        if self._long is not None and operation.more:
+            message = self._long.observe(message, meeting, operation.more)
         for layout in operation.tensors:
             # Other PEs may still use the tensor, and a PE waits for its own work only.
             self._memory.settle(layout, writes=operation.writes)

@@ -22,6 +22,7 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Completion, RequestHandle
 from kernbench.messages.requests import HostMsg, KernelRef, PeCoord
 from kernbench.policy.address.phyaddr import AddressFormat
+from kernbench.runtime_api.alike_work import AlikeWork
 from kernbench.runtime_api.arrays import DTypeNames
 from kernbench.runtime_api.collective_report import CollectiveTallies
 from kernbench.runtime_api.collectives import Collectives
@@ -31,7 +32,9 @@ from kernbench.runtime_api.factories import Generators, TensorFactories
 from kernbench.runtime_api.folding import LaunchFolder
 from kernbench.runtime_api.frontends import FrontendSettings
 from kernbench.runtime_api.launch import Alike, KernelFunction, Launch, prepare_launch_on, prepare_launches
+from kernbench.runtime_api.launch_kinds import content_of
 from kernbench.runtime_api.launch_queue import CapturedLaunch, LaunchQueue, OnStart, depth_of
+from kernbench.runtime_api.long_collectives import LongCollectives
 from kernbench.runtime_api.memory import CleanupReport, ExtraMemories, TensorMemory
 from kernbench.runtime_api.multiprocessing import Multiprocessing
 from kernbench.runtime_api.operators import OperatorTallies
@@ -125,7 +128,8 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self._installer = QueueInstaller(engine, self._requests)
         self._groups = ProcessGroups(ccl, self._devices, self._installer, self._requests, scheduler)
         self.multiprocessing = Multiprocessing(scheduler, self._requests, workers, self._groups)
-        collectives = Collectives(self._spec, self._memory, self._requests, self.folder)
+        long = None if reuse is None else LongCollectives(engine.machine)
+        collectives = Collectives(self._spec, self._memory, self._requests, self.folder, long=long)
         self.distributed = Distributed(self._groups, collectives, self._requests, workers)
         fmt = AddressFormat(self._spec.address.format)
         self.testing = Verifier(verify=engine.enable_data if verify is None else verify, fmt=fmt)
@@ -143,6 +147,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self.compiled = CompilerTally()  # of a front end's compiler
         self.remarks: list[str] = []  # of a front end, for the report
         self.rank_notes = RankNotes()
+        self.alike_work = AlikeWork()  # of a front end's ranks
         self.script: Path | None = None  # the file that runs as the program, if any
 
     @property
@@ -232,6 +237,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         alike: Alike | None = None,
         called_at: str = "",
         on_start: OnStart | None = None,
+        written: Collection[Tensor] = (),
     ) -> Work:
         """Run a front end's program once on each of ``pes``, (sip, cube, pe), all of one SIP; otherwise as ``launch``.
 
@@ -239,7 +245,8 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         ``torch.queue`` is 0. ``on_start`` is called when it has started, and again at each replay if it is captured.
         Tensors may be on any PEs of that SIP. The function is called with ``args`` and ``tl``; ``tl.site`` identifies
         its PE. Line numbers, in errors too, refer to ``kernel.file``. ``alike``: the program, by which a run that
-        reuses launches finds launches that are alike. ``called_at``: the line of the program, for errors.
+        reuses launches finds launches that are alike. ``called_at``: the line of the program, for errors. ``written``:
+        the tensors among ``args`` that the program may write.
         """
         launch = prepare_launch_on(name, pes, kernel, args, self._spec, alike, called_at)
         if self.queue.is_capturing:
@@ -255,9 +262,25 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
             work = self._enqueue((launch,))
         for handle in work.handles[-1:]:
             self.operators.count_launch(handle)
+        if self.n_ranks > 1:
+            self._note_alike(work.handles[-1], kernel.name, alike, args, written)
         if on_start is not None:
             on_start(work)
         return work
+
+    def _note_alike(
+        self,
+        handle: RequestHandle,
+        name: str,
+        alike: Alike | None,
+        args: Sequence[object],
+        written: Collection[Tensor],
+    ) -> None:
+        """Note a launch of a rank, for the report of work that ranks do alike."""
+        launched = self._workers.current.rank, self.operators.current_name or name, handle
+        content = None if alike is None else content_of(alike)
+        operands = [tensor.layout.key for tensor in args if isinstance(tensor, Tensor)]
+        self.alike_work.note_launch(launched, content, operands, {tensor.layout.key for tensor in written})
 
     def replay(self, captured: Sequence[CapturedLaunch]) -> Work:
         """Start the launches of a graph, all of one SIP, by one order. Each begins when the one before it has ended."""
@@ -308,7 +331,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
     def needs_kinds(self) -> bool:
         """True if launches have to state their programs, so that like launches can be found."""
         may_replay = self.queue.is_capturing and self.folder.may_fold
-        return self.reuse is not None or may_replay or self.folder.is_near_limit
+        return self.reuse is not None or self.n_ranks > 1 or may_replay or self.folder.is_near_limit
 
     def _list_samples(self) -> Collection[int]:
         """Return the launches in whose place others pass or may pass."""

@@ -125,12 +125,14 @@ class LaunchFolder:
         for launch, handle in zip(launches, handles, strict=True):
             key = kind_of(launch, access_bytes)
             if key is not None:
-                handle.notify(partial(self._end, self._kinds.setdefault((handle.msg.title, key), _Kind())))
+                kind = self._kinds.setdefault((handle.msg.title, _sip_of(handle), key), _Kind())
+                handle.notify(partial(self._end, kind))
 
     def _end(self, kind: _Kind, handle: RequestHandle) -> None:
         """Add a launch that has ended to its kind, and fold launches if there are too many rows."""
-        log = self._engine.machine.log
-        if self._ran_to_its_end(handle) and handle.request_id not in self._engine.machine.passed.launches:
+        log, passed = self._engine.machine.log, self._engine.machine.passed
+        launch = handle.request_id
+        if self._ran_to_its_end(handle) and launch not in passed.launches and launch not in passed.extended:
             kind.add(handle)
         if self.most_rows is not None and log.n_unfolded > self._next_rows and self.may_fold:
             self.fold()

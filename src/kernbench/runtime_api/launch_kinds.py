@@ -1,7 +1,8 @@
 """Kinds of launches: two launches of one kind do the same work on the same PEs, so they take about the same time.
 
-A kind consists of the kernel with all values that it uses, the PEs, and the layout of each tensor. Absolute addresses
-are no part of a kind. Values are compared by content: a function by its code and by the values that it captures.
+A kind consists of the kernel with all values that it uses, the PEs within their SIP, and the layout of each tensor.
+Absolute addresses and the SIP are no part of a kind. Values are compared by content: a function by its code and by the
+values that it captures.
 The property ``work_key`` of an object, if it has one, is the part of its content that decides the work.
 """
 
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from kernbench.messages.requests import TensorArg
+from kernbench.messages.requests import PeCoord, TensorArg
 from kernbench.runtime_api.launch import Alike, Launch
 from kernbench.runtime_api.layout import TensorLayout
 
@@ -36,8 +37,10 @@ def kind_of(launch: Launch, access_bytes: int) -> Hashable | None:
     ``access_bytes``: the size of a memory access. Tensors of one kind begin at the same distance from a multiple.
     """
     message = launch.message
-    if len({sip for sip, _, _ in message.targets}) != 1:
+    sips = {sip for sip, _, _ in message.targets}
+    if len(sips) != 1:
         return None
+    (own_sip,) = sips
     layouts = {layout.va: layout for layout in launch.tensors}
     positions: dict[int, int] = {}
 
@@ -48,7 +51,13 @@ def kind_of(launch: Launch, access_bytes: int) -> Hashable | None:
         layout = layouts.get(argument.va)
         if layout is None:
             raise _NoKindError
-        return first, argument.shape, argument.dtype, argument.owners, _place(layout, access_bytes)
+        return (
+            first,
+            argument.shape,
+            argument.dtype,
+            _relative(argument.owners, own_sip),
+            _place(layout, own_sip, access_bytes),
+        )
 
     alike = launch.alike or Alike(message.kernel.function)
     try:
@@ -57,19 +66,37 @@ def kind_of(launch: Launch, access_bytes: int) -> Hashable | None:
         keywords = tuple((name, describe(argument)) for name, argument in message.kwargs)
     except _NoKindError:
         return None
-    return program, arguments, keywords, message.targets, message.counts, message.stream
+    return program, arguments, keywords, _relative(message.targets, own_sip), message.counts, message.stream
 
 
-def _place(layout: TensorLayout, access_bytes: int) -> Hashable:
-    """Return the layout of a tensor on its PEs, without its address."""
-    shards = ((s.cube, s.pe, s.offset_bytes, s.nbytes, s.pa % access_bytes) for s in layout.shards)
-    return tuple(shards)
+def _relative(pes: Sequence[PeCoord], own_sip: int) -> tuple[PeCoord, ...]:
+    """Return ``pes`` with SIPs counted from that of the launch."""
+    return tuple([(sip - own_sip, cube, pe) for sip, cube, pe in pes])
+
+
+def _place(layout: TensorLayout, own_sip: int, access_bytes: int) -> Hashable:
+    """Return the layout of a tensor on its PEs, without its address. SIPs count from that of the launch."""
+    return tuple(
+        [(s.sip - own_sip, s.cube, s.pe, s.offset_bytes, s.nbytes, s.pa % access_bytes) for s in layout.shards]
+    )
+
+
+def content_of(alike: Alike) -> Hashable | None:
+    """Return the program of a launch with all its values; None if it can only be compared by identity."""
+    try:
+        return _Describer(alike.operands, all_values=True).describe(alike.program)
+    except _NoKindError:
+        return None
 
 
 class _Describer:
-    """The description of an object by its values, in which the position of an operand stands for the operand."""
+    """The description of an object by its values, in which the position of an operand stands for the operand.
 
-    def __init__(self, operands: Sequence[object]) -> None:
+    ``all_values``: also those that do not decide the work.
+    """
+
+    def __init__(self, operands: Sequence[object], *, all_values: bool = False) -> None:
+        self._all_values = all_values
         self._operands: dict[int, int] = {}
         for at, operand in enumerate(operands):
             self._operands.setdefault(id(operand), at)
@@ -111,7 +138,7 @@ class _Describer:
                 parts = self.describe(content.__func__), self.describe(content.__self__)
             case FunctionType():
                 parts = tuple(self._describe_function(content))
-            case _ if name := _name_of_work(content):
+            case _ if name := _name_of_work(content, all_values=self._all_values):
                 parts = self.describe(getattr(content, name))
             case _ if is_dataclass(content) and _is_frozen(type(content)):
                 parts = tuple(self.describe(getattr(content, entry.name)) for entry in fields(content))
@@ -145,12 +172,12 @@ def _names_of(code: CodeType) -> Iterator[str]:
             yield from _names_of(constant)
 
 
-def _name_of_work(content: object) -> str:
-    """Return the attribute that decides the work of an object; an empty string if all its content does.
+def _name_of_work(content: object, *, all_values: bool) -> str:
+    """Return the attribute that decides the work of an object; an empty string if all its content counts.
 
     ``fn`` is the function for which an object stands, such as a kernel that a front end compiles.
     """
-    if hasattr(type(content), "work_key"):
+    if not all_values and hasattr(type(content), "work_key"):
         return "work_key"
     return "fn" if hasattr(content, "fn") and not is_dataclass(content) else ""
 

@@ -137,10 +137,11 @@ class LaterRenewals:
     def begin(self, launch: int, now_ps: int) -> None:
         """Do nothing: the launch is simulated."""
 
-    def end(self, launch: int, now_ps: int) -> None:
-        """Mark the memory that waited for a launch, before a later launch can write it."""
+    def end(self, launch: int, now_ps: int) -> int:
+        """Mark the memory that waited for a launch, before a later launch can write it. Return 0: it has ended."""
         for shards in self.after.pop(launch, ()):
             self._engine.renew((shard.pa, shard.nbytes) for shard in shards)
+        return 0
 
 
 class TensorMemory:

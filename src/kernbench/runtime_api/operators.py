@@ -201,6 +201,12 @@ class OperatorTallies:
         return self.is_loading and not self.from_load
 
     @property
+    def current_name(self) -> str:
+        """The operator of the running rank that executes; "" for none."""
+        call = self._of_rank().current_call
+        return "" if call is None else call.name
+
+    @property
     def is_inside(self) -> bool:
         """True while an operator executes."""
         return self._of_rank().current is not None

@@ -1,4 +1,4 @@
-"""Report programs of ranks: the bubbles of pipelines, and the rows of uneven exchanges.
+"""Report programs of ranks: what does not shrink, the bubbles of pipelines, and the rows of uneven exchanges.
 
 A bubble is time within a step of a pipeline in which no kernel of a rank runs and no message of it is in flight. The
 step lasts from the begin of the first operator on any of its ranks to the end of the last launch. A collective that
@@ -21,6 +21,7 @@ from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import KernelLaunchMsg
 from kernbench.observe.statistics import unions_ps
 from kernbench.observe.works import ENGINE_OF, Times, Works
+from kernbench.runtime_api.alike_work import ScalingReport
 
 
 @value(kw_only=True)
@@ -54,10 +55,11 @@ class ExchangeUse:
 
 @value(kw_only=True)
 class RanksReport:
-    """The pipelines and the uneven exchanges of a program of ranks."""
+    """The part of the time that more ranks do not shrink, and the pipelines and uneven exchanges of a program."""
 
     bubble_share: float = figure("bubbles of all pipelines, as a share of the time of their ranks", default=0.0)
     imbalance: float = figure("the largest imbalance of an exchange", default=0.0)
+    scaling: ScalingReport | None = None
     pipelines: tuple[PipelineUse, ...] = ()
     exchanges: tuple[ExchangeUse, ...] = ()
 
@@ -115,7 +117,7 @@ class RankNotes:
         """True if there is nothing to report."""
         return not self._steps and not self._exchanges
 
-    def report(self, engine: GraphEngine, works: Works) -> RanksReport:
+    def report(self, engine: GraphEngine, works: Works, scaling: ScalingReport | None = None) -> RanksReport:
         """Return the report at the end of a run; ``works``: those of its log."""
         pipelines: tuple[PipelineUse, ...] = ()
         if self._steps:
@@ -126,6 +128,7 @@ class RankNotes:
         return RanksReport(
             bubble_share=sum(sum(use.bubble_ns) for use in pipelines) / rank_ns if rank_ns else 0.0,
             imbalance=max((use.imbalance for use in exchanges), default=0.0),
+            scaling=scaling,
             pipelines=pipelines,
             exchanges=exchanges,
         )

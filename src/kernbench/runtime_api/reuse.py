@@ -1,9 +1,10 @@
 """Reuse of launches: the time of a launch passes if launches like it have been simulated.
 
 The first launches of a kind are its samples. Later launches of the kind pass with the duration that the samples
-foresee. The decision falls when the IO_CPU begins the launch. A launch is a sample only if no other request was in
-flight on its SIP. Messages that map new memory may be in flight: launches behind so many of them are a kind of their
-own. Kinds that cost little to simulate have more samples.
+foresee. Each SIP has samples of its own, and those of other SIPs confirm them. The decision falls when the IO_CPU
+begins the launch. A launch is a sample only if no other request was in flight on its SIP. Messages that map new memory
+may be in flight: launches behind so many of them are a kind of their own. Kinds that cost little to simulate have more
+samples.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ class CheckedLaunch:
 
 @state(eq=False)
 class _Kind:
-    """A kind in this run.
+    """A kind in this run, on one SIP.
 
     ``name``: the name of its first launch. ``uses``, ``times``: its samples. ``n_maps``: the messages in flight that
-    map memory when such a launch begins. ``alike``: the kinds that differ by ``n_maps`` alone. ``refused``: its
-    kernel prints, or uses queues to other PEs. ``rows``: rows of the log of a sample; ``more_rows``: those of
-    all samples beyond the first ones. ``is_varied``: the first samples differ.
+    map memory when such a launch begins. ``alike``: the kinds that differ by the SIP or by ``n_maps`` alone.
+    ``refused``: its kernel prints, or uses queues to other PEs. ``rows``: rows of the log of a sample; ``more_rows``:
+    those of all samples beyond the first ones. ``is_varied``: the first samples differ.
     """
 
     name: str
@@ -118,7 +119,7 @@ class ReusedLaunches:
     ) -> None:
         self.rules = rules
         self.kinds: list[_Kind] = []
-        self._kinds_of: dict[Hashable, dict[int, _Kind]] = {}  # by launch, and by the maps before it
+        self._kinds_of: dict[Hashable, dict[tuple[int, int], _Kind]] = {}  # by launch; by SIP, and the maps before it
         self.checks: list[CheckedLaunch] = []
         self.n_launches = 0
         self._engine, self._requests, self._is_loading = engine, requests, is_loading
@@ -162,7 +163,7 @@ class ReusedLaunches:
         for other in self._simulated.values():
             other.is_sample = other.is_sample and other.sip != request.sip
         n_maps = sum(running.is_map for running in met)
-        kind = self._find_kind(request.key, request.handle.msg.title, n_maps)
+        kind = self._find_kind(request.key, request.handle.msg.title, request.sip, n_maps)
         if kind.refused:
             return None
         simulated = _Simulated(
@@ -190,12 +191,15 @@ class ReusedLaunches:
         self._engine.machine.passed.add(launch, kind.uses)
         return foreseen_ps
 
-    def end(self, launch: int, now_ps: int) -> None:
-        """Note that a launch has ended on its SIP without a failure. It becomes a sample if it ran alone."""
+    def end(self, launch: int, now_ps: int) -> int:
+        """Note that a launch has ended on its SIP without a failure. It becomes a sample if it ran alone. Return 0."""
         self._in_flight[launch].waits = True
         simulated = self._simulated.pop(launch, None)
-        if simulated is None:
-            return
+        if simulated is not None:
+            self._note_end(launch, simulated, now_ps)
+        return 0
+
+    def _note_end(self, launch: int, simulated: _Simulated, now_ps: int) -> None:
         kind, begin_ps = simulated.kind, self._engine.machine.log.on_device[launch][0]
         kind.refused |= simulated.n_messages != 0
         if kind.refused:
@@ -209,24 +213,25 @@ class ReusedLaunches:
         """Return the simulated launches that stand for others of their kind, or may do so."""
         return {launch for kind in self.kinds for launch, _ in kind.uses.samples}
 
-    def _find_kind(self, key: Hashable, name: str, n_maps: int) -> _Kind:
-        """Return the kind of a launch behind ``n_maps`` messages.
+    def _find_kind(self, key: Hashable, name: str, sip: int, n_maps: int) -> _Kind:
+        """Return the kind of a launch on ``sip`` behind ``n_maps`` messages.
 
         Launches behind messages are of the plain kind as soon as that has its samples.
         """
         kinds = self._kinds_of.setdefault(key, {})
-        plain = kinds.get(0)
+        plain = kinds.get((sip, 0))
         if plain is not None and self._is_sampled(plain):
             return plain
-        if n_maps not in kinds:
-            kinds[n_maps] = _Kind(name, LaunchKind(), self._times.add_kind(), n_maps, kinds.values())
-            self.kinds.append(kinds[n_maps])
-        return kinds[n_maps]
+        if (sip, n_maps) not in kinds:
+            kinds[sip, n_maps] = _Kind(name, LaunchKind(), self._times.add_kind(), n_maps, kinds.values())
+            self.kinds.append(kinds[sip, n_maps])
+        return kinds[sip, n_maps]
 
     def _is_sampled(self, kind: _Kind) -> bool:
         """Return True if launches of a kind may pass.
 
-        With a sample of its own, samples behind other numbers of maps count too, as far as they confirm its duration.
+        With a sample of its own, samples of kinds that are ``alike`` count too, as far as they confirm its duration.
+        The ranks of a program therefore have one sample each.
         """
         mean_ps, n_samples = kind.times.mean_ps, len(kind.uses.samples)
         confirming = (
@@ -323,6 +328,7 @@ class ReusedLaunches:
             kinds=len(self.kinds),
             simulated=self.n_launches - len(passed),
             passed=len(passed),
+            extended=len(self._engine.machine.passed.extended),
             varied=len(varied),
             largest="" if largest is None else largest.name,
             largest_spread=0.0 if largest is None else self._times.spread(largest.times),

@@ -127,11 +127,12 @@ def launch_on(
     kernel = KernelRef(name=name, function=work, file=None if place is None else place.file)
     alike = Alike((program, offsets), (*outs, *inputs)) if context.needs_kinds else None
     tensors, is_captured = [tensor for tensor, _ in places], context.queue.is_capturing
-    written = [] if context.has_data else [storage_of(out).tensor for out in outs]
+    written = [storage_of(out).tensor for out in outs]
 
     def note_start(started: Work) -> None:
-        for tensor in written:
-            context.known_values.forget(tensor)
+        if not context.has_data:
+            for tensor in written:
+                context.known_values.forget(tensor)
         if not is_captured:
             started.on_end(work.release)
 
@@ -145,6 +146,7 @@ def launch_on(
             alike=alike,
             called_at="" if place is None else str(place),
             on_start=note_start,
+            written=written,
         )
     except BaseException:
         work.release()

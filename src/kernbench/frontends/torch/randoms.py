@@ -25,7 +25,7 @@ from kernbench.frontends.torch.making import copy, made_like
 from kernbench.frontends.torch.pointwise import apply
 from kernbench.frontends.torch.reductions import map_rows
 from kernbench.frontends.torch.storage import KNOWN_BYTES, TorchOperator, current, machine_bits
-from kernbench.frontends.torch.tensor import AhbmTensor, new, peek, put_known, resize, sip_of, wait_for
+from kernbench.frontends.torch.tensor import AhbmTensor, new, peek, put_known, resize, sip_of, storage_of, wait_for
 from kernbench.kernels.elementwise import write_numbers
 from kernbench.kernels.functions import scale_passed
 from kernbench.kernels.sort import accumulate_probabilities
@@ -101,6 +101,8 @@ def _write_numbers(operator: str, x: Tensor, draw_numbers: Callable[[], Tensor])
         numbers = machine_bits(drawn.permute(by_stride).reshape(-1)) if current().has_data else None
     is_contiguous = in_memory_order.is_contiguous()
     target = in_memory_order if is_contiguous else new(tuple(in_memory_order.shape), x.dtype, sip_of(x))
+    if current().n_ranks > 1 and not current().has_data:
+        storage_of(target).note_drawn(drawn)
     if target.numel():
         program = partial(write_numbers, size=target.numel(), dtype=dtype_of(x), numbers=numbers)
         launch(operator, program, (target,))

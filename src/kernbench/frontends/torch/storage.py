@@ -185,6 +185,8 @@ class Pool:
             reused.renew()
         tensor = self._make(kind) if reused is None else reused
         self.live[tensor] = Holder(kind, current_module(), program_place(), shelves)
+        if self.context.n_ranks > 1:
+            self.context.alike_work.note_fresh(tensor.layout.key)
         total = self.allocated[sip] = self.allocated.get(sip, 0) + _blocks(n * item.itemsize)
         self.peak[sip] = max(self.peak.get(sip, 0), total)
         return tensor
@@ -375,10 +377,25 @@ class Storage:
         else:
             self.tensor[first : first + len(array)] = array
         context = current()
+        if context.n_ranks > 1:
+            self._note_bytes(context, first, array if is_known else None)
         if not is_known:
             context.known_values.forget(self.tensor)
         elif not context.has_data and not self.dtype.is_floating_point and self.tensor.nbytes <= KNOWN_BYTES:
             context.known_values.put(self.tensor, first, array)
+
+    def note_drawn(self, numbers: torch.Tensor | None) -> None:
+        """Note random numbers that a run without data wrote, though not their values; None: numbers not drawn."""
+        flat = None if numbers is None else machine_bits(numbers.contiguous().reshape(-1))
+        self._note_bytes(current(), 0, flat)
+
+    def _note_bytes(self, context: AnyContext, first: int, array: Array | None) -> None:
+        """Note bytes of the host for the report of work that ranks do alike; None: unknown ones."""
+        work, key = context.alike_work, self.tensor.layout.key
+        if array is None:
+            work.note_unknown(key)
+        else:
+            work.note_bytes(key, first, array, is_whole=len(array) == self.n)
 
     def _on_host(self, array: Array) -> torch.Tensor:
         bits = _BITS.get(self.dtype)

@@ -200,7 +200,17 @@ def launch(
                 context.known_values.forget(pointer.tensor)
 
     title, line = (name, str(calling_line() or "")) if origin is None else (origin.title, origin.line)
-    context.launch_on(title, pes, kernel_ref, *tensors, in_order=True, alike=alike, called_at=line, on_start=note_start)
+    context.launch_on(
+        title,
+        pes,
+        kernel_ref,
+        *tensors,
+        in_order=True,
+        alike=alike,
+        called_at=line,
+        on_start=note_start,
+        written=[p.tensor for key, p in arguments.pointers.items() if p.tensor is not None and key in written],
+    )
 
 
 def _kernel_ref(

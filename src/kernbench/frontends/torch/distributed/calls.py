@@ -7,7 +7,7 @@ its tensors begins after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeAlias
 
@@ -22,6 +22,7 @@ from kernbench.frontends.torch.tensor import AhbmTensor, new, on_machine, sip_of
 from kernbench.runtime_api.collective_calls import RankGroup
 from kernbench.runtime_api.collective_pes import collective_pes
 from kernbench.runtime_api.distributed import Distributed, TensorPart
+from kernbench.runtime_api.layout import TensorKey
 from kernbench.runtime_api.requests import Work
 
 REDUCTIONS = MappingProxyType(
@@ -70,6 +71,7 @@ class _Staging:
         self._copies: list[AhbmTensor] = []
         self._results: list[tuple[Tensor, AhbmTensor]] = []
         self._written: list[AhbmTensor] = []
+        self._targets: list[AhbmTensor] = []
 
     def read(self, x: Tensor) -> TensorPart:
         """Return an operand that is read."""
@@ -81,6 +83,7 @@ class _Staging:
         if dense is not x:
             self._results.append((x, dense))
         self._written.append(on_machine(x))
+        self._targets.append(dense)
         return _part_of(dense)
 
     def _contiguous(self, x: Tensor, *, is_read: bool) -> AhbmTensor:
@@ -95,6 +98,12 @@ class _Staging:
         if is_read:
             dense.copy_(x)
         return dense
+
+    def list_results(self) -> Iterator[tuple[TensorKey, bool]]:
+        """Yield the storage of each result of the machine, and whether the result is all of it."""
+        for x in self._targets:
+            part = _part_of(x)
+            yield part.tensor.layout.key, part.size * part.dtype.itemsize == part.tensor.nbytes
 
     def finish(self) -> None:
         """Copy results to tensors that are not contiguous. In a run without data, forget the written values."""
@@ -124,9 +133,10 @@ def _start(
     """
     staging, context = _Staging(), current()
     work = call(collectives(), staging)
+    rank, where = context.distributed.get_rank(), group if place is None else place
+    context.alike_work.note_collective(name, where, rank, staging.list_results())
     staging.finish()
     nbytes = sum(x.numel() * x.element_size() for x in xs)
-    rank, where = context.distributed.get_rank(), group if place is None else place
     context.collectives.note(name, nbytes, _size_of(group), where, rank, work)
     return work
 
