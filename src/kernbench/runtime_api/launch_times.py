@@ -18,6 +18,8 @@ PRIOR_SAMPLES = 2
 """Samples of other kinds that count as much as those of a kind for its standard deviation"""
 COMMON_SHARE, SHARE_DEVIATION = 0.75, 0.3
 """Share of a refresh that stretches a launch, before any sample, and its standard deviation among kinds"""
+LEAST_VARIANCE = 0.05
+"""Least variance of the share by which one refresh stretches a launch"""
 DEVIATIONS = 2
 """Standard deviations that a stated error covers"""
 
@@ -85,11 +87,13 @@ class SampledTimes:
 class Deviations(NamedTuple):
     """Variances of a launch of a kind, in ps².
 
-    ``of_kind``: by the variance of the kind's samples, and of ``PRIOR_SAMPLES`` with the common variance. ``of_share``:
-    by the share of a refresh, if the samples met more or less of refreshes than launches do on average.
+    ``of_kind``: by the variance of the kind's samples, and of ``PRIOR_SAMPLES`` with the common variance. ``of_mean``:
+    of the mean of all launches, by the share of the refreshes that the samples met. ``of_share``: of each launch, by
+    the share of the refreshes that it meets.
     """
 
     of_kind: float
+    of_mean: float
     of_share: float
 
 
@@ -149,12 +153,20 @@ class LaunchTimes:
             squares = [sum(rest**2 for rest in self._rests(kind)) for kind in self.kinds]
             degrees = [max(0.0, len(kind.durations) - 1 - self._fitted(kind)) for kind in self.kinds]
             common = sum(squares) / sum(degrees) if sum(degrees) else 0.0
-            average_met = self.clock.outage_ps / self.clock.period_ps
+            outage_ps = self.clock.outage_ps
+            average_met = outage_ps / self.clock.period_ps
             self._deviations = []
             for kind, of_samples, free in zip(self.kinds, squares, degrees, strict=True):
                 of_kind = (of_samples + PRIOR_SAMPLES * common) / (free + PRIOR_SAMPLES)
-                unusual_ps = SHARE_DEVIATION * (kind.mean_ps * average_met - kind.mean_met_ps)
-                self._deviations.append(Deviations(of_kind, (1 - self._fitted(kind)) * unusual_ps**2))
+                unusual_ps = kind.mean_ps * average_met - kind.mean_met_ps
+                # Most refreshes stretch a launch completely, or not at all while the launch does not wait for memory.
+                share = self._share(kind)
+                of_one = max(LEAST_VARIANCE, share * (1 - share))
+                samples_ps2 = sum(met * min(met, outage_ps) for met in kind.met) / max(1, len(kind.met)) ** 2
+                unknown = 1 - self._fitted(kind)  # samples that met refreshes differ by these shares, too
+                of_kinds = unknown * (SHARE_DEVIATION * unusual_ps) ** 2
+                of_launches = unknown * of_one * kind.mean_ps * average_met * outage_ps
+                self._deviations.append(Deviations(of_kind, of_kinds + of_one * samples_ps2, of_launches))
         return self._deviations
 
     def _fitted(self, kind: SampledTimes) -> float:
@@ -191,4 +203,4 @@ class LaunchTimes:
 def _variance(kind: SampledTimes, deviations: Deviations) -> float:
     """Return the variance of the time of all launches of a kind that passed, in ps²."""
     n = kind.n_passed
-    return deviations.of_kind * (kind.error_weight**2 + n) + deviations.of_share * n**2
+    return deviations.of_kind * (kind.error_weight**2 + n) + deviations.of_mean * n**2 + deviations.of_share * n
