@@ -240,14 +240,14 @@ def test_the_configuration_follows_from_the_topology():
         pes_per_cube=8,
         system=SimpleNamespace(sips=SimpleNamespace(count=2)),
         cube=SimpleNamespace(
-            hbm=SimpleNamespace(slices=8, bytes_per_slice=6 << 30, banks=None, interleave_bytes=256),
+            hbm=SimpleNamespace(slices=8, bytes_per_slice=6 << 30, banks=None),
             sram=SimpleNamespace(bytes=32 << 20),
         ),
         pe=SimpleNamespace(tcm=SimpleNamespace(bytes=16 << 20, scheduler_reserved_bytes=4 << 20)),
         address=SimpleNamespace(format="wide"),
     )
     found = address_config(spec)
-    assert found == AddressConfig(2, 16, 8, 48 << 30, 8, 16 << 20, 4 << 20, 32 << 20, AddressFormat.WIDE, 256)
+    assert found == AddressConfig(2, 16, 8, 48 << 30, 8, 16 << 20, 4 << 20, 32 << 20, AddressFormat.WIDE)
     assert (found.hbm_bytes_per_pe, found.hbm_bytes_per_slice, found.tcm_bytes_for_kernels) == (
         6 << 30,
         6 << 30,

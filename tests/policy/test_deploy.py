@@ -110,7 +110,7 @@ def test_tensors_of_a_slab_have_the_placement_of_one_and_pages_of_their_own(allo
 
 
 def test_slabs_of_a_size_do_not_begin_in_one_bank(cfg):
-    gap = 2304
+    gap = 2048
     owner = PEMemAllocator(0, 0, 0, 0, replace(cfg, bank_step_bytes=gap))
     virtual, placement = VirtualAllocator(), place(DPPolicy(num_cubes=1, num_pes=1))
     slabs = [deploy_slab(name, 4, 256, placement, {(0, 0, 0): owner}, virtual) for name in "xyz"]

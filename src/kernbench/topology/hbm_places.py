@@ -80,14 +80,11 @@ class BurstPlaces:
 
 
 def bank_step_bytes(hbm: HbmSpec) -> int:
-    """Return the bytes from a place of a slice to one in the next bank and, if PCs are interleaved, on the next PC.
-
-    Without banks the step is to the next PC.
-    """
+    """Return the bytes from a place of a slice to the same place in the next bank; 0 without banks."""
     if hbm.banks is None:
-        return hbm.interleave_bytes
+        return 0
     places = BurstPlaces(hbm.banks, hbm.num_pcs, hbm.fields(hbm.banks))
-    return (places.below_banks + places.lowest_size) * hbm.banks.burst_bytes
+    return places.below_banks * hbm.banks.burst_bytes
 
 
 def _xor_of_digits(numbers: BurstArray, base: int) -> BurstArray:
