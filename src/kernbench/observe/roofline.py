@@ -13,8 +13,10 @@ from functools import partial
 from itertools import chain
 from math import prod
 from operator import attrgetter
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernbench.common.figures import derived_after, figure
 from kernbench.common.ids import HOST
@@ -36,6 +38,8 @@ from kernbench.topology import resources as of
 from kernbench.topology.hbm_refresh import slice_pace
 from kernbench.transport import Link
 
+WorkAmounts: TypeAlias = NDArray[np.float64]
+"""Amounts of work, of a launch and of a share of those that passed in its place"""
 Interval = tuple[int, int]
 TIE = 0.03
 """Bounds that differ by less than this share tie"""
@@ -257,12 +261,14 @@ class _Gatherer:
         self._gemm = self._of_engine("GEMM")
         self._products = self._amounts(self._gemm, lambda work: work.macs if isinstance(work, TileAmounts) else 0)
 
-    def _weigh(self, rows: Column, amounts: Times) -> Times:
-        """Return the amounts of ``rows``, in a run with those of the launches that passed in their place."""
+    def _weigh(self, rows: Column, amounts: Times) -> WorkAmounts:
+        """Return the amounts of ``rows``, in a run with those of the launches that passed in their place.
+
+        They are fractions of the amounts of several launches, so only sums are rounded.
+        """
         if self._launch_id is not None or self._machine.passed.is_empty:
-            return amounts
-        weighed: Times = np.rint(amounts * self._snapshot.weights_of(rows)).astype(np.int64)
-        return weighed
+            return amounts.astype(np.float64)
+        return amounts * self._snapshot.weights_of(rows)
 
     def _intervals(self, rows: Column, starts: Column, ends: Column) -> Iterator[Interval]:
         """Yield the intervals of ``rows``, in a run with those of the launches that passed in their place."""
@@ -338,7 +344,7 @@ class _Gatherer:
             return
         resource, unit = subject
         numbers, places = np.unique(parts, return_inverse=True)
-        counts = np.bincount(places, self._weigh(rows, np.ones(len(rows), np.int64))).astype(np.int64)
+        counts = np.rint(np.bincount(places, self._weigh(rows, np.ones(len(rows), np.int64))))
         most = int(np.argmax(counts))
         chosen = parts == numbers[most]
 
@@ -376,11 +382,10 @@ class _Gatherer:
             return
         columns, rows = self._works.columns, self._works.rows[works].astype(np.int64)
         parts = columns.part[rows]
-        total = np.zeros(len(columns.parts), np.int64)
-        np.add.at(total, parts, self._weigh(rows, amounts))
+        total = np.rint(np.bincount(parts, self._weigh(rows, amounts)))
         best = int(parts[np.argmax(total[parts])])
         best_rows = rows[parts == best]
-        count = int(self._weigh(best_rows, np.ones(len(best_rows), np.int64)).sum())
+        count = round(float(self._weigh(best_rows, np.ones(len(best_rows), np.int64)).sum()))
 
         def busy() -> Iterable[Interval]:
             return self._intervals(best_rows, columns.start[best_rows], columns.end[best_rows])
@@ -432,7 +437,7 @@ class _Gatherer:
             node = snapshot.columns.parts[part]
             resource, memory = of.resource_of_memory(machine.graph.node(node)), machine.part(node, Memory)
             here, busy = transfers.dst[asks] == part, partial(self._turns, part, served)
-            written, read = int(nbytes[here & ~reading].sum()), int(nbytes[here & reading].sum())
+            written, read = (round(float(nbytes[here & way].sum())) for way in (~reading, reading))
             if resource == of.HBM:
                 amount = read + max(0, written - cube.write_queue_bytes)
                 yield Load(bound_of(resource, node, amount, "bytes", pace.most_gbs(amount)), busy)
@@ -475,13 +480,14 @@ class _Gatherer:
         snapshot, transfers = self._snapshot, self._snapshot.transfers
         sent = snapshot.transfer_order.within(self._path.start_ps, self._path.end_ps)
         sent = sent[self._path.encloses(transfers.start[sent], transfers.end[sent])]
-        by_route = np.zeros(len(snapshot.routes), np.int64)
-        np.add.at(by_route, transfers.route[sent], self._weigh(self._rows_on_device(sent), transfers.nbytes[sent]))
+        weighed = self._weigh(self._rows_on_device(sent), transfers.nbytes[sent])
+        by_route = np.bincount(transfers.route[sent], weighed, minlength=len(snapshot.routes))
         on_routes, links, last = snapshot.links_of_routes
         carried = by_route[on_routes]
-        amounts, passed = np.zeros((2, len(self._machine.graph.edges)), np.int64)
-        np.add.at(amounts, links, carried)
-        np.add.at(passed, links[~last], carried[~last])  # a transfer needs no buffer space at its destination
+        n_links = len(self._machine.graph.edges)
+        amounts = np.rint(np.bincount(links, carried, minlength=n_links))
+        # A transfer needs no buffer space at its destination.
+        passed = np.rint(np.bincount(links[~last], carried[~last], minlength=n_links))
         names, resources, paces = snapshot.limits_of_links
         used = list(dict.fromkeys(links[carried > 0].tolist()))
         limited_by, gbs_of = resources[used].ravel(), paces[used].ravel()
