@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import sys
 from array import array
 from collections.abc import Callable
 from typing import Any
@@ -89,7 +90,7 @@ def release(rows: array[int], width: int, gaps: Numbers) -> None:
 
     Their integers are 0 afterwards, or unchanged. ``gaps``: first and end of each gap, in rows of ``width`` integers.
     """
-    if not hasattr(mmap, "MADV_DONTNEED"):
+    if sys.platform != "linux":
         return
     address, _ = rows.buffer_info()
     page, nbytes = mmap.PAGESIZE, width * rows.itemsize

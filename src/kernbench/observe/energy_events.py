@@ -30,7 +30,7 @@ from kernbench.observe.trace_log import LogView
 from kernbench.topology.area import DieId
 from kernbench.transport import Route
 
-Numbers: TypeAlias = NDArray[np.int64]
+EventNumbers: TypeAlias = NDArray[np.int64]
 Energies: TypeAlias = NDArray[np.float64]
 _PJ_PER_W_NS = 1e3
 WINDOWS = 100
@@ -44,10 +44,10 @@ _STAGES = (Kind.FETCH, Kind.GEMM, Kind.MATH, Kind.STORE)
 class EnergyEvents(NamedTuple):
     """Events as columns: the row of each in the log (NONE: no row), the number of its part, interval in ps, and pJ."""
 
-    row: Numbers
-    part: Numbers
-    start: Numbers
-    end: Numbers
+    row: EventNumbers
+    part: EventNumbers
+    start: EventNumbers
+    end: EventNumbers
     pj: Energies
 
     @property
@@ -63,7 +63,7 @@ def list_events(counts: EnergyCounts, view: LogView) -> EnergyEvents:
     return EnergyEvents(*(np.concatenate(columns) for columns in zip(*groups, strict=True)))
 
 
-def _of_rows(view: LogView, rows: Numbers, pj: Energies) -> EnergyEvents:
+def _of_rows(view: LogView, rows: EventNumbers, pj: Energies) -> EnergyEvents:
     """Return events that last as long as their rows."""
     columns = view.columns
     ends = np.maximum(columns.end[rows], columns.start[rows])

@@ -29,7 +29,7 @@ ENGINE_OF: dict[op_log.RecordKind, str] = {
 }
 """The engine of a PE that a record occupies, in the order of the pipeline"""
 Times: TypeAlias = NDArray[np.int64]
-Numbers: TypeAlias = NDArray[np.int32]
+WorkNumbers: TypeAlias = NDArray[np.int32]
 PLAN = "scheduler"
 """The engine of a complete dot or composite; its tiles are separate works"""
 PE_ENGINES = tuple(dict.fromkeys(ENGINE_OF.values()))
@@ -69,11 +69,11 @@ class Works:
     def __init__(self, log: Log, columns: Columns, passed: PassedLaunches) -> None:
         self.log = log
         self.columns = columns
-        self.rows: Numbers = np.flatnonzero(columns.kind < len(_ENGINE_OF_KIND)).astype(np.int32)
+        self.rows: WorkNumbers = np.flatnonzero(columns.kind < len(_ENGINE_OF_KIND)).astype(np.int32)
         self.engine: NDArray[np.int8] = _ENGINE_OF_KIND[columns.kind[self.rows]]
-        self.about: Numbers = columns.what[self.rows]
+        self.about: WorkNumbers = columns.what[self.rows]
         self._find_tiles()
-        self.launch: Numbers = columns.copy(LAUNCH, np.int32)[self.rows]
+        self.launch: WorkNumbers = columns.copy(LAUNCH, np.int32)[self.rows]
         self.weights = passed.weights(self.launch, for_folded=False)
         self._by_launch = np.argsort(self.launch, kind="stable").astype(np.int32)
 
@@ -102,7 +102,7 @@ class Works:
         done: NDArray[np.bool_] = self.engine == ENGINES.index(engine)
         return done
 
-    def of_launch(self, launch_id: int) -> Numbers:
+    def of_launch(self, launch_id: int) -> WorkNumbers:
         """Return the indices of a launch's works, in order."""
         low, high = np.searchsorted(self.launch, (launch_id, launch_id + 1), sorter=self._by_launch)
         return self._by_launch[low:high]

@@ -9,14 +9,14 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType
 
-ModuleChange = Callable[[ModuleType], None]
+ImportChange = Callable[[ModuleType], None]
 """A function that changes an imported module"""
 
 
 class _ChangingLoader(SourceFileLoader):
     """A loader that changes the module after its import."""
 
-    def __init__(self, fullname: str, path: str, change: ModuleChange) -> None:
+    def __init__(self, fullname: str, path: str, change: ImportChange) -> None:
         super().__init__(fullname, path)
         self._change = change
 
@@ -29,7 +29,7 @@ class _ChangingLoader(SourceFileLoader):
 class _ChangingFinder(MetaPathFinder):
     """The finder of one module."""
 
-    def __init__(self, name: str, change: ModuleChange) -> None:
+    def __init__(self, name: str, change: ImportChange) -> None:
         self._name, self._change = name, change
 
     def find_spec(
@@ -44,7 +44,7 @@ class _ChangingFinder(MetaPathFinder):
         return spec
 
 
-def change_module(name: str, change: ModuleChange) -> None:
+def change_module(name: str, change: ImportChange) -> None:
     """Change a module now, or when the program imports it."""
     if name in sys.modules:
         change(sys.modules[name])
