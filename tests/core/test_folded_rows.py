@@ -127,3 +127,9 @@ def test_pieces_have_all_rows_and_whole_launches():
     ((launch, of_launch),) = log.extract([1])
     assert (launch, of_launch.column(KIND).tolist()) == (1, [Kind.REQUEST, Kind.CONTROL, Kind.LAUNCH, Kind.DMA_READ])
     assert of_launch.column(START).tolist() == [100, 110, 120, 130]
+
+
+def test_gaps_end_at_each_row_between_them():
+    """A row that stays would lose its memory if two gaps became one. Gaps of different stand-ins are one."""
+    first, end = Gaps().add(np.array([1, 2, 4, 5, 6, 9]), np.array([NONE, NONE, NONE, 0, 0, 0]))
+    assert list(zip(first.tolist(), end.tolist(), strict=True)) == [(1, 3), (4, 7), (9, 10)]

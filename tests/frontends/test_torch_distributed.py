@@ -218,6 +218,28 @@ def test_groups_of_some_ranks() -> None:
         assert result == (float(sum(ranks)), [{"rank": other} for other in ranks], rank // 2, ranks, "nccl")
 
 
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_roots_of_a_group_are_counted_among_all_ranks(device: str) -> None:
+    def program(rank: int) -> Any:
+        group = dist.new_group([0, 2])
+        if rank == 1:
+            return None
+        x = block(rank, device)
+        reduced, sent = x.clone(), x.clone()
+        gathered = [torch.zeros_like(x) for _ in range(2)] if rank == 2 else None
+        scattered = torch.zeros(2, device=device)
+        dist.reduce(reduced, 2, group=group)
+        dist.broadcast(sent, 2, group=group)
+        dist.gather(x, gathered, 2, group=group)
+        dist.scatter(scattered, list(x.split(2)) if rank == 2 else None, 2, group=group)
+        return reduced.tolist(), sent.tolist(), gathered and [y.tolist() for y in gathered], scattered.tolist()
+
+    first, _, last = run_ranks(program, 3)
+    total = [a + b for a, b in zip(ROWS[0], ROWS[2], strict=True)]
+    assert first == (ROWS[0], ROWS[2], None, ROWS[2][:2])
+    assert last == (total, ROWS[2], [ROWS[0], ROWS[2]], ROWS[2][2:])
+
+
 def test_objects_and_host_tensors_are_exchanged_in_no_simulated_time() -> None:
     def program(rank: int) -> Any:
         context = current()
@@ -652,6 +674,30 @@ def test_the_report_has_collectives_with_their_bandwidth_and_the_part_beside_ker
     assert 0.2 < reduced.hidden < 0.8  # the second of two, which a product runs beside
     assert uses["send_recv"].bus_gbs == pytest.approx(64 / uses["send_recv"].ns)
     assert uses["all_gather"].bus_gbs == pytest.approx(32 / uses["all_gather"].ns)
+
+
+def test_a_collective_counts_the_bytes_of_all_blocks() -> None:
+    """Of a rank: the tensor that it reduces or broadcasts, or the blocks of all ranks, also of a root."""
+
+    def main(rank: int) -> None:
+        dist.init_process_group("nccl")
+        x, blocks = torch.ones(32, device="cuda"), [torch.ones(32, device="cuda") for _ in range(3)]
+        dist.all_reduce(x)
+        dist.broadcast(x, 1)
+        dist.reduce(x, 1)
+        dist.all_gather(blocks, x)
+        dist.reduce_scatter(x, blocks)
+        dist.all_to_all(blocks, [x, x, x])
+        dist.gather(x, blocks if rank == 1 else None, 1)
+        dist.scatter(x, blocks if rank == 1 else None, 1)
+
+    with machine("torch.queue=64", topology=sips(3), data=False) as context, kernbench.torch.as_cuda():
+        torch.multiprocessing.spawn(main, nprocs=3)
+        uses = {use.name: (use.calls, use.nbytes) for use in context.collectives.uses(context.engine.handles, 0)}
+    whole, of_blocks = ["all_reduce", "broadcast", "reduce"], [
+        *("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"),
+    ]
+    assert uses == dict.fromkeys(whole, (1, 128)) | dict.fromkeys(of_blocks, (1, 3 * 128))
 
 
 def test_memory_that_a_message_uses_is_not_reused_before_it_has_left() -> None:

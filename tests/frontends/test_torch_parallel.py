@@ -197,12 +197,14 @@ def attend(q: Any, k: Any, v: Any, weight: Any, mask: torch.Tensor | None = None
     return nn.functional.scaled_dot_product_attention(normal, k, v, mask, is_causal=mask is None, enable_gqa=True)
 
 
-@pytest.mark.parametrize(("dim", "masked"), [(1, False), (0, True), (2, False)])
-def test_attention_of_distributed_tensors_is_that_of_one_process(dim: int, masked: bool) -> None:
+@pytest.mark.parametrize(
+    ("dim", "mask_shape"), [(1, None), (0, (2, 1, 6, 6)), (1, (4, 6, 6)), (0, (6, 6)), (2, None)]
+)
+def test_attention_of_distributed_tensors_is_that_of_one_process(dim: int, mask_shape: tuple[int, ...] | None) -> None:
     numbers = torch.Generator().manual_seed(0)
     heads = (4, 2, 2)
     operands = [torch.randn(2, n, 6, 8, generator=numbers) for n in heads] + [torch.rand(8, generator=numbers)]
-    mask = torch.randn(2, 1, 6, 6, generator=numbers) if masked else None
+    mask = None if mask_shape is None else torch.randn(*mask_shape, generator=numbers)
 
     def program(_: int) -> Any:
         mesh = init_device_mesh("cuda", (2,))

@@ -13,7 +13,7 @@ from interventions import Experiment
 from kernbench.observe.critical_path_model import PathPart
 from kernbench.observe.path_resources import PathShare
 from kernbench.observe.roofline import Roofline, bound_of
-from kernbench.observe.verdict import Verdict, VerdictKind, judge
+from kernbench.observe.verdict import Busy, Verdict, VerdictKind, judge
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.topology import resources as of
 from kernbench.topology.builder import resolve_topology
@@ -102,3 +102,15 @@ def test_a_bound_that_binds_needs_no_estimate() -> None:
     roof = replace(ROOF, bounds=(bound_of(of.MATH, "pe0", 900, "bytes", 1000.0),))
     shares = (PathShare(PathPart.MATH, (of.MATH,), 900),)
     assert isinstance(judge(roof, shares, refuse), Verdict)
+
+
+def test_the_next_resource_is_none_of_those_that_tie() -> None:
+    times = ((of.FETCH, 900), (of.GEMM, 890), (of.HBM, 600))
+    bounds = tuple(bound_of(name, "pe0", ps, "bytes", 1000.0) for name, ps in times)
+    verdict = judge(
+        replace(ROOF, bounds=bounds, ties=((of.FETCH, of.GEMM),)),
+        (PathShare(PathPart.FETCH, (of.FETCH, of.GEMM), 900),),
+        dict[str, int],
+    )
+    assert (verdict.kind, verdict.resources, verdict.share) == (VerdictKind.TIE, (of.FETCH, of.GEMM), 0.9)
+    assert verdict.next == Busy(of.HBM, 0.6)

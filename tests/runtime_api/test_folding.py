@@ -120,6 +120,16 @@ def test_loads_of_resources_count_folded_launches(complete, folded):
             assert bounds[resource] == amount, resource
 
 
+def test_folded_launches_have_the_energy_of_those_that_stand_for_them(complete, folded):
+    energies, expected = (
+        {launch.name: (launch.launches, launch.pj) for launch in outcome.energy.split.launches}
+        for outcome in (folded, complete)
+    )
+    assert energies.keys() == expected.keys()
+    for name, (launches, pj) in expected.items():
+        assert energies[name] == (launches, pytest.approx(pj, rel=0.15)), name
+
+
 def test_the_longest_launch_of_each_name_keeps_its_rows(folded):
     log = folded.engine.machine.log
     left = log.condense().columns()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.runtime_api.launch_times import DEVIATIONS, ForeseenTime, LaunchTimes
+from kernbench.runtime_api.launch_times import COMMON_SHARE, DEVIATIONS, SHARE_DEVIATION, ForeseenTime, LaunchTimes
 from kernbench.topology.hbm_refresh import NO_REFRESH, RefreshClock
 
 CLOCK = RefreshClock(4000, 400)
@@ -71,3 +71,50 @@ def test_kinds_without_differences_share_the_error_of_others():
         times.add(varied, 0, duration)
     times.count_passed(steady)
     assert times.error_ps() == pytest.approx(DEVIATIONS * (200 / 3 * 1.5) ** 0.5)
+
+
+ONCE = COMMON_SHARE * (1 - COMMON_SHARE)
+"""Variance of the share by which a refresh stretches a launch of a kind without samples of it"""
+
+
+@pytest.mark.parametrize("n_passed", [1, 10, 100])
+@pytest.mark.parametrize(
+    ("samples", "of_kind", "of_mean", "of_launch"),
+    [
+        # A tenth of the time is refresh. The sample met none, the mean launch meets 100 ps.
+        ([(1000, 2000)], 0, (SHARE_DEVIATION * 100) ** 2, ONCE * 100 * 400),
+        # The sample met a refresh, the mean launch of 1,400 ps meets 140 ps: 260 fewer.
+        ([(3500, 4900)], 0, (SHARE_DEVIATION * 260) ** 2 + ONCE * 400**2, ONCE * 140 * 400),
+        # Samples with and without a refresh decide half of the share, 15/16. They differ from it by 12.5 ps.
+        (
+            [(1000, 2000), (3500, 4900)],
+            625,
+            (SHARE_DEVIATION * 80) ** 2 / 2 + 15 / 256 * 400**2 / 4,
+            15 / 256 * 120 * 400 / 2,
+        ),
+    ],
+)
+def test_the_error_by_refreshes_that_samples_do_not_show(n_passed, samples, of_kind, of_mean, of_launch):
+    """The share of all launches is unknown alike, so its error grows as their number; others grow as its root."""
+    times = LaunchTimes(CLOCK)
+    kind = times.add_kind()
+    for begin, end in samples:
+        times.add(kind, begin, end)
+    for _ in range(n_passed):
+        times.count_passed(kind)
+    n = n_passed
+    variance = of_kind * (n**2 / len(samples) + n) + of_mean * n**2 + of_launch * n
+    assert times.error_ps() == pytest.approx(DEVIATIONS * variance**0.5)
+
+
+def test_each_kind_has_its_part_of_the_variance():
+    times = LaunchTimes(NO_REFRESH)
+    kinds = [times.add_kind() for _ in range(2)]
+    for kind in kinds:
+        for duration in (90, 110):
+            times.add(kind, 0, duration)
+    for kind, n_passed in zip(kinds, (1, 3), strict=True):
+        for _ in range(n_passed):
+            times.count_passed(kind)
+    # Of n launches it is n² / 2 for the mean of two samples, and n for the launches.
+    assert [times.error_share(kind) for kind in kinds] == pytest.approx([1.5 / 9, 7.5 / 9])

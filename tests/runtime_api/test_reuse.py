@@ -20,9 +20,14 @@ from kernbench.observe.statistics import link_traffic
 from kernbench.observe.trace import make_trace
 from kernbench.observe.trace_filter import TraceFilter
 from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api import long_collectives
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
+from kernbench.runtime_api.collective_pes import collective_pes
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.frontends import frontend_settings
 from kernbench.runtime_api.launch_report import report_run
+from kernbench.runtime_api.launch_times import DEVIATIONS
+from kernbench.runtime_api.reuse import CheckedLaunch
 from kernbench.runtime_api.run_request import ReuseRules
 from kernbench.triton_emu.tl_context import TLContext as Tl
 
@@ -150,6 +155,21 @@ def test_the_report_names_the_error_and_the_checks():
     assert f"run ± 0.0%; by {report.checked} checked launches " in str(report)
 
 
+def test_checks_tell_by_how_much_the_time_is_too_long():
+    """Two launches of 100 ps were foreseen with 110 and 130 ps, so the time of all that passed is a fifth too long."""
+    engine = GraphEngine(two_cubes(SPREAD), NO_DATA)
+    with RuntimeContext(engine, reuse=ReuseRules(check=0)) as torch:
+        repeated(torch)
+        torch.reuse.checks.extend(CheckedLaunch(foreseen_ps, 100) for foreseen_ps in (110, 130))
+        run_ps = round(engine.now * 1000)
+        report = torch.reuse.report(run_ps)
+    log, launches = engine.machine.log, engine.machine.passed.launches
+    share = sum(end - begin for begin, end in (log.on_device[launch] for launch in launches)) / run_ps
+    assert 0 < share < 1
+    assert report.check_error == pytest.approx(0.2 * share)
+    assert report.check_range == pytest.approx(DEVIATIONS * (2 * 0.1**2) ** 0.5 * share)
+
+
 def test_kernels_that_print_are_simulated():
     assert passed(run(lambda torch: repeated(torch, double_aloud))) == 0
 
@@ -232,6 +252,23 @@ def test_a_sample_of_another_sip_confirms_the_only_one_of_a_sip():
     assert spans[2][1] - spans[2][0] == pytest.approx(spans[0][1] - spans[0][0], rel=0.01)
 
 
+def test_samples_of_another_duration_confirm_none():
+    """A launch behind the map of its memory takes a tenth longer, so neither kind stands for the other."""
+
+    def program(torch):
+        pes = tuple((0, cube, pe) for cube in range(2) for pe in range(2))
+        for at in range(2):
+            x = torch.take(torch.slab(1 << 20, F32, PES, 0, pes), f"x{at}")
+            torch.launch("behind a map", double, x, 256)
+            torch.launch("alone", double, x, 256)
+        durations.extend(kind.times.durations[0] for kind in torch.reuse.kinds)
+
+    durations: list[int] = []
+    assert passed(run(program)) == 0
+    behind_map, alone = durations
+    assert behind_map > 1.05 * alone
+
+
 @pytest.mark.parametrize(
     ("rules", "words"),
     [({"samples": 0}, "--reuse-samples: found 0, must be at least 1"), ({"check": -1}, "--reuse-check: found -1")],
@@ -279,3 +316,37 @@ def test_energy_counts_the_work_of_passed_launches():
     rows = {key for key in works if key[1] == "rows opened in HBM"}  # a row may have been open before
     assert {key: works[key] for key in works.keys() - rows} == {key: expected[key] for key in works.keys() - rows}
     assert reused.energy.pj == pytest.approx(simulated.energy.pj, rel=0.01)
+
+
+def test_launches_that_passed_have_the_energy_of_their_samples():
+    def program(torch):
+        for at in range(N):
+            torch.launch(f"double {at % 2}", double, torch.empty(1 << 16, dp=PES), 1 << 15)
+
+    simulated, reused = (
+        kb.run(program, kb.load_machine("one-cube"), data=False, reuse=reuse) for reuse in (False, True)
+    )
+    assert reused.reuse.passed > N // 2
+    split, expected = reused.energy.split, simulated.energy.split
+    assert split.launches_pj == pytest.approx(expected.launches_pj, rel=0.02)
+    energies = {launch.name: (launch.launches, launch.pj) for launch in split.launches}
+    for launch in expected.launches:
+        assert energies[launch.name] == (N // 2, pytest.approx(launch.pj, rel=0.02)), launch.name
+
+
+def test_a_long_collective_has_the_energy_of_all_of_it(monkeypatch):
+    def program(torch):
+        def worker(rank):
+            torch.ahbm.set_device(rank)
+            torch.distributed.init_process_group(backend="ahbm")
+            pes = collective_pes(frontend_settings(["torch.comm=same"]).torch, torch.topology)
+            torch.distributed.on(pes).all_reduce(torch.empty(1 << 18, dp=DPPolicy(pe="row_wise", num_cubes=1)))
+
+        torch.multiprocessing.spawn(worker, nprocs=2)
+
+    monkeypatch.setattr(long_collectives, "SIMULATED_BYTES", 32 << 10)
+    machine = kb.load_machine("default", overrides={"system.sips.count": 2, "sip.cube_mesh": {"w": 2, "h": 1}})
+    simulated, reused = (kb.run(program, machine, data=False, reuse=reuse) for reuse in (False, True))
+    assert reused.reuse.extended == 2
+    assert reused.energy.pj == pytest.approx(simulated.energy.pj, rel=0.02)
+    assert reused.energy.split.launches_pj == pytest.approx(simulated.energy.split.launches_pj, rel=0.03)
