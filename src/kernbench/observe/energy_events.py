@@ -251,11 +251,14 @@ def split_by_launch(counts: EnergyCounts, view: LogView, handles: Sequence[Reque
     energies: dict[str, list[float]] = {}
     launched, numbers = np.unique(columns.launch, return_inverse=True)
     by_launch = dict(zip(launched.tolist(), np.bincount(numbers, by_row).tolist(), strict=True))
+    passed = view.machine.passed
     for launch in by_launch:
-        if launch in kernels:
-            entry = energies.setdefault(titles.get(launch) or kernels[launch], [0, 0.0])
+        sample = passed.sample_of(launch)
+        if sample in kernels:
+            entry = energies.setdefault(titles.get(launch) or kernels[sample], [0, 0.0])
+            more = passed.extended[launch].more if launch in passed.extended else 0.0
             entry[0] += 1
-            entry[1] += by_launch[view.machine.passed.sample_of(launch)]
+            entry[1] += by_launch[sample] * (1 + more)
     launches = sorted(energies.items(), key=lambda entry: -entry[1][1])
     launches_pj = sum(pj for _, (_, pj) in launches)
     curve = _measure_power(events, counts, view, choose_window_ns(view))
