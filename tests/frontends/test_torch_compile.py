@@ -311,6 +311,56 @@ def test_lookups_take_the_same_time_without_data(setting: str) -> None:
     assert times[True][1] == 1
 
 
+def put(x: Any, rows: Any, y: Any) -> Any:
+    return x.index_put((rows,), y * 2 + 1)
+
+
+def scatter(x: Any, rows: Any, y: Any) -> Any:
+    return x.scatter(0, rows[:, None].expand(y.shape), y * 2 + 1)
+
+
+def index(x: Any, rows: Any, y: Any) -> Any:
+    return x[rows] * 2 + y
+
+
+def gather(x: Any, rows: Any, y: Any) -> Any:
+    return x.gather(0, rows[:, None].expand(y.shape)) * 2 + y
+
+
+@pytest.mark.parametrize(
+    "function", [put, *(pytest.param(function, marks=pytest.mark.slow) for function in (scatter, index, gather))]
+)
+def test_rows_of_more_than_two_shards_for_each_pe_are_moved_by_a_kernel_of_their_own(
+    function: Callable[..., Any],
+) -> None:
+    """The 16 rows have 1 or 32 KiB, and two shards of 1 KiB for each of eight PEs are 16 KiB."""
+    for width, kernels in ((16, 1), (512, 2)):
+        with machine(data=False) as context:
+            x, y = torch.zeros(64, width, device=AHBM), torch.zeros(16, width, device=AHBM)
+            rows = torch.arange(0, 64, 4).to(AHBM)
+            torch.compile(function)(x, rows, y)
+            context.drain()
+            names = [use.name for use in context.operators.uses()]
+            assert len(names) == kernels, names
+            assert any("+" in name and name.startswith(("index", "gather", "mul")) for name in names)
+
+
+def scaled(x: Any, y: Any) -> Any:
+    z = x * 2
+    z = torch.relu(z)
+    return z + y
+
+
+def test_a_fused_launch_has_the_line_of_its_last_operator() -> None:
+    with machine() as context:
+        x = torch.ones(8, 64, device=AHBM)
+        n = len(context.traces)
+        torch.compile(scaled)(x, x)
+        (title,) = [record.name for record in context.traces[n:] if record.phase == "launch"]
+    line = scaled.__code__.co_firstlineno + 3
+    assert title == f"mul+relu+add test_torch_compile.py:{line}"
+
+
 # simulated times, on one cube of the default machine
 
 

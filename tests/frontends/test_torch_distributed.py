@@ -694,9 +694,8 @@ def test_a_collective_counts_the_bytes_of_all_blocks() -> None:
     with machine("torch.queue=64", topology=sips(3), data=False) as context, kernbench.torch.as_cuda():
         torch.multiprocessing.spawn(main, nprocs=3)
         uses = {use.name: (use.calls, use.nbytes) for use in context.collectives.uses(context.engine.handles, 0)}
-    whole, of_blocks = ["all_reduce", "broadcast", "reduce"], [
-        *("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"),
-    ]
+    whole = ("all_reduce", "broadcast", "reduce")
+    of_blocks = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
     assert uses == dict.fromkeys(whole, (1, 128)) | dict.fromkeys(of_blocks, (1, 3 * 128))
 
 

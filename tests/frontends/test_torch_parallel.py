@@ -198,7 +198,8 @@ def attend(q: Any, k: Any, v: Any, weight: Any, mask: torch.Tensor | None = None
 
 
 @pytest.mark.parametrize(
-    ("dim", "mask_shape"), [(1, None), (0, (2, 1, 6, 6)), (1, (4, 6, 6)), (0, (6, 6)), (2, None)]
+    ("dim", "mask_shape"),
+    [(1, None), (0, (2, 1, 6, 6)), (1, (4, 6, 6)), pytest.param(0, (6, 6), marks=pytest.mark.slow), (2, None)],
 )
 def test_attention_of_distributed_tensors_is_that_of_one_process(dim: int, mask_shape: tuple[int, ...] | None) -> None:
     numbers = torch.Generator().manual_seed(0)

@@ -21,6 +21,7 @@ from kernbench.frontends.torch.rings import ring_machine, ring_product  # noqa: 
 from kernbench.kernels.gemm_grid import BlockProduct  # noqa: E402
 from kernbench.kernels.gemv import GemvEpilogue  # noqa: E402
 from kernbench.kernels.product_grids import ProductGrid  # noqa: E402
+from kernbench.kernels.product_rings import RingPosition, RingProgram  # noqa: E402
 from kernbench.kernels.ring_sizes import choose_rings, list_choices  # noqa: E402
 from kernbench.topology.builder import resolve_topology  # noqa: E402
 
@@ -146,6 +147,43 @@ def test_blocks_of_cubes_each_have_their_rows(n, turned):
         number = [choice.blocks for choice in choices].index(2)
         result = multiply_on_rings(context, x, y, number=number)
     assert torch.equal(result.double(), a.double() @ (b.transpose(1, 2) if turned else b).double())
+
+
+def test_the_group_that_finishes_a_row_block_first_sends_its_half_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two groups with the same columns, the one that stores a row block finishes it later, on the mean."""
+    own: dict[RingPosition, frozenset[int]] = {}
+    run = RingProgram.run
+
+    def note(program: RingProgram) -> None:
+        run(program)
+        own[program.at] = program.own_rows
+
+    monkeypatch.setattr(RingProgram, "run", note)
+    m, k, n = 256, 256, 64
+    with machine("torch.cubes=2", "torch.pes=4", topology=MESH[2], data=False) as context:
+        a, b, out = (
+            torch.empty(shape, dtype=torch.float16, device=AHBM) for shape in ((1, m, k), (1, n, k), (1, m, n))
+        )
+        rates = ring_machine(context, F16)
+        choice = choose_rings(rates, 1, m, k, n, F16, False)
+        steps = GemvEpilogue(view_of(out))
+        product = ring_product(
+            rates, choice, BlockProduct(ProductGrid(1, 1, 1), view_of(a), view_of(b.transpose(1, 2)), steps)
+        )
+        launch_on("mm", [(0, cube, pe) for cube in range(2) for pe in range(4)], product.run, (out,), (a, b))
+        context.drain()
+    (block,) = product.blocks
+    (wave,) = block.waves
+    forward, backward = ([(place.cube, place.part) for place in ring] for ring in block.ring.rings)
+    later = 0
+    for position, place in enumerate(forward):
+        places = [RingPosition(0, 0, position), RingPosition(0, 1, backward.index(place))]
+        orders = [wave.rows_of(at.group, at.position) for at in places]
+        assert sorted(own[places[0]] | own[places[1]]) == sorted(orders[0])
+        assert len(own[places[0]]) == len(own[places[1]])
+        for group, at in enumerate(places):
+            later += sum(orders[group].index(row) - orders[1 - group].index(row) for row in own[at])
+    assert later > len(own) * len(wave.row_blocks) // 2
 
 
 def test_a_row_major_factor_is_read_once():

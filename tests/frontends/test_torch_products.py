@@ -29,6 +29,7 @@ from kernbench.topology.builder import resolve_topology  # noqa: E402
 
 CUBES = ("system.sips.count=1", "sip.cube_mesh.w=2", "sip.cube_mesh.h=2")
 FOUR_CUBES = resolve_topology("default", CUBES)
+NO_PHASE = resolve_topology("one-cube", ["cube.hbm.refresh=spread"])
 SMALL_TCM = resolve_topology("default", [*CUBES, "pe.tcm.bytes=5MiB"])
 
 
@@ -250,3 +251,42 @@ def test_cubes_bring_nothing_where_pes_do_better_alone(shape: tuple[int, int, in
     """Where what they ask for comes in the time that they multiply, it need not be brought first."""
     rates = PeRates.of(FOUR_CUBES.spec, F16)
     assert choose_cubes(rates, 4, 8, *shape, 2, b_by_rows=False)[1] is None
+
+
+# The second group is empty.
+@pytest.mark.parametrize("columns", [8, 56])
+def test_each_group_of_rows_has_a_matrix_of_its_own(columns: int) -> None:
+    ends = (8, 8, 45, 96)
+    a, b = torch.arange(96 * 24).reshape(96, 24) % 5 - 2.0, torch.arange(96 * columns).reshape(4, 24, columns) % 7 - 3.0
+    rows = [slice(begin, end) for begin, end in zip((0, *ends), ends, strict=False)]
+    with machine():
+        x, y, offs = a.bfloat16().to(AHBM), b.bfloat16().to(AHBM), torch.tensor(ends, dtype=torch.int32).to(AHBM)
+        product = torch._grouped_mm(x, y, offs).cpu()  # noqa: SLF001 - as programs call it
+        sums = torch._grouped_mm(x.T, (x[:, :1] * 2 + 1).expand(96, 8).contiguous(), offs).cpu()  # noqa: SLF001
+    expected = torch.cat([a[own] @ b[group] for group, own in enumerate(rows)])
+    assert torch.equal(product, expected.bfloat16())
+    wide = (a[:, :1] * 2 + 1).expand(96, 8)
+    assert torch.equal(sums, torch.stack([a[own].T @ wide[own] for own in rows]).bfloat16())
+
+
+def time_of_groups(ends: tuple[int, ...], *, data: bool, known: bool) -> float:
+    """Return the time of a product of groups of rows in ns; ``known``: a run without data knows their ends."""
+    with machine(data=data, topology=NO_PHASE) as context:
+        a, b = (torch.ones(shape, dtype=torch.bfloat16).to(AHBM) for shape in ((96, 64), (3, 64, 48)))
+        offs = torch.tensor(ends, dtype=torch.int32).to(AHBM)
+        offs = offs if known else (offs.float() * 1).int()
+        context.drain()
+        begin = context.operators.now()
+        torch._grouped_mm(a, b, offs)  # noqa: SLF001 - as programs call it
+        context.drain()
+        return context.operators.now() - begin
+
+
+def test_groups_of_unknown_ends_take_the_time_of_equal_groups() -> None:
+    equal, uneven = (32, 64, 96), (8, 8, 96)
+    with_data, *without = (
+        time_of_groups(ends, data=data, known=False) for ends, data in ((equal, True), (equal, False), (uneven, False))
+    )
+    assert without == [with_data, with_data]
+    for ends in (equal, uneven):
+        assert time_of_groups(ends, data=True, known=True) == time_of_groups(ends, data=False, known=True)

@@ -56,7 +56,7 @@ def test_matrices_of_a_batch_come_from_the_cubes_that_store_them(machine, batch)
 
 
 def test_one_block_of_cubes_reads_columns_that_it_stores(machine):
-    """No byte of B crosses a link, unless rows of B lie on all cubes: then the busiest link is in the middle."""
+    """No byte of B crosses a link, unless all cubes store rows of B. Then the busiest link is in the middle."""
     slow = replace(machine, memory_bytes_per_ns=FAST, far_bytes_per_ns=FAST, link_bytes_per_ns=SLOW)
     cube_bytes = 4096 * (2048 // 32) * F16.itemsize * 4
     columns, rows = (times_of(slow, 1, 512, 4096, 2048, b_by_rows=by_rows)[1] for by_rows in (False, True))

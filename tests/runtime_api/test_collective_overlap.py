@@ -126,6 +126,13 @@ def test_the_rest_of_a_long_collective_takes_its_time(name: str, comm: str) -> N
     check_long(name, comm, 1 << 22, bound=0.04)
 
 
+@pytest.mark.parametrize("late", [1, pytest.param(0, marks=pytest.mark.slow)])
+def test_the_wait_for_a_rank_is_no_part_of_a_long_collective(late: int, monkeypatch: Any) -> None:
+    monkeypatch.setattr(long_collectives, "SIMULATED_BYTES", 32 << 10)
+    full, part = (time_of_long("all_reduce", "same", 1 << 18, rules, late) for rules in (None, ReuseRules()))
+    assert part.ns == pytest.approx(full.ns, rel=0.02)
+
+
 def check_long(name: str, comm: str, n_elem: int, bound: float) -> None:
     full, part = (time_of_long(name, comm, n_elem, rules) for rules in (None, ReuseRules()))
     assert part.ns == pytest.approx(full.ns, rel=bound)
@@ -144,7 +151,8 @@ class LongTime:
     stored: float
 
 
-def time_of_long(name: str, comm: str, n_elem: int, rules: ReuseRules | None) -> LongTime:
+def time_of_long(name: str, comm: str, n_elem: int, rules: ReuseRules | None, late: int | None = None) -> LongTime:
+    """Return the time of a collective; rank ``late`` multiplies before it."""
     engine = GraphEngine(compiled(SPREAD), enable_data=False)
     with RuntimeContext(engine, reuse=rules) as torch:
         dist = torch.distributed.on(collective_pes(frontend_settings([f"torch.comm={comm}"]).torch, torch.topology))
@@ -154,6 +162,9 @@ def time_of_long(name: str, comm: str, n_elem: int, rules: ReuseRules | None) ->
             parts = [torch.empty(n_elem, dtype="f32", dp=ROWS) for _ in range(2)]
             dist.barrier()
             begin, events = engine.now, engine.n_events
+            if rank == late:
+                factors = [torch.empty(256, 256, dtype="f32", dp=policy) for policy in (ROWS, COLUMNS)]
+                linear(factors[0], factors[1], None, torch)
             match name:
                 case "all_reduce":
                     dist.all_reduce(x)

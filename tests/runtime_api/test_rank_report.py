@@ -65,8 +65,6 @@ def test_an_exchange_reports_its_rows_and_its_worst_call():
             notes.note_exchange("all_to_all", rank, (0, 1), sent[rank], received[rank], 8 * received[rank])
     report = report_of(engine, notes)
     assert report.exchanges == (
-        ExchangeUse(
-            name="all_to_all", calls=2, sent=(5, 9), received=(5, 9), received_bytes=(40, 72), imbalance=5 / 3
-        ),
+        ExchangeUse(name="all_to_all", calls=2, sent=(5, 9), received=(5, 9), received_bytes=(40, 72), imbalance=5 / 3),
     )
     assert report.imbalance == 5 / 3

@@ -178,7 +178,7 @@ def _nodes_of(node_schedule: Sequence[Any]) -> Iterator[Node]:
 
 @value
 class NodeOrigin:
-    """The nearest common module of nodes of a graph, their operators, and the line of the first of them.
+    """The nearest common module of nodes of a graph, their operators, and the line of the last of them.
 
     ``covers``: the modules inside of ``module`` that call operators of several modules.
     """
