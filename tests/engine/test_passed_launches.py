@@ -5,7 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from compiled import SPREAD
+from engine_support import place, two_cubes
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.launch_counts import count_launch, count_part, count_sip
 from kernbench.engine.passed_launches import (
+    LINK_BUSY_PS,
     LINK_BYTES,
     ExtendedLaunch,
     LaunchKind,
@@ -13,6 +18,8 @@ from kernbench.engine.passed_launches import (
     PassedLaunches,
     WorkSums,
 )
+from kernbench.messages.requests import KernelLaunchMsg, KernelRef
+from kernbench.triton_emu.tl_context import TLContext as Tl
 
 ROWS = PartCount("hbm_ctrl", "rows")
 NO_WORKS = WorkSums(*(np.empty(0),) * 6)
@@ -53,3 +60,24 @@ def test_a_part_of_a_collective_counts_for_the_rest(passed):
     assert passed.counts(LINK_BYTES, 2).tolist() == [6 * 12 + 10, 6 * 24 + 20]
     assert passed.part_counts() == {ROWS: 9 + 5}
     assert passed.weights(np.array([10, 11, -1])).tolist() == [3.5, 1, 1]
+
+
+def copy(p: int, *, tl: Tl) -> None:
+    tl.store(p, tl.load(p, 64, "f16"))
+
+
+def test_a_launch_has_no_part_in_orders_of_the_host_and_in_answers():
+    """Links between the IO_CPU and the switch carry only these, as those of launches that pass do."""
+    engine = GraphEngine(two_cubes(SPREAD), enable_data=False)
+    x, machine = place(engine, np.zeros(64, np.float16)), engine.machine
+    before = count_sip(machine, 0)
+    launch = KernelLaunchMsg(kernel=KernelRef(name="copy", function=copy), args=(x.arg,), targets=((0, 0, 0),))
+    engine.wait(engine.submit(launch))
+    whole, own = count_part(machine, 0, before), count_launch(machine, 0, before)
+    links = machine.network.links.values()
+    orders = [link.index for link in links if {link.src, link.dst} == {"sip0.pcie_ep", "sip0.io_noc"}]
+    assert len(orders) == 2
+    for name in (LINK_BYTES, LINK_BUSY_PS):
+        assert whole[name][orders].all()
+        assert not own[name][orders].any()
+        assert own[name].sum() > 0

@@ -345,6 +345,22 @@ def test_rows_of_more_than_two_shards_for_each_pe_are_moved_by_a_kernel_of_their
             assert any("+" in name and name.startswith(("index", "gather", "mul")) for name in names)
 
 
+def count_up(x: Any) -> Any:
+    x.add_(1)
+    return x * 2
+
+
+def test_a_replay_writes_the_input_of_its_call() -> None:
+    with machine(), torch.no_grad():
+        first, second = torch.zeros(64, device=AHBM), torch.full((64,), 10.0, device=AHBM)
+        function = torch.compile(count_up, mode="reduce-overhead")
+        results = [float(function(first)[0]) for _ in range(3)]
+        results += [float(function(x)[0]) for x in (second, first, second)]
+        assert results == [2, 4, 6, 22, 8, 24]
+        assert (first.cpu() == 4).all()
+        assert (second.cpu() == 12).all()
+
+
 def scaled(x: Any, y: Any) -> Any:
     z = x * 2
     z = torch.relu(z)

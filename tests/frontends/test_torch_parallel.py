@@ -198,12 +198,22 @@ def attend(q: Any, k: Any, v: Any, weight: Any, mask: torch.Tensor | None = None
 
 
 @pytest.mark.parametrize(
-    ("dim", "mask_shape"),
-    [(1, None), (0, (2, 1, 6, 6)), (1, (4, 6, 6)), pytest.param(0, (6, 6), marks=pytest.mark.slow), (2, None)],
+    ("dim", "mask_shape", "kv_heads", "is_divided"),
+    [
+        (1, None, 2, True),
+        (0, (2, 1, 6, 6), 2, True),
+        (1, (4, 6, 6), 2, True),
+        pytest.param(0, (6, 6), 2, True, marks=pytest.mark.slow),
+        (2, None, 2, False),
+        (1, None, 1, False),
+    ],
 )
-def test_attention_of_distributed_tensors_is_that_of_one_process(dim: int, mask_shape: tuple[int, ...] | None) -> None:
+def test_attention_of_distributed_tensors_is_that_of_one_process(
+    dim: int, mask_shape: tuple[int, ...] | None, kv_heads: int, is_divided: bool
+) -> None:
+    """It stays divided by batch and by heads, if the ranks divide these evenly."""
     numbers = torch.Generator().manual_seed(0)
-    heads = (4, 2, 2)
+    heads = (4, kv_heads, kv_heads)
     operands = [torch.randn(2, n, 6, 8, generator=numbers) for n in heads] + [torch.rand(8, generator=numbers)]
     mask = None if mask_shape is None else torch.randn(*mask_shape, generator=numbers)
 
@@ -223,7 +233,7 @@ def test_attention_of_distributed_tensors_is_that_of_one_process(dim: int, mask_
     (y * y).sum().backward()
     expected = whole_tensors({"y": y} | {str(i): x.grad for i, x in enumerate(leaves)})
     for placements, results in run_ranks(program):
-        assert placements == ((Replicate(),) if dim == 2 else (Shard(dim),))
+        assert placements == ((Shard(dim),) if is_divided else (Replicate(),))
         assert_near([results], expected)
 
 

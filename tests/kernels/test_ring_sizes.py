@@ -8,8 +8,10 @@ import pytest
 
 from compiled import compiled
 from kernbench.common.dtypes import F16
+from kernbench.kernels.ring_paths import busiest_link
 from kernbench.kernels.ring_sizes import ABOUT_AS_LONG, RingMachine, choose_rings, list_choices
 from kernbench.topology.builder import Topology
+from kernbench.topology.grid import Grid
 
 SLOW, FAST = 1e-3, 1e9
 
@@ -64,6 +66,16 @@ def test_one_block_of_cubes_reads_columns_that_it_stores(machine):
     # On a link of the middle of two rows, the two cubes behind it get what the other half of each row stores.
     assert [ns * SLOW for ns in rows] == pytest.approx([slow.crossing_part(1, 2048, True) * cube_bytes] * len(rows))
     assert slow.crossing_part(1, 2048, True) == 8 / 8
+
+
+@pytest.mark.parametrize(("has_places", "busiest"), [(True, 1 / 2), (False, 4 / 2)])
+def test_the_busiest_link_of_two_blocks_of_cubes(has_places, busiest):
+    """Blocks are the rows of a mesh of 4 × 2 cubes. Bytes are in parts of what a cube reads from two cubes.
+
+    Cubes that read the other one of their column use one link. If they read two cubes in a row, the link from cube 2 to
+    cube 1 carries what cubes 1 and 5 read of cubes 2 and 3.
+    """
+    assert busiest_link(Grid(4, 2), 8, 2, has_places, False) == busiest
 
 
 def test_a_ring_takes_a_turn_for_as_many_pieces_as_its_queues_hold(machine):

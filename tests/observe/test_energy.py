@@ -132,6 +132,23 @@ def test_energy_is_conserved(observed: Mapping[str, kb.Run], bench: str) -> None
 
 
 @BENCHES
+def test_each_part_and_link_is_in_its_group(observed: Mapping[str, kb.Run], bench: str) -> None:
+    energy = energy_of(observed[bench])
+    places, by = pj_of(energy), energy.by
+    control = ("host", "io_cpu", "m_cpu", "pe_cpu", "pe_scheduler", "pe_dma", "pe_ipcq")
+    assert by.control == pytest.approx(sum(places.get(kind, 0.0) for kind in control))
+    assert by.die_links == pytest.approx(places.get("cube_to_cube", 0.0) + places.get("io_to_cube", 0.0))
+    assert by.sip_links == places.get("sip_to_sip", 0.0)
+    assert by.host_links == pytest.approx(places["host_to_switch"] + places["switch_to_sip"])
+    routers = ("xbar", "noc_router", "io_noc")
+    assert by.routers == pytest.approx(sum(places.get(kind, 0.0) for kind in routers))
+    assert (by.hbm, by.tcm, by.sram) == (places["hbm_ctrl"], places["pe_tcm"], places.get("sram", 0.0))
+    assert (by.macs, by.math) == (places.get("pe_gemm", 0.0), places.get("pe_math", 0.0))
+    assert by.others == 0
+    assert sum(getattr(by, field.name) for field in fields(by)) == pytest.approx(energy.pj)
+
+
+@BENCHES
 @pytest.mark.parametrize("window_ns", [1.0, 37.3, 1000.0, 1e6])
 def test_power_over_time_is_conserved(observed: Mapping[str, kb.Run], bench: str, window_ns: float) -> None:
     run = observed[bench]

@@ -144,6 +144,25 @@ def test_reads_are_never_kept_back() -> None:
     assert bound_of(roofline_of(engine, handle), "HBM").amount == 128  # the store of as many bytes is not
 
 
+# --- engines
+
+
+def functions(p: int, count: int, *, tl: Tl) -> None:
+    x = tl.load(p, 512, "f16")
+    for _ in range(count):
+        x = tl.exp(x)
+    tl.store(p, x)
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_each_math_command_has_a_start_up(count: int) -> None:
+    engine = watched("pe.math.startup_ns=7")
+    handle = run(engine, functions, place(engine, np.zeros(512, np.float16)), count)
+    bound = bound_of(roofline_of(engine, handle), "MATH")
+    assert (bound.amount, bound.rate) == (1024 * count, engine.machine.spec.pe.math.bytes_per_ns)
+    assert bound.ps == round(bound.amount * 1000 / bound.rate) + 7000 * count
+
+
 # --- a slice with outages ---------------------------------------------------------------------------------------------
 
 

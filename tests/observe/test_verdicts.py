@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from compiled import compiled
 from interventions import Experiment, broken_promises, spread
-from kernbench.observe.critical_path_model import CriticalPath, PathPart, PathStep
+from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, PathHop, PathPart, PathStep
 from kernbench.observe.path_resources import PathDivider
-from kernbench.observe.verdict import Busy, Spending, Verdict, VerdictKind, judge_run
+from kernbench.observe.verdict import Busy, Spending, Verdict, VerdictKind, judge_run, say_waits
 from kernbench.runtime_api.bench_registry import load_bench
 from random_programs import random_experiment
 
@@ -139,3 +141,38 @@ def test_why_a_time_of_a_run_is_as_long_is_what_has_half_of_it(
     found = judge_run(path, PathDivider(compiled().topology_obj), {8: "kernel"}, {}, copies={7})
     halved = tuple(Busy(each.resource, each.share / 2) for each in why)  # of the whole run
     assert found.spent == (Spending("copies", 0.5, halved), Spending("kernels", 0.5))
+
+
+def _hop(waiting: KernelPlace, cause: KernelPlace, start_ps: int, end_ps: int) -> PathHop:
+    return PathHop(
+        waiting=waiting, cause=cause, waited_for="message", direction="E", start_ps=start_ps, end_ps=end_ps
+    )
+
+
+def test_a_wait_for_a_rank_divides_the_steps_of_the_rank() -> None:
+    """Rank 1 waits from 300 to 700 ps, while rank 0 copies until 500 ps, and then computes what rank 1 waits for."""
+    waiting, cause = KernelPlace(pe=(1, 0, 0), launch_id=9, line=3), KernelPlace(pe=(0, 0, 0), launch_id=8, line=2)
+    steps = (
+        PathStep(PathPart.SERVICE, 0, 500, request_id=7),
+        PathStep(PathPart.MATH, 500, 800, request_id=8),
+        PathStep(PathPart.MATH, 800, 1000, request_id=9),
+    )
+    hops = (_hop(waiting, cause, 300, 700),)
+    path = CriticalPath(0, 1000, steps, hops=hops)
+    verdict = judge_run(path, PathDivider(compiled().topology_obj), {8: "sum", 9: "sum"}, {}, copies={7})
+    assert {spending.what: spending.share for spending in verdict.spent} == {
+        "kernels": 0.5,
+        "copies": 0.3,
+        "waits for rank 0": 0.2,
+    }
+    inner = _hop(waiting, cause, 100, 300)
+    verdict = judge_run(replace(path, hops=(inner,)), PathDivider(compiled().topology_obj), {8: "a", 9: "b"}, {}, {7})
+    assert {spending.what: spending.share for spending in verdict.spent} == {
+        "kernels": 0.5,
+        "copies": 0.3,
+        "waits for rank 0": 0.2,
+    }
+    assert list(say_waits(path, {8: "sum", 9: "sum"})) == []  # below a quarter
+    assert list(say_waits(replace(path, hops=(replace(hops[0], start_ps=250),)), {8: "sum", 9: "sum"})) == [
+        "25% of the time waits for rank 0"
+    ]

@@ -57,6 +57,32 @@ def test_kernels_of_launches_that_passed_are_no_bubbles():
     assert reused.bubble_ns == pytest.approx(simulated.bubble_ns, rel=0.05)
 
 
+def test_a_step_begins_with_its_first_operator_and_not_with_a_receive_before():
+    engine = GraphEngine(two_cubes(SPREAD, "system.sips.count=2"), DataPolicy(keep=False))
+    with RuntimeContext(engine) as torch:
+
+        def program(rank: int) -> None:
+            x = torch.empty(1 << 15, dp=DPPolicy("replicate", "row_wise", num_pes=2))
+            first = len(engine.handles)
+            if rank == 0:
+                torch.launch("double", double, x, 1 << 14)
+                first = len(engine.handles)
+                torch.launch("double", double, x, 1 << 14)
+                torch.distributed.isend(x, 1).wait()
+            else:
+                torch.distributed.irecv(x, 0).wait()
+                torch.launch("double", double, x, 1 << 14)
+            torch.rank_notes.note_step(STEPS, rank, range(first, len(engine.handles)))
+
+        run_ranks(torch, program)
+        (use,) = report_of(engine, torch.rank_notes).pipelines
+    doubles = [handle for handle in engine.handles if handle.msg.name == "double"]
+    messages = [handle for handle in engine.handles if handle.msg.title.startswith("send_recv")]
+    begin = sorted(handle.begun_ps for handle in doubles)[1]
+    assert min(handle.begun_ps for handle in messages) < begin
+    assert use.ns == (max(handle.ended_ps for handle in doubles) - begin) / 1000
+
+
 def test_an_exchange_reports_its_rows_and_its_worst_call():
     engine, notes = GraphEngine(two_cubes(SPREAD), DataPolicy(keep=False)), RankNotes()
     calls = [((2, 6), (4, 4)), ((3, 3), (1, 5))]

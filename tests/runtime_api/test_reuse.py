@@ -288,6 +288,48 @@ def test_the_library_and_documents_report_the_reuse(tmp_path):
         kb.run(repeated, kb.load_machine("one-cube"), reuse=True)
 
 
+def test_look_ups_of_passed_launches_are_those_of_their_samples():
+    tlb = "pe.mmu={page_bytes: 4096, tlb_entries: 4, tlb_miss_ns: 100}"
+
+    def program(torch):
+        x = torch.empty(512, dp=PES)
+        for _ in range(N):
+            torch.launch("double", double, x, 256)
+
+    results = [
+        run_bench(topology=two_cubes(SPREAD, tlb), bench_fn=program, data=NO_DATA, reuse=rules)
+        for rules in (None, ReuseRules())
+    ]
+    assert passed(results[1]) >= N // 2
+    simulated, reused = (report_run(result.engine).translation for result in results)
+    assert simulated.hits > simulated.misses > 0
+    # The first sample misses, the second one hits, so half of the launches that passed count as each.
+    assert reused.hits + reused.misses == simulated.hits + simulated.misses
+    samples = N - passed(results[1])
+    assert reused.misses == simulated.misses * (1 + passed(results[1]) / samples)
+
+
+def test_launches_beside_collectives_are_no_samples():
+    """A collective concerns all SIPs of its group."""
+
+    def program(torch):
+        def worker(rank):
+            torch.ahbm.set_device(rank)
+            torch.distributed.init_process_group(backend="ahbm")
+            pes = collective_pes(frontend_settings(["torch.comm=same"]).torch, torch.topology)
+            group = torch.distributed.on(pes)
+            x, total = torch.empty(1 << 15, dp=PES), torch.empty(512, dp=DPPolicy(pe="row_wise", num_cubes=1))
+            for _ in range(6):
+                launched = torch.launch("double", double, x, 1 << 14, async_op=True)
+                summed = group.all_reduce(total, async_op=True)
+                launched.wait()
+                summed.wait()
+
+        torch.multiprocessing.spawn(worker, nprocs=2)
+
+    assert passed(run(program, None, "system.sips.count=2")) == 0
+
+
 def test_links_from_the_host_count_each_order_once():
     runs = [kb.run(repeated, kb.load_machine("one-cube"), data=False, reuse=reuse) for reuse in (False, True)]
     amounts, expected = ({bound.resource: bound.amount for bound in run.explain().roof.bounds} for run in runs)

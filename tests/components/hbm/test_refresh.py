@@ -9,7 +9,7 @@ from slice_support import counters_of
 
 from kernbench.components.hbm.banks import BankedMemory, Histories
 from kernbench.messages.fabric import Access
-from kernbench.topology.hbm_refresh import NO_REFRESH, RefreshClock, refresh_clock
+from kernbench.topology.hbm_refresh import NO_REFRESH, RefreshClock, SlicePace, refresh_clock
 from kernbench.topology.hbm_spec import HBM3, PRESETS, Refresh, interleave
 
 RCD, RP, BURST, IN_GROUP = 19_400, 16_300, 1_250, 2_500
@@ -211,3 +211,10 @@ def test_rows_do_not_depend_on_what_another_slice_has_done():
         return read(made, at)[0] - at, made.end_ps - at
 
     assert third_access(3_000_000) == third_access(300_000) == (RCD, RCD + BURST)
+
+
+def test_work_that_ends_where_an_outage_begins_does_not_wait_for_its_end():
+    pace = SlicePace(1.0, RefreshClock(4000, 400))  # a byte takes 1,000 ps, and the first outage begins at 4,000 ps
+    assert [pace.least_ps(nbytes) for nbytes in (1, 4, 5, 7, 8)] == [1000, 4000, 5400, 7400, 8800]
+    assert pace.most_gbs(4) == 1.0
+    assert pace.most_gbs(8) == pytest.approx(8 / 8.8)
