@@ -73,11 +73,11 @@ def test_a_launch_has_no_part_in_orders_of_the_host_and_in_answers():
     before = count_sip(machine, 0)
     launch = KernelLaunchMsg(kernel=KernelRef(name="copy", function=copy), args=(x.arg,), targets=((0, 0, 0),))
     engine.wait(engine.submit(launch))
-    whole, own = count_part(machine, 0, before), count_launch(machine, 0, before)
+    of_time, of_launch = count_part(machine, 0, before), count_launch(machine, 0, before)
     links = machine.network.links.values()
     orders = [link.index for link in links if {link.src, link.dst} == {"sip0.pcie_ep", "sip0.io_noc"}]
     assert len(orders) == 2
     for name in (LINK_BYTES, LINK_BUSY_PS):
-        assert whole[name][orders].all()
-        assert not own[name][orders].any()
-        assert own[name].sum() > 0
+        assert of_time[name][orders].all()
+        assert not of_launch[name][orders].any()
+        assert of_launch[name].sum() > 0

@@ -677,7 +677,7 @@ def test_the_report_has_collectives_with_their_bandwidth_and_the_part_beside_ker
 
 
 def test_a_collective_counts_the_bytes_of_all_blocks() -> None:
-    """Of a rank: the tensor that it reduces or broadcasts, or the blocks of all ranks, also of a root."""
+    """Count the tensor that a rank reduces or broadcasts, or the blocks of all ranks, also of a root."""
 
     def main(rank: int) -> None:
         dist.init_process_group("nccl")

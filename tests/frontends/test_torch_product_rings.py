@@ -150,7 +150,7 @@ def test_blocks_of_cubes_each_have_their_rows(n, turned):
 
 
 def test_the_group_that_finishes_a_row_block_first_sends_its_half_sum(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two groups with the same columns, the one that stores a row block finishes it later, on the mean."""
+    """The group that stores a row block finishes it later than the other group, on the mean."""
     own: dict[RingPosition, frozenset[int]] = {}
     run = RingProgram.run
 

@@ -269,12 +269,12 @@ def test_each_group_of_rows_has_a_matrix_of_its_own(columns: int) -> None:
     assert torch.equal(sums, torch.stack([a[own].T @ wide[own] for own in rows]).bfloat16())
 
 
-def time_of_groups(ends: tuple[int, ...], *, data: bool, known: bool) -> float:
-    """Return the time of a product of groups of rows in ns; ``known``: a run without data knows their ends."""
+def time_of_groups(ends: tuple[int, ...], *, data: bool, has_ends: bool) -> float:
+    """Return the time of a product of groups of rows in ns; ``has_ends``: a run without data knows their ends."""
     with machine(data=data, topology=NO_PHASE) as context:
         a, b = (torch.ones(shape, dtype=torch.bfloat16).to(AHBM) for shape in ((96, 64), (3, 64, 48)))
         offs = torch.tensor(ends, dtype=torch.int32).to(AHBM)
-        offs = offs if known else (offs.float() * 1).int()
+        offs = offs if has_ends else (offs.float() * 1).int()
         context.drain()
         begin = context.operators.now()
         torch._grouped_mm(a, b, offs)  # noqa: SLF001 - as programs call it
@@ -285,8 +285,9 @@ def time_of_groups(ends: tuple[int, ...], *, data: bool, known: bool) -> float:
 def test_groups_of_unknown_ends_take_the_time_of_equal_groups() -> None:
     equal, uneven = (32, 64, 96), (8, 8, 96)
     with_data, *without = (
-        time_of_groups(ends, data=data, known=False) for ends, data in ((equal, True), (equal, False), (uneven, False))
+        time_of_groups(ends, data=data, has_ends=False)
+        for ends, data in ((equal, True), (equal, False), (uneven, False))
     )
     assert without == [with_data, with_data]
     for ends in (equal, uneven):
-        assert time_of_groups(ends, data=True, known=True) == time_of_groups(ends, data=False, known=True)
+        assert time_of_groups(ends, data=True, has_ends=True) == time_of_groups(ends, data=False, has_ends=True)

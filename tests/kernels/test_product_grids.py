@@ -28,7 +28,7 @@ RATES = PeRates((32, 64, 32), 16.0, 256.0, FAST, 0.0)
 
 
 def test_a_grid_takes_the_time_of_tiles_and_an_eighth_of_its_reads():
-    """Eight PEs: one row of 32 × 64 columns each is two tiles, and reads (32 + 64) × 64 elements of 2 bytes: 48 ns."""
+    """Each of eight PEs has two tiles of 32 × 64 columns, and reads (32 + 64) × 64 elements of 2 bytes in 48 ns."""
     assert choose_grid(RATES, 8, 1, 32, 64, 512, 2) == (max(32, 48) + 32 / 8, ProductGrid(1, 1, 8))
     slow = replace(RATES, tile_ns=160.0)
     assert choose_grid(slow, 8, 1, 32, 64, 512, 2) == (320 + 48 / 8, ProductGrid(1, 1, 8))
@@ -37,10 +37,7 @@ def test_a_grid_takes_the_time_of_tiles_and_an_eighth_of_its_reads():
 
 @pytest.mark.parametrize(("b_by_rows", "row_bytes"), [(False, 64), (True, 256)])
 def test_cubes_stage_operands_twice_over_their_links(b_by_rows, row_bytes):
-    """Of four cubes, each stages what it multiplies of A (all rows) and of B by rows, whose short rows cost 256 bytes.
-
-    Otherwise eight PEs of each cube would read A over the links.
-    """
+    """Stage what other cubes store of A and of B, whose short rows cost 256 bytes if B is stored by rows."""
     rates = replace(RATES, tile_ns=1 / FAST, bytes_per_ns=FAST, link_bytes_per_ns=1.0)
     m, k, n = 128, 512, 128
     ns, grid = choose_cubes(rates, 4, 8, m, k, n, 2, b_by_rows)
@@ -49,10 +46,9 @@ def test_cubes_stage_operands_twice_over_their_links(b_by_rows, row_bytes):
     staged = k * (cube_m * 2 * grid.stages_a + (max(cube_n * 2, row_bytes) if grid.stages_b else 0))
     assert ns == pytest.approx(2 * staged, rel=1e-3)
     assert (grid.stages_a, grid.stages_b) == (grid.columns > 1, grid.rows > 1 or b_by_rows)
-    others = [(rows, 4 // rows) for rows in (1, 2, 4)]
     costs = [
         2 * k * (m // rows * 2 * (columns > 1) + (max(n // columns * 2, row_bytes) if rows > 1 or b_by_rows else 0))
-        for rows, columns in others
+        for rows, columns in ((1, 4), (2, 2), (4, 1))
     ]
     assert ns == pytest.approx(min(costs), rel=1e-3)
 

@@ -72,8 +72,8 @@ def test_one_block_of_cubes_reads_columns_that_it_stores(machine):
 def test_the_busiest_link_of_two_blocks_of_cubes(has_places, busiest):
     """Blocks are the rows of a mesh of 4 × 2 cubes. Bytes are in parts of what a cube reads from two cubes.
 
-    Cubes that read the other one of their column use one link. If they read two cubes in a row, the link from cube 2 to
-    cube 1 carries what cubes 1 and 5 read of cubes 2 and 3.
+    Cubes that read the other one of their column use one link. Otherwise cubes 1 and 5 read cubes 2 and 3, and the link
+    from cube 2 to cube 1 carries all of it.
     """
     assert busiest_link(Grid(4, 2), 8, 2, has_places, False) == busiest
 

@@ -144,9 +144,7 @@ def test_why_a_time_of_a_run_is_as_long_is_what_has_half_of_it(
 
 
 def _hop(waiting: KernelPlace, cause: KernelPlace, start_ps: int, end_ps: int) -> PathHop:
-    return PathHop(
-        waiting=waiting, cause=cause, waited_for="message", direction="E", start_ps=start_ps, end_ps=end_ps
-    )
+    return PathHop(waiting=waiting, cause=cause, waited_for="message", direction="E", start_ps=start_ps, end_ps=end_ps)
 
 
 def test_a_wait_for_a_rank_divides_the_steps_of_the_rank() -> None:

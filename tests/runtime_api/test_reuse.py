@@ -16,6 +16,7 @@ from kernbench.common.dtypes import F32
 from kernbench.common.errors import AbandonedError, InputError
 from kernbench.core.log import Kind
 from kernbench.engine.engine import GraphEngine
+from kernbench.messages.requests import KernelLaunchMsg, KernelRef
 from kernbench.observe.statistics import link_traffic
 from kernbench.observe.trace import make_trace
 from kernbench.observe.trace_filter import TraceFilter
@@ -309,25 +310,28 @@ def test_look_ups_of_passed_launches_are_those_of_their_samples():
     assert reused.misses == simulated.misses * (1 + passed(results[1]) / samples)
 
 
-def test_launches_beside_collectives_are_no_samples():
-    """A collective concerns all SIPs of its group."""
+def test_launches_beside_one_on_several_sips_are_no_samples():
+    def nothing(*, tl: Tl):
+        """Run no command."""
 
     def program(torch):
-        def worker(rank):
-            torch.ahbm.set_device(rank)
-            torch.distributed.init_process_group(backend="ahbm")
-            pes = collective_pes(frontend_settings(["torch.comm=same"]).torch, torch.topology)
-            group = torch.distributed.on(pes)
-            x, total = torch.empty(1 << 15, dp=PES), torch.empty(512, dp=DPPolicy(pe="row_wise", num_cubes=1))
-            for _ in range(6):
-                launched = torch.launch("double", double, x, 1 << 14, async_op=True)
-                summed = group.all_reduce(total, async_op=True)
-                launched.wait()
-                summed.wait()
+        tensors = []
+        for sip, n in enumerate((1 << 15, 32)):
+            torch.ahbm.set_device(sip)
+            tensors.append(torch.empty(n, dp=PES))
+        spread = KernelLaunchMsg(
+            kernel=KernelRef(name="spread", function=nothing), args=(), targets=((0, 0, 3), (1, 0, 3))
+        )
+        for _ in range(6):
+            long = torch.launch("long", double, tensors[0], 1 << 14, async_op=True)
+            torch.launch("short", double, tensors[1], 16)
+            (beside,) = torch.requests.submit_together([spread])
+            torch.requests.wait([beside])
+            long.wait()
 
-        torch.multiprocessing.spawn(worker, nprocs=2)
-
-    assert passed(run(program, None, "system.sips.count=2")) == 0
+    result = run(program, None, "system.sips.count=2")
+    titles = {handle.request_id: handle.msg.title for handle in result.engine.handles}
+    assert {titles[launch] for launch in result.engine.machine.passed.launches} <= {"short"}
 
 
 def test_links_from_the_host_count_each_order_once():
