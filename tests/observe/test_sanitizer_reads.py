@@ -11,6 +11,7 @@ import pytest
 
 from engine_support import machine, two_cubes
 from kernbench.engine.engine import GraphEngine
+from kernbench.messages.requests import KernelRef
 from kernbench.observe.findings import Finding
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
@@ -335,3 +336,21 @@ def test_only_copies_of_what_the_program_asks_for_count(torch: Context, engine: 
     assert finding.address == next(each for each in x.shards if (each.cube, each.pe) == (1, 2)).pa + 16
     x.reshape(48)[10:20]
     assert "differ in 1 of 10 elements: at [16] sip0.cube1.pe2 (" in str(findings(engine)[1])
+
+
+# --- memory that is used again
+
+
+def test_memory_is_unwritten_after_the_launches_in_a_queue_that_use_it(engine: GraphEngine, torch: Context) -> None:
+    def copy(x: int, y: int, *, tl: Any) -> None:
+        tl.store(y, tl.load(x, 64, "f16"))
+
+    x, y = torch.zeros(64, dtype="f16"), torch.zeros(64, dtype="f16")
+    kernel = KernelRef(name="copy", function=copy)
+    works = [torch.launch_on("copy", ((0, 0, 0),), kernel, x, y, in_order=True) for _ in range(3)]
+    x.renew()
+    for work in works:
+        work.wait()
+    assert not findings(engine)
+    x.numpy()
+    assert (only(engine).kind, only(engine).kernel) == ("unwritten", "")

@@ -11,6 +11,7 @@ import pytest
 from kernbench.common.values import value
 from kernbench.kernels import functions
 from kernbench.kernels.elementwise import Expression, Input
+from kernbench.messages.requests import LaunchStream
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.launch import Alike, prepare_launches
 from kernbench.runtime_api.launch_kinds import kind_of
@@ -56,6 +57,25 @@ def kind(name, function, *args, alike=None, **kwargs):
 def test_names_and_addresses_are_no_part_of_a_kind(torch):
     x, y = torch.zeros(8, name="x"), torch.zeros(8, name="y")
     assert kind("a", kernel, x, y, 3) == kind("b", kernel, y, x, 3) is not None
+
+
+def test_the_place_within_a_memory_access_is_part_of_a_kind(torch):
+    kinds = []
+    for access_bytes in (ACCESS, 64 * ACCESS):
+        launches = [prepare_launches("k", kernel, (x, x, 3), {})[0] for x in (torch.zeros(8), torch.zeros(8))]
+        kinds.append([kind_of(launch, access_bytes) for launch in launches])
+    places = [launch.tensors[0].shards[0].pa % (64 * ACCESS) for launch in launches]
+    assert places[0] != places[1]
+    assert kinds[0][0] == kinds[0][1]
+    assert kinds[1][0] != kinds[1][1]
+
+
+def test_the_stream_is_part_of_a_kind(torch):
+    """A launch of one of two streams has half of the scratch of a PE."""
+    (launch,) = prepare_launches("k", kernel, (torch.zeros(8), torch.zeros(8), 3), {})
+    streams = None, LaunchStream(name="first", count=2), LaunchStream(name="first", count=3)
+    kinds = [kind_of(replace(launch, message=replace(launch.message, stream=stream)), ACCESS) for stream in streams]
+    assert len(set(kinds)) == 3
 
 
 def test_a_tensor_that_is_two_arguments_makes_another_kind(torch):
