@@ -16,7 +16,7 @@ import torch  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 import kernbench.torch  # noqa: E402, F401
-from frontends.torch_programs import AHBM, machine  # noqa: E402
+from frontends.torch_programs import AHBM, AHEAD, machine  # noqa: E402
 from kernbench.common.dtypes import F32  # noqa: E402
 from kernbench.common.errors import InputError  # noqa: E402
 from kernbench.common.operators import passes  # noqa: E402
@@ -266,7 +266,7 @@ def test_derivatives_forward() -> None:
 
 @pytest.mark.parametrize("call", ["a+b", "a@b", "torch.cat([a,b])", "f.embedding(i,a)", "b.add_(a)", "f.mse_loss(a,b)"])
 def test_operands_on_two_devices_are_refused(call: str) -> None:
-    with machine():
+    with machine(AHEAD):
         there = {"a": torch.ones(2, 2, device=AHBM), "b": torch.ones(2, 2), "i": torch.tensor([0, 1])}
         with pytest.raises(InputError, match=r"of a tensor on ahbm:0 and one on cpu, must be on one device; move"):
             eval(call, SCOPE | there)

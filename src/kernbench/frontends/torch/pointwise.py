@@ -21,7 +21,7 @@ from kernbench.common.values import value
 from kernbench.frontends.torch.launches import launch, merged_views
 from kernbench.frontends.torch.refusals import type_in_place
 from kernbench.frontends.torch.storage import TorchOperator, current, machine_type
-from kernbench.frontends.torch.tensor import AhbmTensor, new, sip_of, without_elements
+from kernbench.frontends.torch.tensor import AhbmTensor, new, on_machine, sip_of, without_elements
 from kernbench.kernels import functions
 from kernbench.kernels.elementwise import Constant, Expression, Input, Intermediate, Operation, Task, Term
 from kernbench.kernels.functions import ElementFunction, call
@@ -157,7 +157,7 @@ def work_of(
     if computed is torch.bool and name in _CHECKED:
         arguments[: len(values)] = [bool(x) if isinstance(x, int | float) else x for x in values]
     convert = as_element if name in _CHECKED else wrapped
-    tensors = [x for x in arguments if isinstance(x, AhbmTensor)]
+    tensors = [on_machine(x) for x in arguments if isinstance(x, Tensor)]
     inputs = iter(range(len(tensors)))
     operands = [Input(next(inputs)) if isinstance(x, AhbmTensor) else convert(x, wide) for x in arguments]
     body = _OF_BOOLS.get(name, rule.body) if computed is torch.bool else rule.body
