@@ -16,9 +16,9 @@ The operators are those of the census (``census_torch.py``). Each has these call
 Every call runs without data on a machine of its own, and the host waits for each launch (``torch.queue=0``). Its
 figures therefore depend on no other call. Refreshes are spread over the banks (``cube.hbm.refresh=spread``): with
 refreshes of all banks at once, a call of 1 µs takes up to a third longer if it meets one. The call is made twice, and
-the second is measured: the first maps its storages. A row of the JSON file has ``ns``, ``launches`` and ``events``. ``ns`` is the simulated time from the call to
-its end. A call that fails has ``error`` instead. The file is written after each call, so an interrupted run loses
-nothing.
+the second is measured: the first maps its storages. A row of the JSON file has ``ns``, ``launches`` and ``events``.
+``ns`` is the simulated time from the call to its end. A call that fails has ``error`` instead. The file is written
+after each call, so an interrupted run loses nothing.
 
 ``compare`` lists the calls that became slower than the limit allows, the geometric mean of each machine, and changed
 launches. It exits with code 1 if a call is slower than the limit or fails only now. Wrong input is code 2.
