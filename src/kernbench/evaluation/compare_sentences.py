@@ -49,17 +49,17 @@ def _say_headline(comparison: ResultComparison) -> str:
 
 
 def _say_parts(comparison: ResultComparison) -> Iterator[str]:
-    others = [
+    differences = [
         str(difference)
         for difference in comparison.differing
         if not (difference.of_energy or (comparison.machines and difference.of_machine))
     ]
     if comparison.machines:
-        others += [
+        differences += [
             comparison.machines,
             f"{sum(difference.of_machine for difference in comparison.differing)} parameters of the machines in all",
         ]
-    yield "what differs: " + ("; ".join(others) or "no parameter")
+    yield "what differs: " + ("; ".join(differences) or "no parameter")
     energies = [str(difference) for difference in comparison.differing if difference.of_energy]
     if energies:
         more = f"; {len(energies) - MOST_LISTED} more" if len(energies) > MOST_LISTED else ""
@@ -80,8 +80,8 @@ def _say_parts(comparison: ResultComparison) -> Iterator[str]:
     shown = [move for move in comparison.moves if abs(move.stages[0].ns) >= least_ns][:MOST_LISTED]
     if shown:
         rest = round(comparison.time.ns - sum(move.ns for move in shown), 3)
-        others = [f"anything else {ns_text(rest, '+')}"] if rest else []
-        yield f"stages, in ns: {'; '.join([*map(str, shown), *others])}"
+        remainder = [f"anything else {ns_text(rest, '+')}"] if rest else []
+        yield f"stages, in ns: {'; '.join([*map(str, shown), *remainder])}"
 
 
 def _say_energy(energy: Sequence[Change]) -> str:
@@ -94,12 +94,12 @@ def _say_energy(energy: Sequence[Change]) -> str:
 
 def _say_launch(comparison: ResultComparison) -> Iterator[str]:
     names = dict.fromkeys(name for pair in comparison.pairs for name in pair.launches if name)
-    others = sum(not pair.same_launch for pair in comparison.pairs)
-    if others and len(comparison.pairs) == 1:
+    changed = sum(not pair.same_launch for pair in comparison.pairs)
+    if changed and len(comparison.pairs) == 1:
         launch = comparison.launch
         yield f"{MAIN} {' in A, '.join(names)} in B: {ns_text(launch.a_ns)} and {ns_text(launch.b_ns)} ns"
-    elif others:
-        yield f"{MAIN}: at {others} points B has another"
+    elif changed:
+        yield f"{MAIN}: at {changed} points B has another"
     elif comparison.launch.a_ns:
         yield f"{' '.join([MAIN, *(names if len(names) == 1 else ())])} {_say_change(comparison.launch)}"
 
