@@ -8,10 +8,14 @@ import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import compress
+from typing import Any
 
 # A run creates millions of objects that live to its end, and almost no cycles. Collections at Python's default
 # thresholds take a third of the time of a large run.
 PATIENT = (1_000_000, 50, 1000)
+_STREAMS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+"""Classes of files that hold written text or bytes until they are flushed"""
 
 
 @contextmanager
@@ -53,8 +57,20 @@ def _leave(code: int) -> None:
     atexit.unregister(_leave)
     atexit._run_exitfuncs()  # noqa: SLF001 - as the processes of multiprocessing end
     gc.unfreeze()
-    for stream in gc.get_objects():
-        if issubclass(type(stream), (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
-            with suppress(Exception):  # the program has closed the file, or its reader has
-                stream.flush()
+    for stream in _find_streams():
+        with suppress(Exception):  # the program has closed the file, or its reader has
+            stream.flush()
     os._exit(code & 0xFF)
+
+
+def _find_streams() -> Iterator[Any]:
+    """Return the files among all objects. There may be millions of objects, so no loop of Python looks at each."""
+    kinds = {id(kind) for base in _STREAMS for kind in _with_subclasses(base)}
+    objects = gc.get_objects()
+    return compress(objects, map(kinds.__contains__, map(id, map(type, objects))))
+
+
+def _with_subclasses(base: type) -> Iterator[type]:
+    yield base
+    for kind in base.__subclasses__():
+        yield from _with_subclasses(kind)
