@@ -8,7 +8,6 @@ import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import compress
 from typing import Any
 
 # A run creates millions of objects that live to its end, and almost no cycles. Collections at Python's default
@@ -63,11 +62,10 @@ def _leave(code: int) -> None:
     os._exit(code & 0xFF)
 
 
-def _find_streams() -> Iterator[Any]:
-    """Return the files among all objects. There may be millions of objects, so no loop of Python looks at each."""
-    kinds = {id(kind) for base in _STREAMS for kind in _with_subclasses(base)}
-    objects = gc.get_objects()
-    return compress(objects, map(kinds.__contains__, map(id, map(type, objects))))
+def _find_streams() -> list[Any]:
+    """Return the files among all objects, of which there may be millions."""
+    kinds = {kind for base in _STREAMS for kind in _with_subclasses(base)}
+    return [stream for stream in gc.get_objects() if type(stream) in kinds]
 
 
 def _with_subclasses(base: type) -> Iterator[type]:
