@@ -68,7 +68,7 @@ def _find_streams() -> list[Any]:
     return [stream for stream in gc.get_objects() if type(stream) in kinds]
 
 
-def _with_subclasses(base: type) -> Iterator[type]:
+def _with_subclasses(base: type[Any]) -> Iterator[type[Any]]:
     yield base
     for kind in base.__subclasses__():
         yield from _with_subclasses(kind)
