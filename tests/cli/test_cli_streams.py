@@ -175,10 +175,13 @@ def test_no_stdout_and_no_stderr(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 
 _LEAVING = """
-import atexit, pathlib, sys, threading, time, weakref
+import atexit, io, pathlib, sys, threading, time, weakref
 folder = pathlib.Path(sys.argv[1])
 log = open(folder / "open_file.txt", "w")
 log.write("not closed")
+class Log(io.TextIOWrapper): ...
+own = Log(open(folder / "own_file.txt", "wb"))
+own.write("of a class of its own")
 atexit.register(print, "registered with atexit")
 threading.Thread(target=lambda: (time.sleep(0.2), (folder / "thread.txt").write_text("ended"))).start()
 class Box: ...
@@ -202,6 +205,7 @@ def test_a_process_that_ends_loses_no_output_of_its_program(tmp_path: Path) -> N
     assert "registered with atexit" in ended.stdout
     assert "finalized" in ended.stdout
     assert (tmp_path / "open_file.txt").read_text() == "not closed"
+    assert (tmp_path / "own_file.txt").read_text() == "of a class of its own"
     assert (tmp_path / "thread.txt").read_text() == "ended"
 
 

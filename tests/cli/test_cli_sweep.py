@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 
 from kernbench.cli import sweep_command
 from kernbench.evaluation import sweep_table
-from kernbench.evaluation.folder_lock import folder_lock
 from kernbench.evaluation.sweep_driver import Chunked, InlineWorker, SweepProgress
+from kernbench.evaluation.sweep_folder import folder_lock
 from kernbench.evaluation.sweep_point import PointChunk
 from kernbench.library import sweeps
 

@@ -18,6 +18,7 @@ ANY = [-3.5, -2.5, -1.0, -0.75, -0.25, 0.0, 0.3, 0.5, 1.0, 1.5, 2.5, 30.0]
 UNIT = [-1.0, -0.9, -0.25, 0.0, 0.125, 0.75, 1.0]
 POSITIVE = [1e-3, 0.25, 1.0, 2.0, 10.0, 1e5]
 CASES: dict[str, tuple[Callable[[float], float], list[float]]] = {
+    "erf": (math.erf, ANY),
     "exp10": (lambda x: 10.0**x, ANY),
     "expm1": (math.expm1, [*ANY, 1e-6]),
     "log10": (math.log10, POSITIVE),
@@ -96,7 +97,7 @@ def test_limits_and_what_has_no_value(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "back"), [("erfinv", "erf"), ("erfcinv", "erfc"), ("normcdfinv", "normcdf")])
 def test_inverses(name: str, back: str) -> None:
-    x = [1e-6, 0.1, 0.5, 0.9]
+    x = [1e-30, 1e-12, 1e-6, 0.1, 0.5, 0.9]
     np.testing.assert_allclose(run(back, run(name, x)), x, rtol=1e-5)
     if name == "erfinv":
         assert (run(name, [-each for each in x]) == -run(name, x)).all()

@@ -14,7 +14,8 @@ from ideal_memory import IDEAL
 from kernbench.cli.main import main
 from kernbench.common.errors import InputError
 from kernbench.evaluation.compare_inputs import ResultFigures, ResultFile, read_compared
-from kernbench.evaluation.compare_results import ResultComparison, compare_results, verdict
+from kernbench.evaluation.compare_results import ResultComparison, compare_results
+from kernbench.evaluation.compare_sentences import verdict
 from kernbench.evaluation.sweep_driver import InlineWorker, run_sweep
 from kernbench.evaluation.sweep_journal import JOURNAL_FILE, begin_journal
 from kernbench.evaluation.sweep_loading import plan_sweep

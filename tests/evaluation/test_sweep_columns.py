@@ -12,7 +12,8 @@ import pytest
 
 from kernbench.common.errors import ConfigError, InputError
 from kernbench.evaluation.compare_inputs import take_table
-from kernbench.evaluation.compare_results import compare_results, verdict
+from kernbench.evaluation.compare_results import compare_results
+from kernbench.evaluation.compare_sentences import verdict
 from kernbench.evaluation.sweep_journal import Journal, begin_journal, resume_journal
 from kernbench.evaluation.sweep_loading import plan_sweep
 from kernbench.evaluation.sweep_plan import SweepPlan

@@ -8,10 +8,13 @@ import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 # A run creates millions of objects that live to its end, and almost no cycles. Collections at Python's default
 # thresholds take a third of the time of a large run.
 PATIENT = (1_000_000, 50, 1000)
+_STREAMS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+"""Classes of files that hold written text or bytes until they are flushed"""
 
 
 @contextmanager
@@ -53,8 +56,19 @@ def _leave(code: int) -> None:
     atexit.unregister(_leave)
     atexit._run_exitfuncs()  # noqa: SLF001 - as the processes of multiprocessing end
     gc.unfreeze()
-    for stream in gc.get_objects():
-        if issubclass(type(stream), (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
-            with suppress(Exception):  # the program has closed the file, or its reader has
-                stream.flush()
+    for stream in _find_streams():
+        with suppress(Exception):  # the program has closed the file, or its reader has
+            stream.flush()
     os._exit(code & 0xFF)
+
+
+def _find_streams() -> list[Any]:
+    """Return the files among all objects, of which there may be millions."""
+    kinds = {kind for base in _STREAMS for kind in _with_subclasses(base)}
+    return [stream for stream in gc.get_objects() if type(stream) in kinds]
+
+
+def _with_subclasses(base: type[Any]) -> Iterator[type[Any]]:
+    yield base
+    for kind in base.__subclasses__():
+        yield from _with_subclasses(kind)

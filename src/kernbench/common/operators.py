@@ -7,7 +7,7 @@ exactly in 64 bits and wrap to the output type. An operator without an integer f
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import erf, pi, sqrt
+from math import pi, sqrt
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
@@ -426,7 +426,6 @@ def _place_of_smallest_number(x: Array, axis: int | None) -> Any:
 _OF_INTEGERS: MappingProxyType[str, Callable[..., Any]] = MappingProxyType({"pow": _power_of_integers})
 """The integer forms of mathematical functions."""
 _ROUNDINGS = frozenset(("trunc", "rint", "round"))
-_ERF = np.vectorize(erf, otypes=[np.float32])
 SORTS = frozenset(("argsort", "argsort_down"))
 """Operators that need several passes over their bytes: see ``passes``."""
 _SINGLE = frozenset(("unary", "binary", "ternary"))
@@ -486,7 +485,6 @@ def _table() -> tuple[Operator, ...]:
         Operator("log2", 1, "unary", "special", np.log2),
         Operator("floor", 1, "unary", "add", np.floor, _same),
         Operator("ceil", 1, "unary", "add", np.ceil, _same),
-        Operator("erf", 1, "unary", "special", _ERF),
         *(
             Operator(name, 1, "unary", ENERGY_CLASSES[name], fn, _same if name in _ROUNDINGS else None)
             for name, fn in UNARY.items()

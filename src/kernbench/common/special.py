@@ -5,22 +5,18 @@ Domains and limits are those of the C library: NaN outside the domain, infinity 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from statistics import NormalDist
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from kernbench.common.dtypes import Array
+from kernbench.common.late import late
 
 Function = Callable[..., Any]
 _F32, _F64, _I32 = np.float32, np.float64, np.int32
-_ROOT_2 = math.sqrt(2)
-_NORMAL = NormalDist()
-# Up to this x, exp(x²) and erfc(x) are far from their limits in f64.
-_ERFCX_SERIES = 20.0
 
 
 def _in_f64(fn: Function) -> Function:
@@ -32,18 +28,18 @@ def _in_f64(fn: Function) -> Function:
     return compute
 
 
-def _one_by_one(fn: Callable[[float], float]) -> Function:
-    """Return a function of f32 arrays that applies ``fn`` to each element; ValueError of ``fn`` becomes NaN."""
+@cache
+def _load(name: str) -> Function:
+    return _in_f64(late("scipy.special", name))
 
-    def at(x: float) -> float:
-        try:
-            return fn(x)
-        except ValueError:
-            return math.nan
-        except OverflowError:
-            return math.inf
 
-    return np.vectorize(at, otypes=[_F32])
+def _of_scipy(name: str) -> Function:
+    """Return the function ``name`` of SciPy; SciPy is slow to import, so its import waits for the first call."""
+
+    def compute(x: Array) -> Any:
+        return _load(name)(x)
+
+    return compute
 
 
 def _round_half_away(x: Array) -> Any:
@@ -61,43 +57,8 @@ def _cospi(x: Array) -> Any:
     return np.where(np.abs(angle - 1) == 0.5, 0.0, np.cos(np.pi * angle))
 
 
-def _lgamma(x: float) -> float:
-    if math.isinf(x) or (x <= 0 and x == math.floor(x)):
-        return math.inf
-    return math.lgamma(x)
-
-
-def _tgamma(x: float) -> float:
-    return math.copysign(math.inf, x) if x == 0 else math.gamma(x)
-
-
-def _erfinv(y: float) -> float:
-    if abs(y) >= 1:
-        return math.copysign(math.inf, y) if abs(y) == 1 else math.nan
-    return 0.0 if y == 0 else math.copysign(_NORMAL.inv_cdf((1 + abs(y)) / 2) / _ROOT_2, y)
-
-
-def _erfcinv(y: float) -> float:
-    if y in (0.0, 2.0):
-        return math.inf if y == 0 else -math.inf
-    return -_NORMAL.inv_cdf(y / 2) / _ROOT_2 if 0 < y < 2 else math.nan
-
-
-def _erfcx(x: float) -> float:
-    if x < _ERFCX_SERIES:
-        return math.exp(x * x) * math.erfc(x)
-    square = 2 * x * x  # the asymptotic series; its next term is below the precision of f32
-    return (1 - 1 / square + 3 / square**2 - 15 / square**3) / (x * math.sqrt(math.pi))
-
-
-def _normcdf(x: float) -> float:
-    return 0.5 * math.erfc(-x / _ROOT_2)
-
-
-def _normcdfinv(p: float) -> float:
-    if p in (0.0, 1.0):
-        return math.inf if p else -math.inf
-    return _NORMAL.inv_cdf(p) if 0 < p < 1 else math.nan
+def _lgamma(x: Array) -> Any:
+    return np.where(np.isinf(x), np.float32(np.inf), _load("gammaln")(x))
 
 
 def _ieee_remainder(a: Array, b: Array) -> Any:
@@ -124,6 +85,7 @@ def _nextafter(a: Array, b: Array) -> Any:
 
 UNARY: MappingProxyType[str, Function] = MappingProxyType(
     {
+        "erf": _of_scipy("erf"),
         "exp10": _in_f64(lambda x: np.power(10.0, x)),
         "expm1": _in_f64(np.expm1),
         "log10": _in_f64(np.log10),
@@ -141,14 +103,14 @@ UNARY: MappingProxyType[str, Function] = MappingProxyType(
         "cospi": _in_f64(_cospi),
         "cbrt": _in_f64(np.cbrt),
         "rcbrt": _in_f64(lambda x: 1 / np.cbrt(x)),
-        "erfc": _one_by_one(math.erfc),
-        "erfinv": _one_by_one(_erfinv),
-        "erfcinv": _one_by_one(_erfcinv),
-        "erfcx": _one_by_one(_erfcx),
-        "normcdf": _one_by_one(_normcdf),
-        "normcdfinv": _one_by_one(_normcdfinv),
-        "lgamma": _one_by_one(_lgamma),
-        "tgamma": _one_by_one(_tgamma),
+        "erfc": _of_scipy("erfc"),
+        "erfinv": _of_scipy("erfinv"),
+        "erfcinv": _of_scipy("erfcinv"),
+        "erfcx": _of_scipy("erfcx"),
+        "normcdf": _of_scipy("ndtr"),
+        "normcdfinv": _of_scipy("ndtri"),
+        "lgamma": _lgamma,
+        "tgamma": _of_scipy("gamma"),
         "trunc": np.trunc,
         "rint": np.rint,
         "round": _in_f64(_round_half_away),
@@ -179,7 +141,7 @@ EnergyClass: TypeAlias = Literal["add", "mul", "special", "move"]
 """The kind of work per element: an addition or comparison, a multiplication, a series or division, or none"""
 _BY_CLASS: dict[EnergyClass, str] = {
     "add": "trunc rint round logb copysign nextafter fdim ldexp isnan isinf isfinite signbit",
-    "special": "exp10 expm1 log10 log1p tan asin acos atan sinh cosh asinh acosh atanh sinpi cospi cbrt rcbrt erfc "
+    "special": "exp10 expm1 log10 log1p tan asin acos atan sinh cosh asinh acosh atanh sinpi cospi cbrt rcbrt erf erfc "
     "erfinv erfcinv erfcx normcdf normcdfinv lgamma tgamma pow atan2 hypot rhypot remainder",
 }
 ENERGY_CLASSES = MappingProxyType({name: kind for kind, names in _BY_CLASS.items() for name in names.split()})

@@ -73,7 +73,7 @@ def write_parquet(path: Path, rows: Sequence[TableRow]) -> None:
 PROVENANCE_FILE = "provenance.json"
 CONFIGURATION_FILE = "topology.resolved.yaml"
 # Versions of these packages may change values (phase 2) or figures.
-_LIBRARIES = ("numpy", "ml_dtypes", "simpy", "matplotlib", "pyarrow")
+_LIBRARIES = ("numpy", "ml_dtypes", "scipy", "simpy", "matplotlib", "pyarrow")
 
 
 @value(kw_only=True)

@@ -1,10 +1,15 @@
-"""The folder of a sweep: its files, and the check that a new sweep overwrites no result without permission."""
+"""The folder of a sweep: its lock, its files, and the check that a new sweep overwrites no result by mistake."""
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
+
+from filelock import FileLock, Timeout
 
 from kernbench.common.errors import InputError
 from kernbench.evaluation.outputs import CONFIGURATION_FILE, PROVENANCE_FILE
@@ -20,7 +25,51 @@ from kernbench.evaluation.sweep_journal import (
 from kernbench.evaluation.sweep_spec import PlotKind
 from kernbench.evaluation.sweep_table import TABLE_FILE
 
+LOCK_FILE = "sweep.lock"
 WALL_FILE = "wall_s.csv"
+_LONGEST_HOLDER = 300
+"""Most bytes of the lock file that an error quotes"""
+
+
+@contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Lock ``folder`` inside the block. Raises InputError, which names the lock's holder, if it is already locked.
+
+    The operating system holds the lock on an open file, so the lock ends with its process. The file's content only
+    names the process that holds the lock.
+    """
+    path = folder / LOCK_FILE
+    try:
+        # The first try fails if another sweep ends meanwhile.
+        lock = FileLock(path, timeout=0.1, poll_interval=0.01, on_acquired=_write_holder).acquire()
+    except Timeout as error:
+        holder = _read_holder(path)
+        raise InputError(
+            f"{folder}: another sweep is writing into this folder{holder and f' ({holder})'}; wait until it has ended, "
+            "or choose another --out"
+        ) from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be locked: {error.strerror}; choose another --out") from error
+    with lock:
+        try:
+            yield
+        finally:
+            # Remove the file while it is locked: a process that opened it meanwhile then finds that the name is gone.
+            path.unlink(missing_ok=True)
+
+
+def _write_holder(file: int) -> None:
+    os.ftruncate(file, 0)
+    os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+
+
+def _read_holder(path: Path) -> str:
+    """Return the content of a lock file; an empty string if its sweep has ended meanwhile."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.read(_LONGEST_HOLDER).strip()
+    except FileNotFoundError:
+        return ""
 
 
 def picture_file(number: int, kind: PlotKind) -> str:

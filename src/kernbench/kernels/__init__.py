@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
@@ -9,7 +10,7 @@ from kernbench.common.errors import UnknownNameError
 from kernbench.common.late import late
 
 Kernel: TypeAlias = Callable[..., None]
-__all__ = ["BUILTIN_KERNELS", "builtin_kernel"]
+__all__ = ["BUILTIN_KERNELS", "PartialWork", "builtin_kernel"]
 
 _PREFIX = "builtin."
 _MODULES = {
@@ -26,6 +27,17 @@ _MODULES = {
 """The functions of each module that a launch accepts by name"""
 _NAMES = {"gemm_simple": "gemm", "qkv_projection": "qkv"}
 """The names of functions that have another name in a launch"""
+
+
+class PartialWork(ABC):
+    """A value of a kernel of which a part, ``work_key``, decides the work: launches that differ elsewhere are alike."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def work_key(self) -> object:
+        """The content that decides the work."""
 
 
 class _KernelsByName(Mapping[str, Kernel]):

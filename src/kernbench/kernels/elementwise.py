@@ -18,6 +18,7 @@ from typing import TypeAlias
 from kernbench.common.dtypes import F32, I64, Array, DType, DTypeLike, Shape
 from kernbench.common.operators import OPERATORS
 from kernbench.common.values import value
+from kernbench.kernels import PartialWork
 from kernbench.kernels.functions import ElementFunction, alike_number, call
 from kernbench.kernels.shares import blocks, own_lines, share
 from kernbench.kernels.tiling import MOST_NUMBERS, Box, MemoryRates, boxes, own_boxes, ramp_block
@@ -48,7 +49,7 @@ Term: TypeAlias = ValueReference | Constant
 
 
 @value
-class Operation:
+class Operation(PartialWork):
     """A function of elements and its operands: ``function(tl, *operands, **options)``.
 
     ``compute`` is the element type to which arrays among the operands are cast; None leaves them as they are.

@@ -22,8 +22,8 @@ from kernbench.evaluation.compare_results import (
     Pair,
     ResultComparison,
     compare_results,
-    verdict,
 )
+from kernbench.evaluation.compare_sentences import verdict
 from kernbench.library.runs import Run
 from kernbench.library.sweeps import Sweep
 from kernbench.result.table import (

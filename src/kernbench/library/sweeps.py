@@ -21,11 +21,10 @@ from kernbench.common.errors import InputError, close_to
 from kernbench.common.files import plain_document
 from kernbench.common.late import late
 from kernbench.common.values import value
-from kernbench.evaluation.folder_lock import folder_lock
 from kernbench.evaluation.outputs import output_folder
 from kernbench.evaluation.sweep_columns import families_of
 from kernbench.evaluation.sweep_driver import ChunkWorkers, InlineWorker, LocalWorkers, SweepProgress, run_sweep
-from kernbench.evaluation.sweep_folder import open_journal
+from kernbench.evaluation.sweep_folder import folder_lock, open_journal
 from kernbench.evaluation.sweep_journal import JOURNAL_FILE, Journal, read_state
 from kernbench.evaluation.sweep_loading import plan_document
 from kernbench.evaluation.sweep_measure import OK, PointRow, list_columns

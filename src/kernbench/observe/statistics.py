@@ -218,7 +218,7 @@ def engine_usage(sums: WorkSums, start_ns: float, end_ns: float) -> tuple[Engine
 
 
 def _usage(engine: str, sums: WorkSums, duration: int) -> EngineUsage:
-    busy, pes = round(float(sums.busy_ps.sum())), len(np.unique(sums.part))
+    busy, pes = round(float(sums.busy_ps.sum())), len(set(sums.part.tolist()))
     return EngineUsage(
         engine=engine,
         pes=pes,

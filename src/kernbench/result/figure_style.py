@@ -19,7 +19,7 @@ from kernbench.common.files import replacing
 
 # Okabe-Ito palette: distinct for every type of colour blindness.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
-YELLOW, BLUE, VERMILLION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
+BLUE, VERMILLION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
 INK, MUTED, SLATE, GRID = "#222222", "#666666", "#5B6770", "#E4E4E4"
 PALETTE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
 """Colours of curves, in order of use"""

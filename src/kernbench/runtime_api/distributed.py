@@ -5,22 +5,30 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
-from itertools import pairwise
 from typing import TypeAlias
 
 from kernbench.ccl.config import AlgorithmConfig
-from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.common.errors import InputError
 from kernbench.runtime_api.arrays import whole_number
 from kernbench.runtime_api.collective_calls import RankGroup, group_of
+from kernbench.runtime_api.collective_operands import (
+    Operand,
+    TensorPart,
+    check_apart,
+    check_fit,
+    check_one_dtype,
+    find_blocks,
+    find_coalesced,
+    find_stretch,
+    has_blocks_of_any_size,
+    split_rows,
+)
 from kernbench.runtime_api.collective_operations import Member
 from kernbench.runtime_api.collective_pes import CollectivePes
-from kernbench.runtime_api.collective_tables import Stretch
 from kernbench.runtime_api.collectives import Collectives
 from kernbench.runtime_api.process_group import ProcessGroups
 from kernbench.runtime_api.ranks import Workers, wants_debugging
 from kernbench.runtime_api.requests import Requests, Work
-from kernbench.runtime_api.tensor import Tensor
 
 BACKEND = "ahbm"
 
@@ -42,32 +50,6 @@ class ReduceOp(StrEnum):
     BAND = "band"
     BOR = "bor"
     BXOR = "bxor"
-
-
-class TensorPart:
-    """Some elements in the memory of ``tensor``, as an operand of collectives: a view without a copy.
-
-    ``offset``: of the first element, in bytes. ``size``: the number of elements, by default all that follow.
-    ``dtype``: their type, by default that of the tensor. The tensor must store its elements in order, each once. On
-    other ranks the elements may be elsewhere.
-    """
-
-    __slots__ = ("dtype", "offset", "size", "tensor")
-
-    def __init__(self, tensor: Tensor, offset: int = 0, size: int | None = None, dtype: object = None) -> None:
-        self.tensor, self.offset = tensor, offset
-        self.dtype = tensor.dtype if dtype is None else dtype_of(dtype)
-        item = self.dtype.itemsize
-        self.size = (tensor.nbytes - offset) // item if size is None else size
-        if offset < 0 or offset % item or self.size < 0 or offset + self.size * item > tensor.nbytes:
-            raise InputError(
-                f"part of {tensor.name!r}: {self.size} elements of {self.dtype} at byte {offset}; the tensor has "
-                f"{tensor.nbytes} bytes, and an element begins at a multiple of its {item} bytes"
-            )
-
-
-Operand: TypeAlias = Tensor | TensorPart
-"""What a collective reads or writes"""
 
 
 MessageCall: TypeAlias = Callable[[Operand, int, RankGroup | None], Work]
@@ -226,7 +208,7 @@ class Distributed:
         unless ``op`` is set.
         """
         member = self._require_rank("all_reduce", group)
-        stretch, reduction = self._find(member, tensor), None if op is None else _check_op(op)
+        stretch, reduction = find_stretch(member.rank, tensor), None if op is None else _check_op(op)
         return _finish(self._collectives.all_reduce(member, [stretch], reduction, elementwise=elementwise), async_op)
 
     def all_reduce_coalesced(
@@ -239,7 +221,7 @@ class Distributed:
         """Reduce several tensors elementwise over ranks, as one collective."""
         name = "all_reduce_coalesced"
         member = self._require_rank(name, group)
-        stretches = self._find_several(name, member, tensors)
+        stretches = find_coalesced(name, member, tensors)
         return _finish(self._collectives.all_reduce(member, stretches, _check_op(op)), async_op)
 
     def broadcast(
@@ -247,7 +229,7 @@ class Distributed:
     ) -> Work | None:
         """Overwrite the tensor of every rank with the tensor of rank ``src``."""
         member = self._require_rank("broadcast", group)
-        stretch, root = self._find(member, tensor), _check_rank(member, "src", src)
+        stretch, root = find_stretch(member.rank, tensor), _check_rank(member, "src", src)
         return _finish(self._collectives.in_place(member, "broadcast", stretch, root), async_op)
 
     def reduce(
@@ -255,7 +237,7 @@ class Distributed:
     ) -> Work | None:
         """Replace the tensor of rank ``dst`` with the reduction over all ranks; other ranks' tensors do not change."""
         member = self._require_rank("reduce", group)
-        stretch, root = self._find(member, tensor), _check_rank(member, "dst", dst)
+        stretch, root = find_stretch(member.rank, tensor), _check_rank(member, "dst", dst)
         return _finish(self._collectives.in_place(member, "reduce", stretch, root, _check_op(op)), async_op)
 
     def scatter(
@@ -374,10 +356,10 @@ class Distributed:
         name = "all_to_all_single"
         member = self._require_rank(name, group)
         come, go = (
-            _split(name, member, side, self._find(member, operand), operand, sizes)
+            split_rows(name, member, side, operand, sizes)
             for side, operand, sizes in (("input", input, input_split_sizes), ("output", output, output_split_sizes))
         )
-        _check_one_dtype(name, (*come, *go))
+        check_one_dtype(name, (*come, *go))
         return _finish(self._collectives.exchange(member, name, come, go), async_op)
 
     def barrier(
@@ -428,7 +410,7 @@ class Distributed:
     def _start_message(self, member: Member, tensor: Operand, src: int, dst: int) -> Work:
         if src == dst:
             raise InputError(f"rank {src} cannot send to itself")
-        return self._collectives.message(member, self._find(member, tensor), src, dst)
+        return self._collectives.message(member, find_stretch(member.rank, tensor), src, dst)
 
     def _exchange_blocks(
         self,
@@ -440,13 +422,13 @@ class Distributed:
         async_op: bool,
     ) -> Work | None:
         member = self._require_rank(name, group)
-        lists = [self._find_blocks(name, member, side) for side in (inputs, outputs)]
-        _check_apart(name, lists[1])
-        if self.pes is not None and _has_blocks_of_any_size(name, lists, member.size):
-            _check_one_dtype(name, (*lists[0], *lists[1]))
+        lists = [find_blocks(name, member, side) for side in (inputs, outputs)]
+        check_apart(name, lists[1])
+        if self.pes is not None and has_blocks_of_any_size(name, lists, member.size):
+            check_one_dtype(name, (*lists[0], *lists[1]))
             inputs_by_rank = lists[0] if name == "all_to_all" else lists[0] * member.size
             return _finish(self._collectives.exchange(member, name, inputs_by_rank, lists[1]), async_op)
-        _check_fit(name, lists, member.size)
+        check_fit(name, lists, member.size)
         return _finish(self._collectives.blocks(member, name, lists[0], lists[1], op), async_op)
 
     def _coalesce(
@@ -460,11 +442,11 @@ class Distributed:
     ) -> Work | None:
         label = f"{name}_coalesced"
         member = self._require_rank(label, group)
-        come, go = (self._find_several(label, member, side) for side in (inputs, outputs))
+        come, go = (find_coalesced(label, member, side) for side in (inputs, outputs))
         if len(come) != len(go):
             raise InputError(f"{label}: {len(come)} inputs for {len(go)} outputs")
         for pair in zip(come, go, strict=True):
-            _check_fit(label, [[pair[0]], [pair[1]]], member.size)
+            check_fit(label, [[pair[0]], [pair[1]]], member.size)
         return _finish(self._collectives.coalesced_blocks(member, label, come, go, op), async_op)
 
     def _exchange_with_root(
@@ -479,11 +461,11 @@ class Distributed:
     ) -> Work | None:
         """Scatter ``blocks`` of the root, or gather them there; ``tensor`` is this rank's end."""
         member = self._require_rank(name, group)
-        root, end = _check_rank(member, parameter, rank), self._find(member, tensor)
+        root, end = _check_rank(member, parameter, rank), find_stretch(member.rank, tensor)
         if (member.rank == root) != bool(blocks):
             problem = f"gives {len(blocks)} tensors, but only rank {root} has a list" if blocks else "needs its list"
             raise InputError(f"{name}: rank {member.rank} {problem}")
-        listed = self._find_blocks(name, member, blocks) if blocks else []
+        listed = find_blocks(name, member, blocks) if blocks else []
         for stretch in listed:
             if (stretch.size, stretch.dtype) != (end.size, end.dtype):
                 raise InputError(
@@ -491,24 +473,10 @@ class Distributed:
                     f"the tensor of rank {member.rank} {end.size} of {end.dtype}"
                 )
         if name == "gather":
-            _check_apart(name, listed)
+            check_apart(name, listed)
         at_root = [end if party == root else end.split([0])[0] for party in member.parties]
         sides = (listed, at_root) if name == "scatter" else (at_root, listed)
         return _finish(self._collectives.exchange(member, name, *sides, root=root), async_op)
-
-    def _find_blocks(self, name: str, member: Member, tensors: Sequence[Operand] | Operand) -> list[Stretch]:
-        if isinstance(tensors, Tensor | TensorPart):
-            return [self._find(member, tensors)]
-        if len(tensors) != member.size:
-            raise InputError(f"{name}: a list of {len(tensors)} tensors for {member.size} ranks")
-        return [self._find(member, tensor) for tensor in tensors]
-
-    def _find_several(self, name: str, member: Member, tensors: Sequence[Operand]) -> list[Stretch]:
-        stretches = [self._find(member, tensor) for tensor in tensors]
-        if not stretches:
-            raise InputError(f"{name}: an empty list of tensors")
-        _check_one_dtype(name, stretches)
-        return stretches
 
     def _find_member(self, name: str, group: object) -> Member:
         """Return this rank as a member of its process group; outside a rank, the program in the group it created."""
@@ -529,74 +497,6 @@ class Distributed:
                 f"function that torch.multiprocessing.spawn(fn, args, nprocs={ranks}) runs"
             )
         return member
-
-    def _find(self, member: Member, operand: object) -> Stretch:
-        tensor = operand.tensor if isinstance(operand, TensorPart) else operand
-        if not isinstance(tensor, Tensor):
-            raise InputError(f"a collective takes tensors of the machine, not a {type(tensor).__name__}")
-        if not tensor.is_live:
-            raise InputError(f"tensor {tensor.name!r} has been freed")
-        if tensor.sip != member.rank:
-            raise InputError(
-                f"tensor {tensor.name!r} is on sip{tensor.sip}, but rank {member.rank} is SIP {member.rank}; "
-                f"call torch.ahbm.set_device(rank) before making tensors"
-            )
-        if isinstance(operand, TensorPart):
-            return Stretch(tensor.layout, operand.offset, operand.size, operand.dtype, is_whole=False)
-        return Stretch.whole(tensor.layout)
-
-
-def _check_apart(name: str, outputs: Sequence[Stretch]) -> None:
-    """Raise InputError if two outputs overlap: the later block would overwrite the other. Inputs may repeat."""
-    in_order = sorted(range(len(outputs)), key=lambda at: outputs[at].va)
-    for before, after in pairwise(in_order):
-        end = outputs[before].va + outputs[before].nbytes
-        if outputs[after].va < end:
-            first, later = sorted((before, after))
-            are = "one tensor" if outputs[first].va == outputs[later].va else "parts that overlap, of one tensor"
-            raise InputError(
-                f"{name}: outputs {first} and {later} are {are}, {outputs[first].layout.name!r}, which cannot hold the "
-                f"blocks of two ranks; give each block a tensor of its own"
-            )
-
-
-def _check_one_dtype(name: str, stretches: Sequence[Stretch]) -> None:
-    dtypes = sorted({stretch.dtype.name for stretch in stretches})
-    if len(dtypes) > 1:
-        raise InputError(f"{name}: tensors of {', '.join(dtypes)}; all tensors of a collective have one dtype")
-
-
-def _has_blocks_of_any_size(name: str, lists: Sequence[Sequence[Stretch]], n_ranks: int) -> bool:
-    """Return True for an all-to-all of lists, and for an all-gather of tensors of different sizes."""
-    if name == "all_to_all":
-        return len(lists[0]) == len(lists[1]) == n_ranks
-    return name == "all_gather" and len({stretch.size for stretch in lists[1]}) > 1
-
-
-def _check_fit(name: str, lists: Sequence[Sequence[Stretch]], n_ranks: int) -> None:
-    """Raise InputError unless inputs and outputs have the sizes of a collective with a block for each rank."""
-    sizes = [sum(stretch.size for stretch in stretches) for stretches in lists]
-    even = all(len({stretch.size for stretch in stretches}) <= 1 for stretches in lists)
-    one_dtype = len({stretch.dtype for stretches in lists for stretch in stretches}) == 1
-    if sizes != _fit_sizes(name, sizes, n_ranks) or not one_dtype or not even:
-        described = " and ".join(f"{'input' if at == 0 else 'output'} of {size}" for at, size in enumerate(sizes))
-        raise InputError(f"{name}: {described} elements do not fit each other for {n_ranks} ranks")
-
-
-def _split(
-    name: str, member: Member, side: str, stretch: Stretch, operand: Operand, sizes: Sequence[int] | None
-) -> list[Stretch]:
-    """Return the blocks of a tensor by its split sizes, which are equal by default."""
-    rows = operand.shape[0] if isinstance(operand, Tensor) and operand.shape else stretch.size
-    if sizes is None:
-        sizes = [rows // member.size] * member.size
-    counts = [whole_number(size) for size in sizes]
-    if len(sizes) != member.size or any(count is None or count < 0 for count in counts) or sum(sizes) != rows:
-        raise InputError(
-            f"{name}: {side} splits {list(sizes)} of {rows} rows: give {member.size} whole numbers with this sum"
-        )
-    in_row = stretch.size // rows if rows else 0
-    return stretch.split([size * in_row for size in sizes])
 
 
 def _finish(work: Work, async_op: bool) -> Work | None:
@@ -629,13 +529,3 @@ def _check_group(name: str, group: object, rank: int, world_size: int) -> RankGr
     if rank not in group.ranks:
         raise InputError(f"{name}: rank {rank} is not in the group of ranks {', '.join(map(str, group.ranks))}")
     return group if group.size < world_size else None
-
-
-def _fit_sizes(name: str, sizes: Sequence[int], world_size: int) -> list[int]:
-    """Return the required sizes of input and output, computed from the smaller of the two."""
-    input_size, output_size = sizes
-    if name.startswith("all_gather"):
-        return [input_size, input_size * world_size]
-    if name.startswith("reduce_scatter"):
-        return [output_size * world_size, output_size]
-    return [input_size, input_size if input_size % world_size == 0 else -1]

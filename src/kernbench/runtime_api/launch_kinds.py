@@ -3,11 +3,12 @@
 A kind consists of the kernel with all values that it uses, the PEs within their SIP, and the layout of each tensor.
 Absolute addresses and the SIP are no part of a kind. Values are compared by content: a function by its code and by the
 values that it captures.
-The property ``work_key`` of an object, if it has one, is the part of its content that decides the work.
+Of a ``PartialWork``, only the part that decides the work counts.
 """
 
 from __future__ import annotations
 
+from abc import ABC
 from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from kernbench.kernels import PartialWork
 from kernbench.messages.requests import PeCoord, TensorArg
 from kernbench.runtime_api.launch import Alike, Launch
 from kernbench.runtime_api.layout import TensorLayout
@@ -25,6 +27,15 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), range)
 _SINGLE = (type, ModuleType, BuiltinFunctionType, CodeType, Enum, np.dtype, np.ufunc)
 """Types whose objects are equal only if they are the same, and that live as long as the program"""
 _PACKAGE = __name__.partition(".")[0]
+
+
+class FunctionStandIn(ABC):
+    """An object that stands for the function ``fn``, such as a kernel that a front end compiles.
+
+    Front ends register the classes of their compilers.
+    """
+
+    fn: object
 
 
 class _NoKindError(Exception):
@@ -136,10 +147,10 @@ class _Describer:
                 parts = tuple(map(self.describe, (content.func, content.args, content.keywords)))
             case MethodType():
                 parts = self.describe(content.__func__), self.describe(content.__self__)
-            case FunctionType():
+            case FunctionType() | FunctionStandIn():
                 parts = tuple(self._describe_function(content))
-            case _ if name := _name_of_work(content, all_values=self._all_values):
-                parts = self.describe(getattr(content, name))
+            case PartialWork() if not self._all_values:
+                parts = self.describe(content.work_key)
             case _ if is_dataclass(content) and _is_frozen(type(content)):
                 parts = tuple(self.describe(getattr(content, entry.name)) for entry in fields(content))
             case Hashable() if _has_value(content):
@@ -148,8 +159,11 @@ class _Describer:
                 raise _NoKindError
         return parts
 
-    def _describe_function(self, function: FunctionType) -> Iterator[Hashable]:
+    def _describe_function(self, function: FunctionType | FunctionStandIn) -> Iterator[Hashable]:
         """Yield the code of a function, its defaults, and the values that it captures."""
+        if isinstance(function, FunctionStandIn):
+            yield self.describe(function.fn)
+            return
         yield function.__code__
         yield self.describe(function.__defaults__)
         yield self.describe(function.__kwdefaults__)
@@ -170,16 +184,6 @@ def _names_of(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names_of(constant)
-
-
-def _name_of_work(content: object, *, all_values: bool) -> str:
-    """Return the attribute that decides the work of an object; an empty string if all its content counts.
-
-    ``fn`` is the function for which an object stands, such as a kernel that a front end compiles.
-    """
-    if not all_values and hasattr(type(content), "work_key"):
-        return "work_key"
-    return "fn" if hasattr(content, "fn") and not is_dataclass(content) else ""
 
 
 def _is_frozen(kind: Any) -> bool:

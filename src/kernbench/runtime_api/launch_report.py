@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
 from itertools import chain
 
-import numpy as np
-
 from kernbench.common.errors import AbandonedError
 from kernbench.common.figures import figure
 from kernbench.common.ids import pe_name, pe_part
@@ -178,7 +176,8 @@ def _sum_rows(
             all_time.append(sum_works(works))
         sums.n_records += int(((columns.kind <= LAST_RECORD) & (columns.copy(READ) >= 0)).sum())
         sums.parts.update(distinct(columns.part, len(columns.parts)))
-        for launch in described.keys() & set(np.unique(columns.launch).tolist()):
+        # Rows of no launch, -1, mark the number after the last launch.
+        for launch in described.keys() & set(distinct(columns.launch, int(columns.launch.max(initial=0)) + 2)):
             sums.splits[launch] = _split(works, described[launch])
     sums.engines, sums.all_time = join_works(engines), join_works(all_time)
     return sums

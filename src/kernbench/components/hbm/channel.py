@@ -410,8 +410,7 @@ class Channel:
             if waits < n:
                 heappush(leaving, (opens, serial, 1, bank, row, start))
             if waits:
-                # These bursts leave one after another. A common departure at half of the time has the same effect on
-                # later runs.
+                # These bursts leave one after another. One departure at half of the time affects later runs alike.
                 from_ps = start + (n - waits) * pace
                 heappush(leaving, ((start + end) // 2, serial, waits, bank, row, from_ps))
             ends[pc] = end if end > ends[pc] else ends[pc]

@@ -17,7 +17,7 @@ import numpy as np
 import triton.language as tl
 from triton.language.extra import libdevice
 from triton.runtime import interpreter
-from triton.runtime.jit import JITFunction
+from triton.runtime.jit import JITCallable, JITFunction
 
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
@@ -25,6 +25,9 @@ from kernbench.frontends.gpu import REGISTERS, WARP_SIZE
 from kernbench.frontends.triton.extra_functions import WRITTEN_IN_TRITON
 from kernbench.frontends.triton.launch import Launchable, context_of, launch
 from kernbench.frontends.triton.values import TensorHandle
+from kernbench.runtime_api.launch_kinds import FunctionStandIn
+
+FunctionStandIn.register(JITCallable)
 
 _LOOP, _OPERAND, _NOT = "_kernbench_loop", "_kernbench_operand", "_kernbench_not"
 

@@ -6,7 +6,7 @@ from kernbench.common.values import value
 
 INK, MUTED, PAPER = "#222222", "#777777", "#ffffff"
 BLACK, ORANGE, SKY, GREEN = "#000000", "#e69f00", "#56b4e9", "#009e73"
-YELLOW, BLUE, VERMILLION, PURPLE = "#f0e442", "#0072b2", "#d55e00", "#cc79a7"
+BLUE, VERMILLION, PURPLE = "#0072b2", "#d55e00", "#cc79a7"
 
 
 @value

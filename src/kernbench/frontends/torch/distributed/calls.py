@@ -20,8 +20,9 @@ from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.storage import current, machine_type
 from kernbench.frontends.torch.tensor import AhbmTensor, new, on_machine, sip_of, storage_of
 from kernbench.runtime_api.collective_calls import RankGroup
+from kernbench.runtime_api.collective_operands import TensorPart
 from kernbench.runtime_api.collective_pes import collective_pes
-from kernbench.runtime_api.distributed import Distributed, TensorPart
+from kernbench.runtime_api.distributed import Distributed
 from kernbench.runtime_api.layout import TensorKey
 from kernbench.runtime_api.requests import Work
 
