@@ -85,3 +85,30 @@ def count_kinds(tmp_path: Path, steps: int) -> int:
 
 def test_an_optimizer_whose_scalars_change_with_steps_has_no_new_kinds(tmp_path: Path) -> None:
     assert count_kinds(tmp_path, 3) == count_kinds(tmp_path, 5)
+
+
+LONG = """
+import torch
+xs = [torch.empty(n, device="cuda") for n in [100_000, 2_000] * 6 + [1_500_000]]
+ys = [torch.empty_like(x) for x in xs]
+torch.cuda.synchronize()
+torch._foreach_mul_(xs, 2.0)
+torch._foreach_add_(xs, ys)
+"""
+
+
+def test_work_that_is_left_out_of_long_launches_counts(tmp_path: Path) -> None:
+    script = tmp_path / "long.py"
+    script.write_text(LONG)
+    one_pe = {"torch.pes": 1}
+    simulated, reused = (run(script, settings=one_pe, reuse=reuse) for reuse in (False, True))
+    report = reused.reuse
+    assert report is not None
+    assert report.passed == 0
+    assert report.extended == 2
+    error = reused.latency_ns / simulated.latency_ns - 1
+    assert abs(error) <= min(0.03, report.error + 0.02)
+    traffic, expected = reused.report.traffic, simulated.report.traffic
+    assert traffic.hbm_in == pytest.approx(expected.hbm_in, rel=1e-3)
+    assert traffic.hbm_out == pytest.approx(expected.hbm_out, rel=1e-3)
+    assert reused.report.transfers < simulated.report.transfers / 1.5

@@ -153,6 +153,7 @@ class Dispatcher:
             self._site(order.grid),
             scratch,
             launch.kernel.file,
+            machine.passed.repeated.get(launch.request_id),
         )
         self.resume = self._kernel.resume
         self.board = Scoreboard(self._kernel.under_way, self._start)

@@ -1,11 +1,14 @@
-"""Counts of the components of a SIP, and of a launch that ran alone on it."""
+"""Counts of the components of a SIP and of a launch that ran alone on it, and the end of its first piece."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernbench.common.ids import HOST, sip_part
+from kernbench.core.log import END, KIND, LAUNCH, WIDTH, Kind
 from kernbench.engine.machine import Machine
 from kernbench.engine.passed_launches import ANSWERS, LINK_BUSY_PS, LINK_BYTES, ORDERS, Counts, PartCount
 
@@ -51,3 +54,14 @@ def count_launch(machine: Machine, sip: int, before: Counts) -> Counts:
                 counts[LINK_BYTES][link.index] -= header * messages
                 counts[LINK_BUSY_PS][link.index] -= link.serialise_ps(header) * messages
     return counts
+
+
+def first_end_ps(machine: Machine, launch: int, kinds: Collection[Kind], first_row: int, begun_ps: int) -> int:
+    """Return the first time in ps after ``begun_ps`` at which a row of a launch of one of ``kinds`` ended; else now.
+
+    ``first_row``: the number of rows of the log when the launch began.
+    """
+    machine.log.catch_up()
+    rows = np.frombuffer(machine.log.rows[first_row * WIDTH :], np.int64).reshape(-1, WIDTH)
+    ends = rows[(rows[:, LAUNCH] == launch) & np.isin(rows[:, KIND], list(kinds)), END]
+    return int(ends[ends > begun_ps].min(initial=machine.clock.time))

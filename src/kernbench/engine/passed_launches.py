@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from kernbench.common.figures import figure
 from kernbench.common.values import state, value
+from kernbench.triton_emu.repeats import RepeatedWork
 
 
 class PartCount(NamedTuple):
@@ -47,7 +48,7 @@ class ReuseReport:
     kinds: int = figure("kinds of launches")
     simulated: int = figure("simulated launches")
     passed: int = figure("launches that passed without a simulation")
-    extended: int = figure("long collectives of which a part was simulated", optional=True, default=0)
+    extended: int = figure("long launches of which a part was simulated", optional=True, default=0)
     varied: int = figure("kinds whose first samples differ by more than 2 %")
     largest: str = figure("the kind whose samples differ most", optional=True, column=False, default="")
     largest_spread: float = figure("the difference between its samples, as a share", optional=True, default=0.0)
@@ -63,7 +64,7 @@ class ReuseReport:
             f"samples differ by more than {VARIED:.0%}: {self.varied}{largest}; run ± {self.error:.1%}"
         )
         if self.extended:
-            text += f"; of {self.extended:,} long collectives a part was simulated"
+            text += f"; of {self.extended:,} long launches a part was simulated"
         return text + (
             f"; by {self.checked:,} checked launches {self.check_error:+.1%} ± {self.check_range:.1%}"
             if self.checked
@@ -128,18 +129,23 @@ class ExtendedLaunch:
     more: float
     counts: Counts
 
+    def whole(self) -> Counts:
+        """Return the counts of the complete launch."""
+        return {name: np.rint(content * (1 + self.more)).astype(np.int64) for name, content in self.counts.items()}
+
 
 @state
 class PassedLaunches:
     """The kinds of the launches of a run, as far as launches of them have no rows, and the kind of such a launch.
 
-    ``works``: the sums of the folded launches. ``extended``: the launches of which only the first part was simulated,
-    by number.
+    ``works``: the sums of the folded launches. ``extended``: the launches of which only a part was simulated, by
+    number. ``repeated``: the work of launches on their device whose repeated work is left out, by number.
     """
 
     kinds: list[LaunchKind] = field(default_factory=list)
     works: list[WorkSums] = field(default_factory=list)
     extended: dict[int, ExtendedLaunch] = field(default_factory=dict)
+    repeated: dict[int, RepeatedWork] = field(default_factory=dict)
     _kind_of: dict[int, LaunchKind] = field(default_factory=dict)
     _folded: dict[int, LaunchKind] = field(default_factory=dict)
 
@@ -192,11 +198,11 @@ class PassedLaunches:
             return np.broadcast_to(np.float64(1.0), launches.shape)
         # The last entry is for -1, no launch.
         table = np.ones(max(launches.max(initial=0), *self.without_rows, *self.extended, 0) + 2)
-        for launch, extended in self.extended.items():
-            table[launch] += extended.more
         for kind in self.kinds:
             for launch, _ in kind.samples:
                 table[launch] += len(kind.without_rows if for_folded else kind.passed) / len(kind.samples)
+        for launch, extended in self.extended.items():
+            table[launch] *= 1 + extended.more
         weights: NDArray[np.float64] = table[launches]
         return weights
 

@@ -195,7 +195,9 @@ class Task:
         layouts = (*self.results, *self.inputs)
         views = [view.on(address) for view, address in zip(layouts, addresses, strict=True)]
         results, inputs = views[: len(self.results)], views[len(self.results) :]
-        run_expression(self.expression, results, inputs, own_boxes(views, tl, rates=self.rates), tl)
+        kind = self.expression, tuple([layout.form for layout in layouts])
+        parts = tl.repeated(own_boxes(views, tl, rates=self.rates), kind)
+        run_expression(self.expression, results, inputs, parts, tl)
 
 
 def write_ramp(out: View, start: float, step: float, tl: TLContext) -> None:

@@ -48,7 +48,7 @@ class Adam:
         Elements keep their values if ``found_inf`` is set.
         """
         loaded: Scalars[Handle] | None = None
-        for corner, extents in own_boxes(state, tl):
+        for corner, extents in tl.repeated(own_boxes(state, tl), tuple([view.form for view in state])):
             loaded = loaded or _load_scalars(scalars, len(extents), tl)
             old = [tl.cast(view.tile(corner, extents).load(tl), F32) for view in state]
             parameter, *moments = self._step(old, loaded, tl)
@@ -105,7 +105,7 @@ class Sgd:
 
     def update(self, state: StateViews, tl: TLContext) -> None:
         """Update this program's share of a parameter and, with momentum, of its average gradient."""
-        for corner, extents in own_boxes(state, tl):
+        for corner, extents in tl.repeated(own_boxes(state, tl), tuple([view.form for view in state])):
             parameter, gradient, *averages = [view.tile(corner, extents) for view in state]
             p, g = (tl.cast(tile.load(tl), F32) for tile in (parameter, gradient))
             g = -g if self.maximize else g

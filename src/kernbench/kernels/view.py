@@ -32,6 +32,11 @@ class View:
         """Return a view with the same layout at ``address``."""
         return View(address, self.extents, self.strides, self.dtype)
 
+    @property
+    def form(self) -> tuple[Shape, Shape, DType]:
+        """All but the address: extents, strides and dtype."""
+        return self.extents, self.strides, self.dtype
+
     def at(self, corner: Sequence[int]) -> int:
         """Return the address of the element at ``corner``; omitted last indices are 0."""
         offset = sum([index * stride for index, stride in zip(corner, self.strides, strict=False)])

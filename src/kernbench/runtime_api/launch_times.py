@@ -99,10 +99,14 @@ class Deviations(NamedTuple):
 
 @state
 class LaunchTimes:
-    """The samples of all kinds of a run. Kinds with few samples use what all kinds have in common."""
+    """The samples of all kinds of a run. Kinds with few samples use what all kinds have in common.
+
+    ``in_part_ps2``: the variance of the launches of which a part was simulated, in ps².
+    """
 
     clock: RefreshClock
     kinds: list[SampledTimes] = field(default_factory=list)
+    in_part_ps2: float = 0.0
     _common_share: float = COMMON_SHARE
     _deviations: list[Deviations] | None = None
 
@@ -129,6 +133,14 @@ class LaunchTimes:
         kind.n_passed += 1
         kind.error_weight += len(kind.durations) ** -0.5
 
+    def count_part(self, more: float, start_ps: int) -> None:
+        """Count a launch that takes ``more`` times the time of its simulated part longer than that part.
+
+        The number of refreshes in the time of the part has a variance of at most 1/4. Its start of ``start_ps`` may
+        have done work, or its end less than the average.
+        """
+        self.in_part_ps2 += more**2 * (self.clock.outage_ps**2 / 4 + start_ps**2)
+
     def spread(self, kind: SampledTimes) -> float:
         """Return the largest difference between samples beyond that of refreshes, as a share of the mean."""
         rests = self._rests(kind)
@@ -139,7 +151,8 @@ class LaunchTimes:
 
         The errors of kinds are independent.
         """
-        return float(DEVIATIONS * sum(map(_variance, self.kinds, self._list_deviations())) ** 0.5)
+        variances = map(_variance, self.kinds, self._list_deviations())
+        return float(DEVIATIONS * (sum(variances) + self.in_part_ps2) ** 0.5)
 
     def error_share(self, kind: SampledTimes) -> float:
         """Return the part of the variance of the time that is due to a kind."""

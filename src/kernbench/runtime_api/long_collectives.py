@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from kernbench.common.dtypes import dtype as element_type
 from kernbench.common.values import state, value
-from kernbench.core.log import END, KIND, LAUNCH, WIDTH, Kind
-from kernbench.engine.launch_counts import count_part, count_sip
+from kernbench.core.log import Kind
+from kernbench.engine.launch_counts import count_part, count_sip, first_end_ps
 from kernbench.engine.machine import Machine
 from kernbench.engine.passed_launches import Counts, ExtendedLaunch
 from kernbench.messages.requests import KernelLaunchMsg
@@ -24,6 +22,7 @@ from kernbench.runtime_api.collective_operations import StartedCollective
 SIMULATED_BYTES = 512 << 10
 """Bytes of each PE's part of a block that are simulated"""
 _ARRIVALS = (Kind.DMA_WRITE, Kind.IPCQ_COPY)
+"""Rows at whose end a piece has arrived"""
 
 
 @value
@@ -84,12 +83,5 @@ class _PartObserver:
         assert self.before is not None, "a launch that ends has begun"
         counts = count_part(self.machine, self.sip, self.before, with_neighbours=True)
         self.machine.passed.extended[launch] = ExtendedLaunch(self.more, counts)
-        return round((now_ps - self._first_arrival(launch)) * self.more)
-
-    def _first_arrival(self, launch: int) -> int:
-        """Return the first time in ps at which a piece was complete, after all ranks had begun."""
-        log, begun_ps = self.machine.log, max(self.meeting.begun_ps)
-        log.catch_up()
-        rows = np.frombuffer(log.rows[self.first_row * WIDTH :], np.int64).reshape(-1, WIDTH)
-        ends = rows[(rows[:, LAUNCH] == launch) & np.isin(rows[:, KIND], _ARRIVALS), END]
-        return int(ends[ends > begun_ps].min(initial=self.machine.clock.time))
+        arrived_ps = first_end_ps(self.machine, launch, _ARRIVALS, self.first_row, max(self.meeting.begun_ps))
+        return round((now_ps - arrived_ps) * self.more)

@@ -4,7 +4,7 @@ The first launches of a kind are its samples. Later launches of the kind pass wi
 foresee. Each SIP has samples of its own, and those of other SIPs confirm them. The decision falls when the IO_CPU
 begins the launch. A launch is a sample only if no other request was in flight on its SIP. Messages that map new memory
 may be in flight: launches behind so many of them are a kind of their own. Kinds that cost little to simulate have more
-samples.
+samples. Of a long sample, repeated work is left out (`kernbench.triton_emu.repeats`), and the time of the rest passes.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from dataclasses import replace
 from random import Random
 
 from kernbench.common.values import state, value
+from kernbench.core.log import Kind
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.hooks import Printed, QueueEvent
-from kernbench.engine.launch_counts import count_launch, count_sip
-from kernbench.engine.passed_launches import VARIED, Counts, LaunchKind, ReuseReport
+from kernbench.engine.launch_counts import count_launch, count_sip, first_end_ps
+from kernbench.engine.passed_launches import VARIED, Counts, ExtendedLaunch, LaunchKind, ReuseReport
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import KernelLaunchMsg, PeCoord
 from kernbench.runtime_api.launch import Launch
@@ -26,6 +27,7 @@ from kernbench.runtime_api.launch_times import DEVIATIONS, LaunchTimes, SampledT
 from kernbench.runtime_api.requests import Purpose, Requests
 from kernbench.runtime_api.run_request import ReuseRules
 from kernbench.topology.hbm_refresh import slice_pace
+from kernbench.triton_emu.repeats import RepeatedWork
 
 MORE_SAMPLES = 2
 MORE_COST = 0.1
@@ -34,6 +36,8 @@ MOST_ERROR, COST_OF_ERROR = 0.01, 0.4
 """While the estimated error exceeds the first share of the time, further samples may cost the second share"""
 COST_OF_VARIED = 0.03
 """Largest cost of the further samples of a kind whose first samples differ, as such a share"""
+LONG_BYTES = 4 << 20
+"""Bytes of tensors for each PE of a launch whose repeated work may be left out"""
 CHECKED_EARLY = 4
 """Parts of the launches to check; one of them is chosen whenever the number of launches grows by a factor of e"""
 _SEED = 0
@@ -74,7 +78,7 @@ class _InFlight:
 
     ``key``: what decides the kind of a launch; None for other requests, and for launches that cannot pass. ``targets``:
     the PEs of a launch. ``sip``: its SIP, None: any. ``waits``: a launch that the IO_CPU has not begun, or that has
-    ended there.
+    ended there. ``is_long``: its PEs have much to read or to write.
     """
 
     handle: RequestHandle
@@ -83,6 +87,7 @@ class _InFlight:
     is_map: bool
     waits: bool
     key: Hashable = None
+    is_long: bool = False
 
     def meets(self, sip: int | None) -> bool:
         """Return True if a request on ``sip`` may use the same SIP."""
@@ -144,9 +149,11 @@ class ReusedLaunches:
         self.n_launches += len(launches)
         if self._first is None and not self._is_loading():
             self._first = handles[0].request_id
-        for handle, key in zip(handles, keys, strict=True):
+        for handle, key, launch in zip(handles, keys, launches, strict=True):
             request = self._in_flight[handle.request_id]
             request.key, request.waits = key, request.waits or key is not None
+            nbytes = sum(shard.nbytes for layout in launch.tensors for shard in layout.shards)
+            request.is_long = nbytes >= LONG_BYTES * len(request.targets)
         return handles
 
     def begin(self, launch: int, now_ps: int) -> int | None:
@@ -175,8 +182,11 @@ class ReusedLaunches:
             first_row=self._engine.machine.log.n_rows,
         )
         if not self._is_sampled(kind) or (kind.n_maps == n_maps and self._is_cheap(kind)):
-            if simulated.is_sample and self._needs_counts(kind):
-                simulated.before = count_sip(self._engine.machine, request.sip)
+            machine = self._engine.machine
+            if simulated.is_sample and (request.is_long or self._needs_counts(kind)):
+                simulated.before = count_sip(machine, request.sip)
+            if simulated.is_sample and request.is_long:
+                machine.passed.repeated[launch] = RepeatedWork()
             self._simulated[launch] = simulated
             return None
         if any(request.targets & running.targets for running in met):
@@ -192,12 +202,17 @@ class ReusedLaunches:
         return foreseen_ps
 
     def end(self, launch: int, now_ps: int) -> int:
-        """Note that a launch has ended on its SIP without a failure. It becomes a sample if it ran alone. Return 0."""
+        """Note that a launch has ended on its SIP without a failure. It becomes a sample if it ran alone.
+
+        Return the time in ps of the work that was left out.
+        """
         self._in_flight[launch].waits = True
         simulated = self._simulated.pop(launch, None)
-        if simulated is not None:
-            self._note_end(launch, simulated, now_ps)
-        return 0
+        if simulated is None:
+            return 0
+        rest_ps = self._note_part(launch, simulated, now_ps)
+        self._note_end(launch, simulated, now_ps + rest_ps)
+        return rest_ps
 
     def _note_end(self, launch: int, simulated: _Simulated, now_ps: int) -> None:
         kind, begin_ps = simulated.kind, self._engine.machine.log.on_device[launch][0]
@@ -208,6 +223,24 @@ class ReusedLaunches:
             self.checks.append(CheckedLaunch(simulated.foreseen_ps, now_ps - begin_ps))
         elif simulated.is_sample:
             self._add_sample(launch, simulated, begin_ps, now_ps)
+
+    def _note_part(self, launch: int, simulated: _Simulated, now_ps: int) -> int:
+        """Count the work that was left out of a launch, and return its time in ps.
+
+        An element takes as long as a simulated one, without the start: until the first array has been loaded.
+        """
+        machine = self._engine.machine
+        work = machine.passed.repeated.pop(launch, None)
+        if work is None or not work.left_out:
+            return 0
+        assert simulated.before is not None, "work is left out only if the counts of a launch are known"
+        counts = count_launch(machine, simulated.sip, simulated.before)
+        machine.passed.extended[launch] = ExtendedLaunch(work.more, counts)
+        begin_ps = machine.log.on_device[launch][0]
+        loaded_ps = first_end_ps(machine, launch, (Kind.DMA_READ, Kind.DMA_WRITE), simulated.first_row, begin_ps)
+        if not self._is_loading():
+            self._times.count_part(work.more, loaded_ps - begin_ps)
+        return round((now_ps - loaded_ps) * work.more)
 
     def list_samples(self) -> set[int]:
         """Return the simulated launches that stand for others of their kind, or may do so."""
@@ -281,6 +314,7 @@ class ReusedLaunches:
         for launch in over:
             del self._in_flight[launch]
             self._simulated.pop(launch, None)
+            self._engine.machine.passed.repeated.pop(launch, None)
 
     def _note(self, handle: RequestHandle, purpose: Purpose) -> None:
         """Note a submitted request. Launches that it meets are no samples, unless it maps memory or waits for them."""
@@ -300,7 +334,10 @@ class ReusedLaunches:
 
     def _add_sample(self, launch: int, simulated: _Simulated, begin_ps: int, end_ps: int) -> None:
         machine, kind = self._engine.machine, simulated.kind
-        counts = None if simulated.before is None else count_launch(machine, simulated.sip, simulated.before)
+        counts: Counts | None = None
+        if simulated.before is not None and self._needs_counts(kind):
+            part = machine.passed.extended.get(launch)
+            counts = part.whole() if part else count_launch(machine, simulated.sip, simulated.before)
         kind.uses.add_sample(launch, end_ps - begin_ps, counts)
         self._times.add(kind.times, begin_ps, end_ps)
         kind.rows = machine.log.n_rows - simulated.first_row

@@ -24,6 +24,7 @@ from kernbench.messages.commands import (
 from kernbench.policy.address.free_list import OwnerLabel, ScratchAllocator, ScratchBlock, label_text
 from kernbench.triton_emu.handles import Allocation, Handle, Language, Number, Ref, Slot, load_first
 from kernbench.triton_emu.kernel_runner import KernelRunner
+from kernbench.triton_emu.repeats import Repeats
 from kernbench.triton_emu.source import KernelSite, call_line, call_place, kernel_error
 
 _MANY_SLOTS = 1024
@@ -39,10 +40,10 @@ class CommandMaker:
 
     ``under_way`` has the commands in flight by serial, with their handles, which are dropped last to first.
     ``next_serial`` is the serial of the next command. ``slots`` are the slots that have held messages of the
-    program.
+    program. ``repeats``: its tasks, if repeated work may be left out.
     """
 
-    __slots__ = ("_scratch", "coord", "next_serial", "site", "slots", "under_way")
+    __slots__ = ("_scratch", "coord", "next_serial", "repeats", "site", "slots", "under_way")
 
     def __init__(self, site: KernelSite, scratch: ScratchAllocator) -> None:
         self.site = site
@@ -51,6 +52,7 @@ class CommandMaker:
         self.next_serial = 0
         self.under_way: dict[int, tuple[Command, tuple[Allocation, ...]]] = {}
         self.slots: list[Slot] = []
+        self.repeats: Repeats | None = None
 
     def result(self, label: OwnerLabel, shape: Shape, dtype: DType, nbytes: int) -> ScratchBlock | None:
         """Return memory for an array, with its ``array`` set; None if scratch is full until commands in flight end.

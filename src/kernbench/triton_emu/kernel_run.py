@@ -11,6 +11,7 @@ from kernbench.policy.address.free_list import ScratchAllocator
 from kernbench.triton_emu.handles import Allocation
 from kernbench.triton_emu.issuer import CommandMaker
 from kernbench.triton_emu.kernel_runner import KernelRunner
+from kernbench.triton_emu.repeats import RepeatedWork, Repeats
 from kernbench.triton_emu.schedule_run import ScheduleRun
 from kernbench.triton_emu.schedules import ScheduledKernel
 from kernbench.triton_emu.source import KernelSite
@@ -62,14 +63,17 @@ class KernelRun:
         site: KernelSite,
         scratch: ScratchAllocator,
         file: str | None = None,
+        repeated: RepeatedWork | None = None,
     ) -> None:
-        """Prepare the run; ``file`` is as in ``KernelRunner``."""
+        """Prepare the run; ``file`` is as in ``KernelRunner``. ``repeated``: work may be left out."""
         arguments: dict[str, object] = {name: _argument_of(value) for name, value in kwargs.items()}
         self._runner = KernelRunner(function, tuple(map(_argument_of, args)), arguments, file)
         self._maker = CommandMaker(site, scratch)
         arguments["tl"] = TLContext(self._maker, self._runner)
         self.resume = self._runner.resume
         self.under_way = self._maker.under_way
+        if repeated is not None:
+            self._maker.repeats = Repeats(repeated)
 
     def completed(self, serial: int) -> None:
         """Drop the references of the complete command ``serial`` to its handles."""
@@ -103,11 +107,15 @@ def begin_run(
     site: KernelSite,
     scratch: ScratchAllocator,
     file: str | None = None,
+    repeated: RepeatedWork | None = None,
 ) -> PeProgram:
-    """Return a run of a kernel on a PE: the steps of a schedule, or a Python function."""
+    """Return a run of a kernel on a PE: the steps of a schedule, or a Python function.
+
+    ``repeated``: the work of its launch, of which repeated work may be left out.
+    """
     if isinstance(function, ScheduledKernel):
         return ScheduleRun(function, (*args, *kwargs.values()), site, scratch)
-    return KernelRun(function, args, kwargs, site, scratch, file)
+    return KernelRun(function, args, kwargs, site, scratch, file, repeated)
 
 
 def _argument_of(arg: LaunchArg) -> int | float | str | bool | tuple[int, ...] | None:

@@ -7,7 +7,7 @@ multiply matrices. ``math_calls`` defines the calls of the MATH engine, ``compos
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from math import prod
 from operator import index
 from typing import Any, TypeAlias, TypedDict, Unpack
@@ -530,6 +530,15 @@ class TLContext(QueueCalls, AtomicCalls, DotCalls, MathCalls, CompositeCalls):
     def itemsize(self, dtype: object) -> int:
         """Return the size in bytes of an element of ``dtype``, for pointer and stride arithmetic."""
         return element_type(dtype).itemsize
+
+    def repeated(self, pieces: Iterable[tuple[Shape, Shape]], kind: Hashable) -> Iterable[tuple[Shape, Shape]]:
+        """Return the ``pieces`` of a task to compute: corner and extents. Tasks of one ``kind`` have the same pieces.
+
+        All pieces of a kernel must be computed alike. In a long launch of a run that reuses launches, some are left
+        out, and the launch takes longer in proportion.
+        """
+        repeats = self._maker.repeats
+        return pieces if repeats is None else repeats.choose(pieces, kind)
 
     def value(self, handle: Handle, expected: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """Wait until ``handle`` is computed, and return its values as an array for Python code of the kernel.
