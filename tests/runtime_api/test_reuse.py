@@ -17,6 +17,7 @@ from kernbench.common.errors import AbandonedError, InputError
 from kernbench.core.log import Kind
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef
+from kernbench.observe import critical_path
 from kernbench.observe.statistics import link_traffic
 from kernbench.observe.trace import make_trace
 from kernbench.observe.trace_filter import TraceFilter
@@ -396,3 +397,16 @@ def test_a_long_collective_has_the_energy_of_all_of_it(monkeypatch):
     assert reused.reuse.extended == 2
     assert reused.energy.pj == pytest.approx(simulated.energy.pj, rel=0.02)
     assert reused.energy.split.launches_pj == pytest.approx(simulated.energy.split.launches_pj, rel=0.03)
+
+
+def test_paths_end_where_samples_are_nested_too_deep(monkeypatch):
+    def path_times():
+        run = kb.run(repeated, kb.load_machine("one-cube"), data=False, reuse=True)
+        assert run.reuse.passed > 0
+        return {spent.part: spent.ps for spent in run.explain().path.parts}
+
+    divided = path_times()
+    monkeypatch.setattr(critical_path, "_MOST_NESTED", 0)
+    undivided = path_times()
+    assert sum(undivided.values()) == sum(divided.values())
+    assert undivided.get("not traced further", 0) > divided.get("not traced further", 0)

@@ -34,7 +34,7 @@ class View:
 
     @property
     def form(self) -> tuple[Shape, Shape, DType]:
-        """All but the address: extents, strides and dtype."""
+        """The layout without the address: extents, strides and dtype."""
         return self.extents, self.strides, self.dtype
 
     def at(self, corner: Sequence[int]) -> int:

@@ -89,6 +89,8 @@ _MEMORY: dict[int, WaitedFor] = {
 }
 
 
+_MOST_NESTED = 16
+"""Samples within each other, whose walks are nested calls"""
 _NOWHERE = PathPlace(NONE)
 
 
@@ -107,10 +109,12 @@ class PathFinder:
     snapshot: LogView
     handles: Sequence[RequestHandle]
     _ends: list[tuple[int, Row]] = field(default_factory=list)  # ends of requests in ps, with their rows
+    _samples: _SampleSteps = field(init=False)
     _run: PathChain | None = None  # the path of the whole run: it contains the paths of most requests
 
     def __post_init__(self) -> None:
         log = self.snapshot.log
+        self._samples = _SampleSteps(self.snapshot)
         self._ends = sorted((log.rows[row + END], row) for row in log.requests.values() if log.rows[row + END] >= 0)
 
     def of_request(self, handle: RequestHandle) -> CriticalPath:
@@ -187,7 +191,7 @@ class PathFinder:
 
     def _walk(self, chain: PathChain, row: Row) -> None:
         """Walk from the end of a row to the begin of the chain."""
-        walk = _Walk(self.snapshot, chain)
+        walk = _Walk(self.snapshot, chain, self._samples)
         while row >= 0:
             first = walk.walk(PathPlace(row))
             if chain.at_ps <= chain.floor_ps:
@@ -211,41 +215,65 @@ def steps_of(snapshot: LogView, row: Row, begin_ps: int) -> tuple[PathStep, ...]
     end_ps, launch_id = rows[row + END], rows[row + LAUNCH]
     chain = PathChain(begin_ps, end_ps, snapshot.rows_of_launches, launch_id)
     if begin_ps < end_ps:
-        _Walk(snapshot, chain).walk_inside(PathPlace(row))
+        _Walk(snapshot, chain, _SampleSteps(snapshot)).walk_inside(PathPlace(row))
     return chain.finish(begin_ps, end_ps, launch_id).steps
 
 
-def steps_on_device(snapshot: LogView, launch: int) -> tuple[PathStep, ...]:
-    """Return the steps of a simulated launch while it was on its device, in order; equal steps are joined."""
-    log = snapshot.log
-    (begin_ps, end_ps), row = log.on_device[launch], log.requests[launch]
-    return _steps_between(snapshot, row, begin_ps, end_ps, log.rows[row + END])
+@state
+class _SampleSteps:
+    """The steps of samples while they were on their devices, by launch, for all walks through a snapshot.
 
+    A sample may wait for a launch that passed, whose sample waits in turn. Beyond ``_MOST_NESTED`` samples within each
+    other, or for a sample within itself, the time of a launch that passed is not divided.
+    """
 
-def _steps_between(snapshot: LogView, row: Row, begin_ps: int, end_ps: int, row_end_ps: int) -> tuple[PathStep, ...]:
-    """Return the steps from ``begin_ps`` to ``end_ps`` that led to ``row``, which ended at ``row_end_ps``."""
-    chain = PathChain(begin_ps, row_end_ps, snapshot.rows_of_launches)
-    _Walk(snapshot, chain).walk(PathPlace(row))
-    joined: dict[PathStep, int] = {}
-    for step in chain.finish(begin_ps, row_end_ps).steps:
-        ps = min(step.end_ps, end_ps) - step.start_ps
-        if ps > 0:
-            place = replace(step, start_ps=0, end_ps=0)
-            joined[place] = joined.get(place, 0) + ps
-    return tuple(replace(place, end_ps=ps) for place, ps in joined.items())
+    snapshot: LogView
+    _steps: dict[int, tuple[PathStep, ...]] = field(default_factory=dict)
+    _nested: int = 0
+
+    def of_sample(self, launch: int) -> tuple[PathStep, ...]:
+        """Return the steps of a simulated launch, in order."""
+        log = self.snapshot.log
+        row = log.requests[launch]
+        return self._find(launch, row, *log.on_device[launch], log.rows[row + END])
+
+    def of_part(self, launch: int, row: Row, end_ps: int) -> tuple[PathStep, ...]:
+        """Return the steps of the simulated part of a launch, which led to ``row`` at ``end_ps``."""
+        return self._find(launch, row, self.snapshot.log.on_device[launch][0], end_ps, end_ps)
+
+    def _find(self, launch: int, row: Row, begin_ps: int, end_ps: int, row_end_ps: int) -> tuple[PathStep, ...]:
+        """Return the steps from ``begin_ps`` to ``end_ps`` that led to ``row``, which ended at ``row_end_ps``.
+
+        Equal steps are joined.
+        """
+        if launch in self._steps or self._nested == _MOST_NESTED:
+            return self._steps.get(launch, ())
+        self._steps[launch] = ()  # until it is known, for a sample within itself
+        chain = PathChain(begin_ps, row_end_ps, self.snapshot.rows_of_launches)
+        self._nested += 1
+        _Walk(self.snapshot, chain, self).walk(PathPlace(row))
+        self._nested -= 1
+        joined: dict[PathStep, int] = {}
+        for step in chain.finish(begin_ps, row_end_ps).steps:
+            ps = min(step.end_ps, end_ps) - step.start_ps
+            if ps > 0:
+                place = replace(step, start_ps=0, end_ps=0)
+                joined[place] = joined.get(place, 0) + ps
+        self._steps[launch] = tuple(replace(place, end_ps=ps) for place, ps in joined.items())
+        return self._steps[launch]
 
 
 class _Walk:
     """Walks ``chain`` backwards through a ``snapshot``."""
 
-    def __init__(self, snapshot: LogView, chain: PathChain) -> None:
+    def __init__(self, snapshot: LogView, chain: PathChain, samples: _SampleSteps) -> None:
         self._snapshot = snapshot
         self._machine = snapshot.machine
         self._table = snapshot.log
         self._rows = snapshot.log.rows
         self._chain = chain
         self._dma = InsideDma(snapshot, chain)
-        self._samples: dict[int, tuple[PathStep, ...]] = {}
+        self._samples = samples
 
     def walk(self, place: PathPlace) -> Row:
         """Walk to the begin of the chain, or to a row without a cause; return the earliest row of the walk."""
@@ -298,12 +326,10 @@ class _Walk:
         """Divide the time of a launch that passed as that of its sample, or of its simulated part; return ``row``."""
         launch, begin_ps = self._rows[row + LAUNCH], self._rows[row + START]
         sample = self._machine.passed.sample_of(launch)
-        if sample not in self._samples and sample != launch:
-            self._samples[sample] = steps_on_device(self._snapshot, sample)
-        if sample not in self._samples:
-            part_ps = self._table.on_device[launch][0], begin_ps
-            self._samples[sample] = _steps_between(self._snapshot, self._rows[row + CAUSE], *part_ps, begin_ps)
-        steps = self._samples[sample]
+        if sample == launch:
+            steps = self._samples.of_part(launch, self._rows[row + CAUSE], begin_ps)
+        else:
+            steps = self._samples.of_sample(sample)
         left_ps = sum(step.ps for step in steps)
         for step in reversed(steps):
             share = step.ps / left_ps
