@@ -24,8 +24,8 @@ after each call, so an interrupted run loses nothing.
 launches. It exits with code 1 if a call is slower than the limit or fails only now. Wrong input is code 2.
 
 ``tests/frozen/operator_times.json`` is the measurement to compare a change of the front end with. It has every call on
-``one-cube`` and the examples on all machines. It has ``1 token`` on ``default``, ``edge`` and ``ring16``, and most
-of ``512 tokens`` on ``default``. ``--resume`` adds the missing calls to a file.
+``one-cube`` and ``default``, the examples on all machines, and ``1 token`` also on ``edge`` and ``ring16``.
+``--resume`` adds the missing calls to a file.
 """
 
 from __future__ import annotations
