@@ -1,3 +1,3 @@
 """Definitions that every package uses: units, ids, types, operators, errors, and the version."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
