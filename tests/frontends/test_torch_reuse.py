@@ -16,7 +16,7 @@ import kernbench as kb  # noqa: E402
 
 FOLDER = Path(__file__).parent / "reused"
 PROGRAMS = {path.stem: path for path in sorted(FOLDER.glob("*.py"))}
-OVERSTATED = {"prefill": "the stated error, 2.1 %, is above 2 % and above three times the true one, 0.7 %"}
+MISSTATED = {"gpt_training": "the stated error is 1.0 %, the true one 1.8 %: some refreshes stretch products less"}
 
 
 def run(script: Path, **options: object) -> kb.Run:
@@ -36,7 +36,7 @@ def run(script: Path, **options: object) -> kb.Run:
 @pytest.mark.parametrize(
     "program",
     [
-        pytest.param(name, marks=pytest.mark.xfail(reason=OVERSTATED[name])) if name in OVERSTATED else name
+        pytest.param(name, marks=pytest.mark.xfail(reason=MISSTATED[name])) if name in MISSTATED else name
         for name in PROGRAMS
     ],
 )

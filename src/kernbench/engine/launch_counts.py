@@ -1,4 +1,4 @@
-"""Counts of the components of a SIP and of a launch that ran alone on it, and the end of its first piece."""
+"""Counts of the components of a SIP and of a launch that ran alone on it, and the times of its accesses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernbench.common.ids import HOST, sip_part
-from kernbench.core.log import END, KIND, LAUNCH, WIDTH, Kind
+from kernbench.core.log import END, KIND, LAUNCH, START, WIDTH, Kind
 from kernbench.engine.machine import Machine
 from kernbench.engine.passed_launches import ANSWERS, LINK_BUSY_PS, LINK_BYTES, ORDERS, Counts, PartCount
 
@@ -61,7 +61,27 @@ def first_end_ps(machine: Machine, launch: int, kinds: Collection[Kind], first_r
 
     ``first_row``: the number of rows of the log when the launch began.
     """
+    ends = _rows_of(machine, launch, kinds, first_row)[:, END]
+    return int(ends[ends > begun_ps].min(initial=machine.clock.time))
+
+
+def read_spans(machine: Machine, launch: int, first_row: int) -> list[tuple[int, int]]:
+    """Return the begins and ends, in ps, of the times during which DMAs of a launch read memory, in order.
+
+    ``first_row``: the number of rows of the log when the launch began.
+    """
+    rows = _rows_of(machine, launch, (Kind.DMA_READ, Kind.ATOMIC), first_row)
+    rows = rows[rows[:, END] >= 0]
+    rows = rows[np.argsort(rows[:, START], kind="stable")]
+    starts, ends = rows[:, START], np.maximum.accumulate(rows[:, END])
+    firsts = np.flatnonzero(np.r_[True, starts[1:] > ends[:-1]]) if len(rows) else np.zeros(0, np.int64)
+    lasts = np.r_[firsts[1:] - 1, len(rows) - 1] if len(rows) else firsts
+    return list(zip(starts[firsts].tolist(), ends[lasts].tolist(), strict=True))
+
+
+def _rows_of(machine: Machine, launch: int, kinds: Collection[Kind], first_row: int) -> NDArray[np.int64]:
+    """Return the rows of a launch of some kinds, from ``first_row`` on."""
     machine.log.catch_up()
     rows = np.frombuffer(machine.log.rows[first_row * WIDTH :], np.int64).reshape(-1, WIDTH)
-    ends = rows[(rows[:, LAUNCH] == launch) & np.isin(rows[:, KIND], list(kinds)), END]
-    return int(ends[ends > begun_ps].min(initial=machine.clock.time))
+    wanted: NDArray[np.int64] = rows[(rows[:, LAUNCH] == launch) & np.isin(rows[:, KIND], list(kinds))]
+    return wanted

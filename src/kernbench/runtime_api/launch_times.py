@@ -1,66 +1,99 @@
 """Durations of launches of one kind, foreseen from samples, and their errors.
 
-Launches of a kind differ most by the refresh of the memory that they meet. A refresh stops all banks at once, and so
-stretches a launch that waits for them. A sample therefore consists of its duration, and of the time of the refreshes
-during it. The foreseen duration is the mean of the samples, corrected for the refreshes that the launch will meet.
+Launches of a kind differ most by the refreshes that they meet. A refresh stops all banks at once, and so stretches a
+launch that reads memory at that time; writes wait in queues, and the launch continues. A sample therefore consists of
+its duration, and of the time of refreshes during its reads. Its reads also tell which refreshes a later launch will
+meet. The foreseen duration is the mean of the samples, corrected for these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from kernbench.common.values import state, value
 from kernbench.topology.hbm_refresh import RefreshClock
 
 PRIOR_SAMPLES = 2
 """Samples of other kinds that count as much as those of a kind for its standard deviation"""
-COMMON_SHARE, SHARE_DEVIATION = 0.75, 0.3
-"""Share of a refresh that stretches a launch, before any sample, and its standard deviation among kinds"""
-LEAST_VARIANCE = 0.05
-"""Least variance of the share by which one refresh stretches a launch"""
+COMMON_SHARE, SHARE_DEVIATION = 0.9, 0.15
+"""Share of a refresh during reads that stretches a launch, before any sample, and its deviation among kinds"""
+REFRESH_VARIANCE = 0.02
+"""Variance of the share by which one refresh stretches a launch"""
 DEVIATIONS = 2
 """Standard deviations that a stated error covers"""
 
 
-def met_ps(clock: RefreshClock, begin_ps: int, end_ps: int) -> int:
-    """Return the time of refreshes between two times, in ps."""
-    return end_ps - begin_ps - (clock.into(end_ps) - clock.into(begin_ps))
+Spans: TypeAlias = Sequence[tuple[int, int]]
+"""Begins and ends of the reads of a launch, in ps, in order"""
+
+
+def met_ps(clock: RefreshClock, spans: Spans) -> int:
+    """Return the time of refreshes during reads, in ps."""
+    return sum(end - begin - (clock.into(end) - clock.into(begin)) for begin, end in spans)
+
+
+@value
+class Reads:
+    """The reads of a launch without refreshes: for each span, the time before it and its length, in ps."""
+
+    spans: tuple[tuple[int, int], ...] = ()
+
+    @staticmethod
+    def of(clock: RefreshClock, begin_ps: int, spans: Spans) -> Reads:
+        """Return the reads of a launch that began at ``begin_ps``."""
+        ends = [begin_ps, *[end for _, end in spans]]
+        return Reads(
+            tuple(
+                [
+                    (begin - before, clock.into(end) - clock.into(begin))
+                    for before, (begin, end) in zip(ends, spans, strict=False)
+                ]
+            )
+        )
+
+    def met_ps(self, clock: RefreshClock, begin_ps: int) -> int:
+        """Return the time of refreshes during the reads of a launch that begins at ``begin_ps``, in ps."""
+        met, now_ps = 0, begin_ps
+        for before, length in self.spans:
+            begin = now_ps + before
+            now_ps = clock.out(clock.into(begin) + length)
+            met += now_ps - begin - length
+        return met
 
 
 @value
 class ForeseenTime:
     """The duration of a launch as a function of its begin, in ps.
 
-    ``mean_ps``, ``mean_met_ps``: the means of the samples' durations and of the refreshes during them. ``share``: the
-    share of a refresh by which it stretches the launch.
+    ``mean_ps``, ``mean_met_ps``: the means of the samples' durations and of the refreshes during their ``reads``.
+    ``share``: the share of a refresh by which it stretches the launch.
     """
 
     mean_ps: float
     mean_met_ps: float
+    reads: Reads
     share: float
     clock: RefreshClock
 
     def __call__(self, begin_ps: int) -> int:
         """Return the duration of a launch that begins at ``begin_ps``."""
-        duration_ps = round(self.mean_ps)
-        for _ in range(3):  # a longer launch may meet more of a refresh
-            met = met_ps(self.clock, begin_ps, begin_ps + duration_ps)
-            duration_ps = max(0, round(self.mean_ps + self.share * (met - self.mean_met_ps)))
-        return duration_ps
+        met = self.reads.met_ps(self.clock, begin_ps)
+        return max(0, round(self.mean_ps + self.share * (met - self.mean_met_ps)))
 
 
 @state
 class SampledTimes:
-    """The samples of a kind: durations, and refreshes during them, in ps.
+    """The samples of a kind: durations, and refreshes during their reads, in ps.
 
-    ``error_weight``: the sum over passed launches of the standard error of their mean, in standard deviations.
-    ``n_passed``: their number.
+    ``reads``: those of the sample that met least of refreshes. ``error_weight``: the sum over passed launches of the
+    standard error of their mean, in standard deviations. ``n_passed``: their number.
     """
 
     durations: list[int] = field(default_factory=list)
     met: list[int] = field(default_factory=list)
+    reads: Reads = Reads()
     error_weight: float = 0.0
     n_passed: int = 0
 
@@ -116,17 +149,20 @@ class LaunchTimes:
         self._deviations = None
         return self.kinds[-1]
 
-    def add(self, kind: SampledTimes, begin_ps: int, end_ps: int) -> None:
-        """Add a sample of a kind."""
+    def add(self, kind: SampledTimes, begin_ps: int, end_ps: int, spans: Spans) -> None:
+        """Add a sample of a kind. ``spans``: its reads."""
+        met = met_ps(self.clock, spans)
+        if met < min(kind.met, default=met + 1):
+            kind.reads = Reads.of(self.clock, begin_ps, spans)
         kind.durations.append(end_ps - begin_ps)
-        kind.met.append(met_ps(self.clock, begin_ps, end_ps))
+        kind.met.append(met)
         self._deviations = None
         products = [kind.products for kind in self.kinds if kind.durations]
         self._common_share = self._fit((sum(sums) for sums in zip(*products, strict=True)), COMMON_SHARE)
 
     def foresee(self, kind: SampledTimes) -> ForeseenTime:
         """Return the duration of the next launch of a kind."""
-        return ForeseenTime(kind.mean_ps, kind.mean_met_ps, self._share(kind), self.clock)
+        return ForeseenTime(kind.mean_ps, kind.mean_met_ps, kind.reads, self._share(kind), self.clock)
 
     def count_passed(self, kind: SampledTimes) -> None:
         """Count a launch that passes for the error."""
@@ -171,15 +207,13 @@ class LaunchTimes:
             self._deviations = []
             for kind, of_samples, free in zip(self.kinds, squares, degrees, strict=True):
                 of_kind = (of_samples + PRIOR_SAMPLES * common) / (free + PRIOR_SAMPLES)
-                unusual_ps = kind.mean_ps * average_met - kind.mean_met_ps
-                # Most refreshes stretch a launch completely, or not at all while the launch does not wait for memory.
-                share = self._share(kind)
-                of_one = max(LEAST_VARIANCE, share * (1 - share))
+                busy_ps = sum(length for _, length in kind.reads.spans)
+                unusual_ps = busy_ps * average_met - kind.mean_met_ps
                 samples_ps2 = sum(met * min(met, outage_ps) for met in kind.met) / max(1, len(kind.met)) ** 2
                 unknown = 1 - self._fitted(kind)  # samples that met refreshes differ by these shares, too
                 of_kinds = unknown * (SHARE_DEVIATION * unusual_ps) ** 2
-                of_launches = unknown * of_one * kind.mean_ps * average_met * outage_ps
-                self._deviations.append(Deviations(of_kind, of_kinds + of_one * samples_ps2, of_launches))
+                of_launches = unknown * REFRESH_VARIANCE * busy_ps * average_met * outage_ps
+                self._deviations.append(Deviations(of_kind, of_kinds + REFRESH_VARIANCE * samples_ps2, of_launches))
         return self._deviations
 
     def _fitted(self, kind: SampledTimes) -> float:

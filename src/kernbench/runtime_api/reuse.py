@@ -17,7 +17,7 @@ from kernbench.common.values import state, value
 from kernbench.core.log import Kind
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.hooks import Printed, QueueEvent
-from kernbench.engine.launch_counts import count_launch, count_sip, first_end_ps
+from kernbench.engine.launch_counts import count_launch, count_sip, first_end_ps, read_spans
 from kernbench.engine.passed_launches import VARIED, Counts, ExtendedLaunch, LaunchKind, ReuseReport
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import KernelLaunchMsg, PeCoord
@@ -339,7 +339,7 @@ class ReusedLaunches:
             part = machine.passed.extended.get(launch)
             counts = part.whole() if part else count_launch(machine, simulated.sip, simulated.before)
         kind.uses.add_sample(launch, end_ps - begin_ps, counts)
-        self._times.add(kind.times, begin_ps, end_ps)
+        self._times.add(kind.times, begin_ps, end_ps, read_spans(machine, launch, simulated.first_row))
         kind.rows = machine.log.n_rows - simulated.first_row
         self._rows += kind.rows
         if counts is None:
