@@ -715,3 +715,9 @@ def test_memory_that_a_message_uses_is_not_reused_before_it_has_left() -> None:
     with machine("torch.queue=64", topology=TWO_CUBES), kernbench.torch.as_cuda():
         torch.multiprocessing.spawn(program, nprocs=2)
     assert results == {0: 2, 1: 1}
+
+
+def test_a_program_of_ranks_that_runs_as_one_is_told_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    with machine(), pytest.raises(ValueError, match=r"RANK expected.*--ranks N runs the script in N ranks"):
+        dist.init_process_group("nccl")

@@ -163,3 +163,12 @@ def test_pes_that_form_no_grid_are_warned_of(torch):
     one_cube = torch.zeros(8, dp=DPPolicy(pe="row_wise", num_cubes=1))
     with pytest.warns(RuntimeWarning, match="num_programs says"):
         torch.launch("k", no_kernel, two_cubes, one_cube)
+
+
+def test_a_kernel_without_tl_is_refused(torch):
+    def scale(x, factor):
+        """Scale nothing."""
+
+    with pytest.raises(InputError, match=r"'scale' has no parameter tl.*def scale\(x, n, \*, tl\)"):
+        torch.launch("k", scale, torch.zeros(2), 2)
+    torch.launch("any", lambda x, **options: None, torch.zeros(2))

@@ -161,8 +161,15 @@ def _name(kernel: KernelFunction | str, launch: str) -> str:
 
 
 def _check_call(name: str, function: KernelFunction, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+    signature = inspect.signature(function)
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+    if "tl" not in signature.parameters and not takes_any:
+        raise InputError(
+            f"launch {name!r}: {_name(function, name)!r} has no parameter tl. A kernel gets its language by that "
+            f"name: def {_name(function, name)}(x, n, *, tl)"
+        )
     try:
-        inspect.signature(function).bind(*args, **{**kwargs, "tl": None})
+        signature.bind(*args, **{**kwargs, "tl": None})
     except TypeError as error:
         raise InputError(f"launch {name!r}: the arguments do not fit {_name(function, name)!r}: {error}") from error
 

@@ -56,7 +56,12 @@ def _wrap_rendezvous(rendezvous: Callable[..., Iterator[Any]]) -> Callable[..., 
     @wraps(rendezvous)
     def meet(url: str, rank: int = -1, world_size: int = -1, **options: Any) -> Iterator[Any]:
         if not is_rank():
-            yield from rendezvous(url, rank, world_size, **options)
+            try:
+                yield from rendezvous(url, rank, world_size, **options)
+            except ValueError as error:
+                if current_context() is None:
+                    raise
+                raise ValueError(f"{error}. This run has one rank: --ranks N runs the script in N ranks") from error
             return
         number, n_ranks = _check_place(rank, world_size)
         yield meetings().store(url), number, n_ranks
