@@ -105,3 +105,13 @@ def test_work_that_is_left_out_of_long_launches_counts(tmp_path: Path) -> None:
     assert traffic.hbm_in == pytest.approx(expected.hbm_in, rel=1e-3)
     assert traffic.hbm_out == pytest.approx(expected.hbm_out, rel=1e-3)
     assert reused.report.transfers < simulated.report.transfers / 1.5
+
+
+def test_the_path_of_a_long_launch_is_that_of_its_part(tmp_path: Path) -> None:
+    script = tmp_path / "long.py"
+    script.write_text(LONG + "for _ in range(3):\n    torch._foreach_mul_(xs, 2.0)\n")
+    reused = run(script, settings={"torch.pes": 1}, reuse=True)
+    assert reused.reuse is not None
+    assert reused.reuse.passed > 0
+    times = {spent.part: spent.ps for spent in reused.explain().path.parts}
+    assert times.get("not traced further", 0) < sum(times.values()) / 100

@@ -221,34 +221,38 @@ def steps_of(snapshot: LogView, row: Row, begin_ps: int) -> tuple[PathStep, ...]
 
 @state
 class _SampleSteps:
-    """The steps of samples while they were on their devices, by launch, for all walks through a snapshot.
+    """The steps of samples while they were on their devices, for all walks through a snapshot.
+
+    ``_steps``: by launch, and by whether they are those of its simulated part alone.
 
     A sample may wait for a launch that passed, whose sample waits in turn. Beyond ``_MOST_NESTED`` samples within each
     other, or for a sample within itself, the time of a launch that passed is not divided.
     """
 
     snapshot: LogView
-    _steps: dict[int, tuple[PathStep, ...]] = field(default_factory=dict)
+    _steps: dict[tuple[int, bool], tuple[PathStep, ...]] = field(default_factory=dict)
     _nested: int = 0
 
     def of_sample(self, launch: int) -> tuple[PathStep, ...]:
         """Return the steps of a simulated launch, in order."""
         log = self.snapshot.log
         row = log.requests[launch]
-        return self._find(launch, row, *log.on_device[launch], log.rows[row + END])
+        return self._find((launch, False), row, *log.on_device[launch], log.rows[row + END])
 
     def of_part(self, launch: int, row: Row, end_ps: int) -> tuple[PathStep, ...]:
         """Return the steps of the simulated part of a launch, which led to ``row`` at ``end_ps``."""
-        return self._find(launch, row, self.snapshot.log.on_device[launch][0], end_ps, end_ps)
+        return self._find((launch, True), row, self.snapshot.log.on_device[launch][0], end_ps, end_ps)
 
-    def _find(self, launch: int, row: Row, begin_ps: int, end_ps: int, row_end_ps: int) -> tuple[PathStep, ...]:
+    def _find(
+        self, key: tuple[int, bool], row: Row, begin_ps: int, end_ps: int, row_end_ps: int
+    ) -> tuple[PathStep, ...]:
         """Return the steps from ``begin_ps`` to ``end_ps`` that led to ``row``, which ended at ``row_end_ps``.
 
         Equal steps are joined.
         """
-        if launch in self._steps or self._nested == _MOST_NESTED:
-            return self._steps.get(launch, ())
-        self._steps[launch] = ()  # until it is known, for a sample within itself
+        if key in self._steps or self._nested == _MOST_NESTED:
+            return self._steps.get(key, ())
+        self._steps[key] = ()  # until it is known, for a sample within itself
         chain = PathChain(begin_ps, row_end_ps, self.snapshot.rows_of_launches)
         self._nested += 1
         _Walk(self.snapshot, chain, self).walk(PathPlace(row))
@@ -259,8 +263,8 @@ class _SampleSteps:
             if ps > 0:
                 place = replace(step, start_ps=0, end_ps=0)
                 joined[place] = joined.get(place, 0) + ps
-        self._steps[launch] = tuple(replace(place, end_ps=ps) for place, ps in joined.items())
-        return self._steps[launch]
+        self._steps[key] = tuple(replace(place, end_ps=ps) for place, ps in joined.items())
+        return self._steps[key]
 
 
 class _Walk:
