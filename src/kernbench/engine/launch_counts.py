@@ -72,10 +72,12 @@ def read_spans(machine: Machine, launch: int, first_row: int) -> list[tuple[int,
     """
     rows = _rows_of(machine, launch, (Kind.DMA_READ, Kind.ATOMIC), first_row)
     rows = rows[rows[:, END] >= 0]
+    if not len(rows):
+        return []
     rows = rows[np.argsort(rows[:, START], kind="stable")]
     starts, ends = rows[:, START], np.maximum.accumulate(rows[:, END])
-    firsts = np.flatnonzero(np.r_[True, starts[1:] > ends[:-1]]) if len(rows) else np.zeros(0, np.int64)
-    lasts = np.r_[firsts[1:] - 1, len(rows) - 1] if len(rows) else firsts
+    firsts = np.flatnonzero(np.r_[True, starts[1:] > ends[:-1]])
+    lasts = np.r_[firsts[1:] - 1, len(rows) - 1]
     return list(zip(starts[firsts].tolist(), ends[lasts].tolist(), strict=True))
 
 

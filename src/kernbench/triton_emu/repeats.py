@@ -54,9 +54,9 @@ class Repeats:
         pieces = tuple(pieces)
         sizes = [prod(extents) for _, extents in pieces]
         self._tasks[kind] += 1
-        is_sample = self._tasks[kind] <= SAMPLES
-        n_chosen = sum(total - size < MOST_ELEMENTS for total, size in zip(accumulate(sizes), sizes, strict=True))
-        n_chosen = n_chosen if is_sample else 0
+        n_chosen = 0
+        if self._tasks[kind] <= SAMPLES:
+            n_chosen = sum(before < MOST_ELEMENTS for before in accumulate(sizes[:-1], initial=0))
         self.work.simulated += sum(sizes[:n_chosen])
         self.work.left_out += sum(sizes[n_chosen:])
         return pieces[:n_chosen]
