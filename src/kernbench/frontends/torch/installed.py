@@ -7,6 +7,7 @@ The import first checks that PyTorch has all names used here. Backward raises ex
 from __future__ import annotations
 
 import ctypes
+import gc
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
@@ -44,7 +45,7 @@ from kernbench.frontends.torch import autocast, collectives, device, device_name
 from kernbench.frontends.torch.attention import scaled_dot_product_attention
 from kernbench.frontends.torch.device_names import see_as_program
 from kernbench.frontends.torch.distributed import joining, pipelines, processes, reducers, worlds
-from kernbench.frontends.torch.distributed.importing import import_behind
+from kernbench.frontends.torch.distributed.importing import change_module, import_behind
 from kernbench.frontends.torch.distributed.reducers import unpinned
 from kernbench.frontends.torch.hosted import leaves
 from kernbench.frontends.torch.making import assume_zeros
@@ -389,4 +390,7 @@ _libraries = _register()
 _replace_functions()
 follow_modules()
 import_behind("torch.distributed.tensor._api", "kernbench.frontends.torch.distributed.sharding")
+# The import leaves a reference cycle of all running frames. Their tensors would live until a garbage collection, and
+# memory would be reused later in the first run of a process than in the next one.
+change_module("torch._dynamo", lambda _: gc.collect())
 collect_at_exit()  # PyTorch loads Triton's library

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -28,9 +26,6 @@ from kernbench.frontends.torch.ways import OperatorWay, WayKind
 
 aten = torch.ops.aten
 _OVERWRITING = (aten.zero_.default, aten.fill_.Scalar, aten.copy_.default)
-_COMPILER = "torch._dynamo"
-"""The module of PyTorch's compiler, imported on first need. The import leaves a reference cycle of all running frames.
-The cycle keeps the tensors of these frames alive until a garbage collection."""
 _UNCHECKED: frozenset[WayKind] = frozenset(["view", "memory", "host", "refused"])
 """Kinds that need no check: PyTorch computes the shape of a view at each call, and the host is PyTorch itself."""
 
@@ -58,7 +53,6 @@ def _is_loading(operator: TorchOperator) -> bool:
 
 def _run(operator: TorchOperator, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_part: bool) -> Any:
     """Run an operator if PyTorch accepts its operands. ``is_part``: skip the check, which its parent passed."""
-    loaded = _COMPILER in sys.modules
     try:
         if _has_function_of_program(operator):
             return operator.redispatch(_MACHINE, *args, **kwargs)
@@ -70,8 +64,6 @@ def _run(operator: TorchOperator, args: Sequence[Any], kwargs: Mapping[str, Any]
     except (AttributeError, RuntimeError, KernelError, HostOperandError) as error:
         _refuse_two_devices(operator, args, kwargs, error)
         raise
-    if not loaded and _COMPILER in sys.modules:
-        gc.collect()  # frees the cycle now; otherwise memory would be reused later in this run than in the next one
     return on_host(operator, args, kwargs, in_order=in_order) if result is NotImplemented else result
 
 

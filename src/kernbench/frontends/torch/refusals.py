@@ -163,7 +163,7 @@ def check_operands(operator: TorchOperator, args: CallArguments, kwargs: CallOpt
     if _is_refused(operator, _operands(args, kwargs, slots)):
         refusal = _refusal_of(operator, _operands(args, kwargs, slots.exactly))
         if refusal is not None:
-            raise type(refusal)(*refusal.args)  # a cached error must not keep its frames alive
+            raise type(refusal)(*refusal.args)  # a raised error keeps its frames alive
 
 
 @value
@@ -277,7 +277,7 @@ def _kind_refusal(operator: TorchOperator, operands: Operands) -> Exception | No
     if refusal is None or _ask_cpu(operator, operands) is None or _is_narrow_alone(operator, small, refusal):
         return None
     is_for_kinds = _takes_other_kinds(operator, small) or _takes_other_kinds(operator, operands)
-    return refusal.with_traceback(None) if is_for_kinds else None
+    return refusal if is_for_kinds else None
 
 
 def _is_narrow_alone(operator: TorchOperator, operands: Operands, refusal: Exception) -> bool:
@@ -318,10 +318,20 @@ def _ask(operator: TorchOperator, operands: Operands, device: str, element: int)
         try:
             results = tree_leaves(_call(operator, operands, device, element))
         except Exception as error:  # any error is the answer, but a fault of a meta kernel, which is none
-            return _Answer(None if device == "meta" and isinstance(error, AttributeError) else error)
+            return _Answer(None if device == "meta" and isinstance(error, AttributeError) else _without_frames(error))
         finally:
             torch.default_generator.set_state(random_state)
     return _Answer(elements=sum(x.numel() for x in results if isinstance(x, torch.Tensor)))
+
+
+def _without_frames(error: Exception) -> Exception:
+    """Return an error without its traceback and the errors before it.
+
+    A traceback that a variable of one of its frames refers to is a cycle. It keeps the tensors of all running frames
+    alive until a garbage collection, and their memory is reused later than in a run that finds the error cached.
+    """
+    error.__context__ = error.__cause__ = None
+    return error.with_traceback(None)
 
 
 def _call(operator: TorchOperator, operands: Operands, device: str, element: int) -> Any:
