@@ -16,11 +16,13 @@ from extras import need
 need("torch")
 
 import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-import kernbench.torch  # noqa: E402, F401
+import kernbench.torch  # noqa: E402
 from frontends.torch_programs import AHBM, ONE_CUBE, machine  # noqa: E402
+from frontends.torch_rank_programs import sips  # noqa: E402
 from kernbench.common.errors import InputError  # noqa: E402
 from kernbench.library.loading import run_of  # noqa: E402
 from kernbench.library.machines import load_machine  # noqa: E402
@@ -126,6 +128,21 @@ def test_a_kernel_of_the_program_begins_the_run() -> None:
         context.launch("own", kernel, context.zeros((4,), dtype="f32"))
         torch.ones(4, device=AHBM).sum()
         assert context.operators.load is None
+
+
+@pytest.mark.parametrize("n", [1 << 10, 1 << 20])
+def test_collectives_of_weights_are_part_of_loading(n: int) -> None:
+    def load_and_compute(_: int) -> None:
+        dist.init_process_group("nccl")
+        x, weight = torch.ones(4, device="cuda"), torch.empty(n, device="cuda")
+        dist.broadcast(weight, 0)
+        torch.neg(x)
+
+    with machine("torch.queue=64", data=False, topology=sips(2)) as context, kernbench.torch.as_cuda():
+        torch.multiprocessing.spawn(load_and_compute, nprocs=2)
+        load = context.operators.load
+        assert load is not None
+        assert context.engine.now - load.ns < 2000
 
 
 TWICE = """
