@@ -143,6 +143,17 @@ def test_why_a_time_of_a_run_is_as_long_is_what_has_half_of_it(
     assert found.spent == (Spending("copies", 0.5, halved), Spending("kernels", 0.5))
 
 
+@pytest.mark.parametrize(
+    ("share", "sentence"),
+    [(0.6, "; next: HBM 60%"), (0.64, "; next: HBM 64%"), (0.67, "; HBM 67%, off the critical path")],
+)
+def test_a_resource_that_is_busier_than_the_bottleneck_is_off_the_path(share: float, sentence: str) -> None:
+    verdict = Verdict(
+        kind=VerdictKind.BOUND, time_ps=1000, resources=("GEMM",), share=0.64, where="pe", next=Busy("HBM", share)
+    )
+    assert verdict.sentence.endswith(f"busy 64% of 1 ns{sentence}")
+
+
 def _hop(waiting: KernelPlace, cause: KernelPlace, start_ps: int, end_ps: int) -> PathHop:
     return PathHop(waiting=waiting, cause=cause, waited_for="message", direction="E", start_ps=start_ps, end_ps=end_ps)
 

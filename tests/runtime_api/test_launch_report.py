@@ -60,6 +60,26 @@ def test_launches_add_up(small: Topology) -> None:
         assert sum(share.ns for share in split.shares) == pytest.approx(split.slowest_ns)
 
 
+def test_the_verdict_on_a_run_takes_the_median_launch_of_a_name(small: Topology) -> None:
+    """The longest of three launches of a name is bound by GEMM, the others copy."""
+
+    def program(torch: Any) -> None:
+        a = torch.zeros(256, 256, dtype="f16", name="A")
+        c = torch.zeros(256, 256, dtype="f16", name="C")
+        torch.launch("work", "offset_copy", a, c, 64, 0, "f16")
+        torch.launch("work", "gemm_composite", a, a, c, 256, 256, 256, "f16")
+        torch.launch("work", "offset_copy", a, c, 64, 0, "f16")
+
+    engine = logged(small)
+    result = run_bench(topology=small, bench_fn=program, engine_factory=lambda *_: engine)
+    run = explain_run(log_of(engine), engine.handles, 0.0, result.sim_ns)
+    [longest] = run.longest_of_each_name()
+    median = sorted(run.launches, key=lambda launch: launch.ps)[1].verdict
+    assert longest.verdict.phrase != median.phrase
+    [kernels] = [spending for spending in run.verdict.spent if spending.what == "kernels"]
+    assert [reason.resource for reason in kernels.why] == [median.phrase]
+
+
 def fails(torch: Any) -> None:
     two_kernels(torch)
     raise ValueError("after the work")

@@ -102,7 +102,10 @@ class Verdict:
         return f"{BOUND_BY}{self.label}" if self.kind in (VerdictKind.BOUND, VerdictKind.TIE) else self.label
 
     def _says(self) -> str:
-        following = f"; next: {self.next}" if self.next is not None and is_reported(self.next.share) else ""
+        following = ""
+        if self.next is not None and is_reported(self.next.share):
+            is_busier = self.next.share > self.share
+            following = f"; {self.next}, off the critical path" if is_busier else f"; next: {self.next}"
         busy = f"busy {self.share:.0%} of {time_text(self.time_ps)}"
         match self.kind:
             case VerdictKind.BOUND:

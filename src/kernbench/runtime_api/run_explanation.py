@@ -274,8 +274,8 @@ class RunExplanation(TimeExplanation):
 
     @cached_property
     def verdict(self) -> RunVerdict:
-        """The verdict on the run: its kernels (by the bottleneck of each name's longest launch), copies and waits."""
-        verdicts = {launch.name: launch.verdict for launch in self.longest_of_each_name()}
+        """The verdict on the run: its kernels (by the bottleneck of each name's median launch), copies and waits."""
+        verdicts = {name: _median(launches).verdict for name, launches in self._by_name.items()}
         for launch in self._passed.without_rows:  # a name of which all launches passed has the verdict of its samples
             verdict = verdicts.get(self._names[self._passed.sample_of(launch)])
             if verdict is not None:
@@ -323,12 +323,24 @@ class RunExplanation(TimeExplanation):
 
     def longest_of_each_name(self) -> tuple[LaunchExplanation, ...]:
         """Return the longest launch of each name, beginning with the name that takes most of the run's path."""
-        longest: dict[str, LaunchExplanation] = {}
+        longest = [max(launches, key=_duration_ps) for launches in self._by_name.values()]
+        return tuple(sorted(longest, key=lambda launch: -self.path_ps_of(launch.name)))
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[LaunchExplanation]]:
+        by_name: dict[str, list[LaunchExplanation]] = {}
         for launch in self.launches:
-            best = longest.get(launch.name)
-            if best is None or launch.ps > best.ps:
-                longest[launch.name] = launch
-        return tuple(sorted(longest.values(), key=lambda launch: -self.path_ps_of(launch.name)))
+            by_name.setdefault(launch.name, []).append(launch)
+        return by_name
+
+
+def _duration_ps(launch: LaunchExplanation) -> int:
+    return launch.ps
+
+
+def _median(launches: Sequence[LaunchExplanation]) -> LaunchExplanation:
+    """Return a launch of median duration. The longest one may have met a refresh that few others met."""
+    return sorted(launches, key=_duration_ps)[len(launches) // 2]
 
 
 @patient_collector()
