@@ -77,6 +77,10 @@ FORBIDDEN: list[tuple[Callable[..., Any], str]] = [
     (lambda tl, x, m: tl.load(-4, 4, "f32"), "a pointer is not negative: -4"),
     (lambda tl, x, m: tl.load(0, (4, 4), "f32", strides=4), r"strides \(4,\) do not fit the shape \(4, 4\)"),
     (lambda tl, x, m: tl.load(0, 4, "f32", strides=-4), "a stride is not negative"),
+    (
+        lambda tl, x, m: tl.load(0, (2, 4), "f16", strides=(16, 1)),
+        r"elements of 2 bytes \(f16\) overlap.*pass \(32, 2\)",
+    ),
     (lambda tl, x, m: tl.load(0, (4, 4), "f32", valid=4), r"valid \(4,\) does not fit"),
     (lambda tl, x, m: tl.load(0, 4, "f32", valid=5), r"valid \(5,\) is not within the shape \(4,\)"),
     (lambda tl, x, m: tl.load(0, 4, "i8", other=0.5), "0.5 is not a whole number"),

@@ -113,6 +113,12 @@ def strides_of(value: Ints | None, shape: Shape, item: DType) -> Shape | None:
         raise kernel_error(f"strides {strides} do not fit the shape {shape}: one number of bytes an axis")
     if strides and min(strides) < 0:
         raise kernel_error(f"strides {strides}: a stride is not negative")
+    if any(n > 1 and 0 < step < item.itemsize for n, step in zip(shape, strides, strict=True)):
+        in_bytes = tuple([step * item.itemsize for step in strides])
+        raise kernel_error(
+            f"strides {strides} with shape {shape}: elements of {item.itemsize} bytes ({item.name}) overlap; a stride is "
+            f"a number of bytes (strides in elements: pass {in_bytes})"
+        )
     return None if strides == row_major(shape, item.itemsize) else strides
 
 

@@ -86,7 +86,7 @@ class MemoryCalls(Issuer):
           row-major order of the elements. A run with address None is filled with ``other``.
         - ``shape``: elements per axis, each at least 1; an int means one axis.
         - ``dtype``: the element type or its name.
-        - ``strides``: bytes from one element to the next per axis, at least 0; row-major by default.
+        - ``strides``: bytes from one element to the next per axis, 0 or at least an element; row-major by default.
         - ``valid``: number of elements per axis that are in memory, at most ``shape``; all by default. Elements outside
           have the value ``other``.
         - ``other``: a number that ``dtype`` can represent.
