@@ -30,7 +30,7 @@ from kernbench.topology.hbm_refresh import slice_pace
 from kernbench.triton_emu.repeats import RepeatedWork
 
 MORE_SAMPLES = 2
-MORE_COST = 0.1
+MORE_COST = 0.03
 """Largest cost of all samples beyond the first ones, as a share of the cost of all samples, in rows of the log"""
 MOST_ERROR, COST_OF_ERROR = 0.01, 0.4
 """While the estimated error exceeds the first share of the time, further samples may cost the second share"""
