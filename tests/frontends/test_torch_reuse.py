@@ -107,6 +107,20 @@ def test_work_that_is_left_out_of_long_launches_counts(tmp_path: Path) -> None:
     assert reused.report.transfers < simulated.report.transfers / 1.5
 
 
+def test_bounds_of_a_long_launch_are_those_of_all_its_work(tmp_path: Path) -> None:
+    script = tmp_path / "long.py"
+    script.write_text(LONG)
+    simulated, reused = (run(script, settings={"torch.pes": 1}, reuse=reuse).explain() for reuse in (False, True))
+    for launch, expected_launch in zip(reused.launches, simulated.launches, strict=True):
+        roof, expected = launch.roof, expected_launch.roof
+        assert roof.binding == expected.binding
+        for bound in expected.bounds[:3]:
+            [counted] = [other for other in roof.bounds if other.resource == bound.resource]
+            assert counted.ps == pytest.approx(bound.ps, rel=0.03)
+        assert sum(difference.ps for difference in roof.differences) == roof.measured_ps - roof.bounds[0].ps
+        assert min(difference.ps for difference in roof.differences) >= -0.01 * roof.measured_ps
+
+
 def test_the_path_of_a_long_launch_is_that_of_its_part(tmp_path: Path) -> None:
     script = tmp_path / "long.py"
     script.write_text(LONG + "for _ in range(3):\n    torch._foreach_mul_(xs, 2.0)\n")

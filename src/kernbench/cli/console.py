@@ -175,7 +175,7 @@ def show_report(
         console.print(f"not shown, -v prints all: {named}{more}", style="dim", soft_wrap=True)
 
 
-MOST_NAMES = 12
+MOST_NAMES = 5
 """Most omitted tables that a report names"""
 TABLE_HEAD = 4
 """Lines of a table besides its rows: title, column names, a rule, and a blank line"""

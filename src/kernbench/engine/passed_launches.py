@@ -201,10 +201,15 @@ class PassedLaunches:
         for kind in self.kinds:
             for launch, _ in kind.samples:
                 table[launch] += len(kind.without_rows if for_folded else kind.passed) / len(kind.samples)
-        for launch, extended in self.extended.items():
-            table[launch] *= 1 + extended.more
+        for launch in self.extended:
+            table[launch] *= self.extension(launch)
         weights: NDArray[np.float64] = table[launches]
         return weights
+
+    def extension(self, launch: int) -> float:
+        """Return how often the rows of a launch count for the launch itself: once, and more if a part was simulated."""
+        extended = self.extended.get(launch)
+        return 1.0 if extended is None else 1 + extended.more
 
     def shifts(self, on_device: Mapping[int, tuple[int, int]]) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """Yield the typical sample of each kind, and the times in ps from its begin to those of others of its kind."""

@@ -266,13 +266,15 @@ class _Gatherer:
 
         They are fractions of the amounts of several launches, so only sums are rounded.
         """
-        if self._launch_id is not None or self._machine.passed.is_empty:
-            return amounts.astype(np.float64)
-        return amounts * self._snapshot.weights_of(rows)
+        passed = self._machine.passed
+        if self._launch_id is None:
+            return amounts.astype(np.float64) if passed.is_empty else amounts * self._snapshot.weights_of(rows)
+        more = passed.extension(self._launch_id) - 1
+        return amounts * (1 + more * self._snapshot.are_on_device(rows)) if more else amounts.astype(np.float64)
 
     def _intervals(self, rows: Column, starts: Column, ends: Column) -> Iterator[Interval]:
         """Yield the intervals of ``rows``, in a run with those of the launches that passed in their place."""
-        if self._launch_id is None:
+        if self._launch_id is None or self._launch_id in self._machine.passed.extended:
             return self._snapshot.repeated(rows, starts, ends)
         return zip(starts.tolist(), ends.tolist(), strict=True)
 

@@ -52,15 +52,20 @@ class SliceTime:
 def slice_times(snapshot: LogView, path: CriticalPath) -> tuple[SliceTime, ...]:
     """Return the slices that were busy in the time of a path, the busiest first; none for slices without banks.
 
-    Only grants inside the path count, see ``CriticalPath.encloses``. In a run, grants to the samples of launches that
-    passed count more often.
+    Only grants inside the path count, see ``CriticalPath.encloses``. Grants count for work that was left out: in a run
+    those to the samples of launches that passed, in a launch of which a part was simulated all grants.
     """
     hbm = snapshot.machine.spec.cube.hbm
     banks, turns = hbm.banks, snapshot.turns
     if banks is None:
         return ()
-    whole_run = path.launch_id < 0 and not snapshot.machine.passed.is_empty
-    weights = snapshot.weights_of(snapshot.transfers.of[turns.of]) if whole_run else np.ones(len(turns.of))
+    passed = snapshot.machine.passed
+    whole_run = path.launch_id < 0 and not passed.is_empty
+    weights = (
+        snapshot.weights_of(snapshot.transfers.of[turns.of])
+        if whole_run
+        else np.full(len(turns.of), passed.extension(path.launch_id))
+    )
     worked = path.encloses(turns.start, turns.end) & ((turns.bursts > 0) | (turns.taken > 0))
     times = [
         _slice_time(

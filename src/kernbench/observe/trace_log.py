@@ -283,6 +283,11 @@ class LogView:
         """Return how often each of ``rows`` (NONE: no row) counts, since launches passed in place of its launch."""
         return self.machine.passed.weights(self._launches_of(rows))
 
+    def are_on_device(self, rows: Column) -> NDArray[np.bool_]:
+        """Return which of ``rows`` (NONE: no row) are in the time of their launch on its device."""
+        on_device: NDArray[np.bool_] = self._launches_of(rows) >= 0
+        return on_device
+
     def _launches_of(self, rows: Column) -> Column:
         """Return the launches of rows; NONE for rows outside a launch's time on its device, which all launches have."""
         launches = np.where(rows >= 0, self.columns.launch[rows], NONE)
@@ -300,13 +305,48 @@ class LogView:
         return times[0], times[1]
 
     def repeated(self, rows: Column, starts: Column, ends: Column) -> Iterator[tuple[int, int]]:
-        """Yield the intervals of ``rows``, also at the times at which launches passed in place of their launches."""
+        """Yield the intervals of ``rows``, also at the times at which launches, or their rests, passed in place."""
+        passed, launches = self.machine.passed, rows
+        if not passed.is_empty:
+            launches = self._launches_of(rows)
+            rests = [self._stretch(starts, ends, launches, launch) for launch in passed.extended]
+            launches, starts, ends = (
+                np.concatenate(parts) for parts in zip((launches, starts, ends), *rests, strict=True)
+            )
         yield from zip(starts.tolist(), ends.tolist(), strict=True)
-        launches = self._launches_of(rows) if self.machine.passed.kinds else rows
-        for sample, shifts in self.machine.passed.shifts(self.log.on_device):
+        for sample, shifts in passed.shifts(self.log.on_device):
             sampled = np.flatnonzero(launches == sample)
             for shift in shifts.tolist() if len(sampled) else ():
                 yield from zip((starts[sampled] + shift).tolist(), (ends[sampled] + shift).tolist(), strict=True)
+
+    def _stretch(self, starts: Column, ends: Column, launches: Column, launch: int) -> tuple[Column, Column, Column]:
+        """Return a launch, begins and ends of its intervals in the time of its work that was left out.
+
+        These intervals are those of the end of the simulated part, whose work was left out ``more`` times.
+        """
+        begin_ps, end_ps = self._rests.get(launch, (0, 0))
+        more = self.machine.passed.extension(launch) - 1
+        part_ps = begin_ps - (end_ps - begin_ps) / more
+        chosen = np.flatnonzero((launches == launch) & (ends > part_ps))
+        since, until = (
+            np.rint(begin_ps + (np.maximum(times[chosen], part_ps) - part_ps) * more).astype(np.int64)
+            for times in (starts, ends)
+        )
+        return launches[chosen], since, until
+
+    @cached_property
+    def _rests(self) -> Mapping[int, tuple[int, int]]:
+        """Begin and end of the time of work that was left out, by launch, in ps."""
+        columns = self.columns
+        rows = np.flatnonzero(
+            (columns.kind == Kind.PASSED) & np.isin(columns.launch, list(self.machine.passed.extended))
+        )
+        return {
+            launch: (begin_ps, end_ps)
+            for launch, begin_ps, end_ps in zip(
+                columns.launch[rows].tolist(), columns.start[rows].tolist(), columns.end[rows].tolist(), strict=True
+            )
+        }
 
     def link(self, index: int) -> Link:
         """Return the link with an index."""

@@ -310,10 +310,16 @@ def describe_energy(energy: RunEnergy) -> Iterator[tuple[str, str]]:
     yield "energy × delay", f"{energy.edp:.4g} J s, of {_say_energy(energy.total_pj)}"
     if energy.pj_per_mac is not None:
         useful = _share(energy.macs, energy.tile_macs)
-        yield "a useful MAC", f"{energy.pj_per_mac:.3f} pJ of all dynamic energy, {energy.macs:,} MACs, {useful:.0%} of their tiles"
+        yield (
+            "a useful MAC",
+            f"{energy.pj_per_mac:.3f} pJ of all dynamic energy, {energy.macs:,} MACs, {useful:.0%} of their tiles",
+        )
     if energy.pj_per_hbm_byte is not None:
         held = f", {format_size(energy.held_bytes)} of them held back, without rows" if energy.held_bytes else ""
-        yield "a byte of HBM", f"{energy.pj_per_hbm_byte:.2f} pJ of all dynamic energy, {format_size(energy.hbm_bytes)}{held}"
+        yield (
+            "a byte of HBM",
+            f"{energy.pj_per_hbm_byte:.2f} pJ of all dynamic energy, {format_size(energy.hbm_bytes)}{held}",
+        )
     yield "largest", ", ".join(f"{entry.place} {entry.share:.0%}" for entry in energy.largest)
     yield "area", f"{energy.area_mm2:,.1f} mm² of parts on all dies"
     yield "estimates", ", ".join(energy.estimates)

@@ -34,8 +34,6 @@ MORE_COST = 0.03
 """Largest cost of all samples beyond the first ones, as a share of the cost of all samples, in rows of the log"""
 MOST_ERROR, COST_OF_ERROR = 0.01, 0.4
 """While the estimated error exceeds the first share of the time, further samples may cost the second share"""
-COST_OF_VARIED = 0.03
-"""Largest cost of the further samples of a kind whose first samples differ, as such a share"""
 LONG_BYTES = 4 << 20
 """Bytes of tensors for each PE of a launch whose repeated work may be left out"""
 CHECKED_EARLY = 4
@@ -278,16 +276,16 @@ class ReusedLaunches:
     def _is_cheap(self, kind: _Kind) -> bool:
         """Return True if a further sample of a kind costs little beside all samples so far.
 
-        Kinds whose first samples differ may cost more, for two samples. While the error is large, so may all kinds, in
-        proportion to their parts of it.
+        Kinds share this cost in proportion to their parts of the error. Those whose first samples differ need not share
+        it for two samples.
         """
-        further = len(kind.uses.samples) - kind.uses.n_counted
-        fair = COST_OF_VARIED if kind.is_varied and further < MORE_SAMPLES else MORE_COST / len(self.kinds)
-        if self._has_room(kind, MORE_COST, fair):
-            return True
-        if self._times.error_ps() <= MOST_ERROR * self._engine.machine.clock.time:
-            return False
-        return self._has_room(kind, COST_OF_ERROR, COST_OF_ERROR * self._times.error_share(kind.times))
+        if kind.is_varied and len(kind.uses.samples) - kind.uses.n_counted < MORE_SAMPLES:
+            return self._has_room(kind, MORE_COST, MORE_COST)
+        is_inexact = self._times.error_ps() > MOST_ERROR * self._engine.machine.clock.time
+        most = COST_OF_ERROR if is_inexact else MORE_COST
+        return self._has_room(kind, most, most) and self._has_room(
+            kind, most, most * self._times.error_share(kind.times)
+        )
 
     def _has_room(self, kind: _Kind, total: float, of_kind: float) -> bool:
         """Return True if the samples beyond the first ones, with one more of a kind, stay below two shares of all."""
