@@ -309,7 +309,7 @@ class LogView:
         passed, launches = self.machine.passed, rows
         if not passed.is_empty:
             launches = self._launches_of(rows)
-            rests = [self._stretch(starts, ends, launches, launch) for launch in passed.extended]
+            rests = [self._stretch(starts, ends, launches, launch) for launch in self._rests]
             launches, starts, ends = (
                 np.concatenate(parts) for parts in zip((launches, starts, ends), *rests, strict=True)
             )
@@ -324,7 +324,7 @@ class LogView:
 
         These intervals are those of the end of the simulated part, whose work was left out ``more`` times.
         """
-        begin_ps, end_ps = self._rests.get(launch, (0, 0))
+        begin_ps, end_ps = self._rests[launch]
         more = self.machine.passed.extension(launch) - 1
         part_ps = begin_ps - (end_ps - begin_ps) / more
         chosen = np.flatnonzero((launches == launch) & (ends > part_ps))

@@ -190,6 +190,10 @@ class LaunchTimes:
         variances = map(_variance, self.kinds, self._list_deviations())
         return float(DEVIATIONS * (sum(variances) + self.in_part_ps2) ** 0.5)
 
+    def passed_ps(self) -> float:
+        """Return the time that passed, in ps."""
+        return sum(kind.n_passed * kind.mean_ps for kind in self.kinds)
+
     def error_share(self, kind: SampledTimes) -> float:
         """Return the part of the variance of the time that is due to a kind."""
         variances = list(map(_variance, self.kinds, self._list_deviations()))

@@ -30,8 +30,11 @@ from kernbench.topology.hbm_refresh import slice_pace
 from kernbench.triton_emu.repeats import RepeatedWork
 
 MORE_SAMPLES = 2
-MORE_COST = 0.03
-"""Largest cost of all samples beyond the first ones, as a share of the cost of all samples, in rows of the log"""
+MORE_COST, COST_OF_VARIED = 0.1, 0.03
+"""Largest cost of all samples beyond the first ones, and of those of a kind whose first samples differ: shares of the
+cost of all samples, in rows of the log"""
+LEAST_ERROR = 0.01
+"""The estimated error, as a share of the time that passed, below which there are no further samples"""
 MOST_ERROR, COST_OF_ERROR = 0.01, 0.4
 """While the estimated error exceeds the first share of the time, further samples may cost the second share"""
 LONG_BYTES = 4 << 20
@@ -276,16 +279,20 @@ class ReusedLaunches:
     def _is_cheap(self, kind: _Kind) -> bool:
         """Return True if a further sample of a kind costs little beside all samples so far.
 
-        Kinds share this cost in proportion to their parts of the error. Those whose first samples differ need not share
-        it for two samples.
+        Kinds share this cost equally. Those whose first samples differ may cost more, for two samples. While the error
+        of the run is large, so may all kinds, in proportion to their parts of it. While the error of the time that
+        passed is small, or in an initialisation that does not count, no sample is needed.
         """
-        if kind.is_varied and len(kind.uses.samples) - kind.uses.n_counted < MORE_SAMPLES:
-            return self._has_room(kind, MORE_COST, MORE_COST)
-        is_inexact = self._times.error_ps() > MOST_ERROR * self._engine.machine.clock.time
-        most = COST_OF_ERROR if is_inexact else MORE_COST
-        return self._has_room(kind, most, most) and self._has_room(
-            kind, most, most * self._times.error_share(kind.times)
-        )
+        error_ps = self._times.error_ps()
+        if self._is_loading() or error_ps < LEAST_ERROR * self._times.passed_ps():
+            return False
+        further = len(kind.uses.samples) - kind.uses.n_counted
+        fair = COST_OF_VARIED if kind.is_varied and further < MORE_SAMPLES else MORE_COST / len(self.kinds)
+        if self._has_room(kind, MORE_COST, fair):
+            return True
+        if error_ps <= MOST_ERROR * self._engine.machine.clock.time:
+            return False
+        return self._has_room(kind, COST_OF_ERROR, COST_OF_ERROR * self._times.error_share(kind.times))
 
     def _has_room(self, kind: _Kind, total: float, of_kind: float) -> bool:
         """Return True if the samples beyond the first ones, with one more of a kind, stay below two shares of all."""

@@ -384,13 +384,19 @@ def _replace_functions() -> None:
     torch.autograd.set_multithreading_enabled(False)
 
 
+def _collect_frames(_: ModuleType) -> None:
+    """Collect the reference cycle of all running frames that the import of PyTorch's compiler leaves.
+
+    It would keep their tensors alive, and memory would be reused later in the first run of a process than in the next.
+    """
+    gc.collect()
+
+
 check_names(_NAMES)
 _guard = AhbmGuard()
 _libraries = _register()
 _replace_functions()
 follow_modules()
 import_behind("torch.distributed.tensor._api", "kernbench.frontends.torch.distributed.sharding")
-# The import leaves a reference cycle of all running frames. Their tensors would live until a garbage collection, and
-# memory would be reused later in the first run of a process than in the next one.
-change_module("torch._dynamo", lambda _: gc.collect())
+change_module("torch._dynamo", _collect_frames)
 collect_at_exit()  # PyTorch loads Triton's library
