@@ -18,7 +18,7 @@ from kernbench.library.runs import Run
 from kernbench.observe.energy import RunEnergy
 from kernbench.observe.guard import guarded
 from kernbench.result.explanation import Explanation
-from kernbench.result.run_sections import ENERGY, EXPLANATION
+from kernbench.result.run_sections import ENERGY, EXPLANATION, find_explanation
 from kernbench.result.run_tables import (
     collectives_table,
     describe_energy,
@@ -31,7 +31,7 @@ from kernbench.result.run_tables import (
     pipelines_table,
     queues_table,
 )
-from kernbench.result.sections import figures_table
+from kernbench.result.sections import Absence, Unread, figures_table
 from kernbench.result.simulation import WRONG, RunFailure
 
 MOST_FINDINGS, MOST_PRINTED, MOST_COMPARED = 5, 8, 6
@@ -176,7 +176,7 @@ class _ExplanationTables:
     def parts(self) -> Iterator[ReportPart]:
         try:
             with guarded("explanation"):
-                explanation = self.run.outcome.find(EXPLANATION)
+                explanation = self._find()
                 if isinstance(explanation, Explanation):
                     yield from render_report(explanation.report())
                 elif isinstance(explanation, RunFailure) and explanation.text != self.run.verdict.sentence:
@@ -185,6 +185,12 @@ class _ExplanationTables:
             yield str(error), "bold red"
         except KeyboardInterrupt:
             self.interrupted = True
+
+    def _find(self) -> Explanation | Absence | Unread | RunFailure:
+        """Return the explanation of the launches that a report shows."""
+        if self.run.live is not None:
+            return find_explanation(self.run.live, every_launch=False)
+        return self.run.outcome.find(EXPLANATION)
 
 
 def _energy(run: Run) -> Iterator[ReportPart]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -450,8 +450,13 @@ def _say_rate(bound: Bound) -> str:
     return "measured" if bound.unit == BUSY else f"{bound.rate:g}{' GB/s' if bound.unit == 'bytes' else '/ns'}"
 
 
-def describe_explanation(bench: str, explained: RunExplanation) -> Explanation:
-    """Return the explanation of a run of ``bench`` as plain values; compute what is missing."""
+def describe_explanation(
+    bench: str, explained: RunExplanation, chosen: Iterable[LaunchExplanation] | None = None
+) -> Explanation:
+    """Return the explanation of a run of ``bench`` as plain values; compute what is missing.
+
+    ``chosen``: the launches to explain, in program order; None: all.
+    """
     launches = (
         replace(
             describe_launch(launch),
@@ -460,7 +465,7 @@ def describe_explanation(bench: str, explained: RunExplanation) -> Explanation:
             kernel_shares=launch.pes,
             run_ps=explained.path_ps_of(launch.name),
         )
-        for launch in explained.launches
+        for launch in (explained.launches if chosen is None else chosen)
     )
     return replace(describe_run(bench, explained), launches=tuple(launches))
 

@@ -372,13 +372,17 @@ def _find_energy(run: FinishedRun) -> RunEnergy | Absence:
     return Absence("the energy of its machine is null") if run.energy is None else run.energy
 
 
-def _find_explanation(run: FinishedRun) -> Explanation | Absence | RunFailure:
+def find_explanation(run: FinishedRun, *, every_launch: bool = True) -> Explanation | Absence | RunFailure:
+    """Return the explanation of all launches, or of the longest launch of each name, or the reason for its absence."""
     if run.unexplained is not None:
         return run.unexplained
     if run.explanation is None:
         interrupted = "its explanation was interrupted"
         return Absence(interrupted if run.is_explanation_interrupted else "the run was not observed")
-    return describe_explanation(run.request.bench.name, run.explanation)
+    longest = (
+        None if every_launch else sorted(run.explanation.longest_of_each_name(), key=lambda launch: launch.request_id)
+    )
+    return describe_explanation(run.request.bench.name, run.explanation, longest)
 
 
 def _tabulate(outcome: RunOutcome, section: Section[T], tabulate: Callable[[T], CellRow]) -> CellRow:
@@ -482,7 +486,7 @@ EXPLANATION: Section[Explanation] = _register(
     Section(
         name="explanation",
         form=Explanation,
-        compute=_find_explanation,
+        compute=find_explanation,
         columns=EXPLANATION_COLUMNS,
         row=_tabulate_explanation,
     )

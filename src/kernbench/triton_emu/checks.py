@@ -116,8 +116,8 @@ def strides_of(value: Ints | None, shape: Shape, item: DType) -> Shape | None:
     if any(n > 1 and 0 < step < item.itemsize for n, step in zip(shape, strides, strict=True)):
         in_bytes = tuple([step * item.itemsize for step in strides])
         raise kernel_error(
-            f"strides {strides} with shape {shape}: elements of {item.itemsize} bytes ({item.name}) overlap; a stride is "
-            f"a number of bytes (strides in elements: pass {in_bytes})"
+            f"strides {strides} with shape {shape}: elements of {item.itemsize} bytes ({item.name}) overlap; a stride "
+            f"is a number of bytes (strides in elements: pass {in_bytes})"
         )
     return None if strides == row_major(shape, item.itemsize) else strides
 
