@@ -124,8 +124,8 @@ class StreamMachine:
 class ProductStream:
     """A division of a product over PEs along one axis, ``m``, ``k`` or ``n``, of ``extent`` elements.
 
-    PEs read or write their share of the longest array in pieces of ``piece`` elements of the axis: long enough for
-    memory to serve them in full sweeps over its banks.
+    PEs read or write their share of the longest array in pieces of ``piece`` elements of the axis. Memory serves
+    such pieces in full sweeps over its banks.
     """
 
     axis: str

@@ -52,8 +52,8 @@ class SliceTime:
 def slice_times(snapshot: LogView, path: CriticalPath) -> tuple[SliceTime, ...]:
     """Return the slices that were busy in the time of a path, the busiest first; none for slices without banks.
 
-    Only grants inside the path count, see ``CriticalPath.encloses``. Grants count for work that was left out: in a run
-    those to the samples of launches that passed, in a launch of which a part was simulated all grants.
+    Only grants inside the path count, see ``CriticalPath.encloses``. Grants to samples also count for launches that
+    passed. Grants to a launch of which a part was simulated count for all of it.
     """
     hbm = snapshot.machine.spec.cube.hbm
     banks, turns = hbm.banks, snapshot.turns

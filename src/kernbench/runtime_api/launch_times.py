@@ -1,7 +1,7 @@
 """Durations of launches of one kind, foreseen from samples, and their errors.
 
 Launches of a kind differ most by the refreshes that they meet. A refresh stops all banks at once, and so stretches a
-launch that reads memory at that time; writes wait in queues, and the launch continues. A sample therefore consists of
+launch that reads memory at that time. Writes wait in queues, and the launch continues. A sample therefore consists of
 its duration, and of the time of refreshes during its reads. Its reads also tell which refreshes a later launch will
 meet. The foreseen duration is the mean of the samples, corrected for these.
 """

@@ -328,7 +328,7 @@ def _without_frames(error: Exception) -> Exception:
     """Return an error without its traceback and the errors before it.
 
     A traceback that a variable of one of its frames refers to is a cycle. It keeps the tensors of all running frames
-    alive until a garbage collection, and their memory is reused later than in a run that finds the error cached.
+    alive until a garbage collection. A run that finds the error cached would reuse their memory earlier.
     """
     error.__context__ = error.__cause__ = None
     return error.with_traceback(None)
