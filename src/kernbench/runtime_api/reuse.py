@@ -34,7 +34,7 @@ MORE_COST, COST_OF_VARIED = 0.1, 0.03
 """Largest cost of all samples beyond the first ones, and of those of a kind whose first samples differ: shares of the
 cost of all samples, in rows of the log"""
 LEAST_ERROR = 0.01
-"""The estimated error, as a share of the time that passed, below which there are no further samples"""
+"""The estimated error, as a share of the time that passed or of half the run, below which no samples are added"""
 MOST_ERROR, COST_OF_ERROR = 0.01, 0.4
 """While the estimated error exceeds the first share of the time, further samples may cost the second share"""
 LONG_BYTES = 4 << 20
@@ -280,19 +280,24 @@ class ReusedLaunches:
         """Return True if a further sample of a kind costs little beside all samples so far.
 
         Kinds share this cost equally. Those whose first samples differ may cost more, for two samples. While the error
-        of the run is large, so may all kinds, in proportion to their parts of it. While the error of the time that
-        passed is small, or in an initialisation that does not count, no sample is needed.
+        of the run is large, so may all kinds, in proportion to their parts of it. No sample is needed in an
+        initialisation that does not count, nor while the error is small.
         """
-        error_ps = self._times.error_ps()
-        if self._is_loading() or error_ps < LEAST_ERROR * self._times.passed_ps():
+        if self._is_loading() or self._is_exact():
             return False
         further = len(kind.uses.samples) - kind.uses.n_counted
         fair = COST_OF_VARIED if kind.is_varied and further < MORE_SAMPLES else MORE_COST / len(self.kinds)
         if self._has_room(kind, MORE_COST, fair):
             return True
-        if error_ps <= MOST_ERROR * self._engine.machine.clock.time:
+        if self._times.error_ps() <= MOST_ERROR * self._engine.machine.clock.time:
             return False
         return self._has_room(kind, COST_OF_ERROR, COST_OF_ERROR * self._times.error_share(kind.times))
+
+    def _is_exact(self) -> bool:
+        """Return True if the error is small beside the time that passed, or beside a run of which a quarter passed."""
+        error_ps, passed_ps, now_ps = self._times.error_ps(), self._times.passed_ps(), self._engine.machine.clock.time
+        of_run_ps = now_ps / 2 if 4 * passed_ps > now_ps else 0.0
+        return error_ps < LEAST_ERROR * max(passed_ps, of_run_ps)
 
     def _has_room(self, kind: _Kind, total: float, of_kind: float) -> bool:
         """Return True if the samples beyond the first ones, with one more of a kind, stay below two shares of all."""
