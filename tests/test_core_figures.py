@@ -15,7 +15,7 @@ MOST = {
     FIGURES.TILE: (1075, 47),
 }
 """Calls and files of each trip: 3 % above what was measured. Lower them when a change lowers the figures."""
-MOST_INSTRUCTIONS = 2_270_000_000
+MOST_INSTRUCTIONS = 2_550_000_000
 """Of ``kernbench run --bench hello-send``: 3 % above what was measured with Python 3.11"""
 
 
