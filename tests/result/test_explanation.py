@@ -16,6 +16,7 @@ import kernbench as kb
 from kernbench.cli.console import render_report
 from kernbench.cli.run_tables import print_run
 from kernbench.result.explanation import NOT_SAID, Explanation
+from kernbench.result.run_sections import find_explanation
 from kernbench.result.sections import read_plain
 from kernbench.result.table import Table
 
@@ -53,6 +54,21 @@ def test_a_document_holds_all_of_an_explanation(runs: Mapping[str, kb.Run], name
     again = read(runs[name], runs[name].to_dict()["explanation"])
     assert again == explanation
     assert texts(again) == texts(explanation)
+
+
+def launch_thrice(torch: Any) -> None:
+    a = torch.zeros(64, 64, dtype="f16", name="A")
+    for n in (16, 64, 32):
+        torch.launch("copy", "offset_copy", a, a, n, 0, "f16")
+    torch.launch("other", "offset_copy", a, a, 64, 0, "f16")
+
+
+def test_a_report_needs_only_the_longest_launch_of_each_name() -> None:
+    run = kb.run(launch_thrice)
+    explanation = find_explanation(run.live, every_launch=False)
+    assert [launch.name for launch in explanation.launches] == ["copy", "other"]
+    assert len(run.explain().launches) == 4
+    assert texts(replace(explanation, name=run.bench)) == texts(run.explain())
 
 
 @pytest.mark.parametrize("name", BENCHES)
