@@ -17,9 +17,11 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.engine.queues import queue_pairs_of
 from kernbench.messages.commands import Operand
 from kernbench.messages.requests import HostMsg, MemoryReadMsg, MemoryWriteMsg, PeDmaMsg
+from kernbench.observe.energy import EnergyCounts, measure_energy
 from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.topology.area import measure_area
 from kernbench.topology.builder import Topology
 
 SMALL = (
@@ -61,6 +63,23 @@ def products(torch: Torch, dtype: str, m: int = 40, k: int = 100, n: int = 40) -
     y = torch.empty(m, n, dtype="i32" if dtype == "i8" else "f32")
     torch.launch("product", product, x, w, y, m, k, n, dtype)
     return y.numpy().tobytes()
+
+
+def mathematics(x_ptr, n, dtype, *, tl):
+    """A product, a quotient, a selection and casts, of all elements."""
+    x = tl.load(x_ptr, (n,), dtype)
+    chosen = tl.where(x > 3, x, x * x / x)
+    tl.store(x_ptr, tl.cast(tl.cast(chosen, "f32"), dtype))
+
+
+def elements(torch: Torch, dtype: str, n: int = 100) -> object:
+    """All classes of work on elements, on a PE."""
+    x = torch.tensor(np.arange(1, n + 1) % 7 + 1, dtype=dtype)
+    torch.launch("mathematics", mathematics, x, n, dtype)
+    return x.numpy().tobytes()
+
+
+EVERY_ELEMENT: tuple[Step, ...] = tuple(partial(elements, dtype=dtype) for dtype in ("f32", "f16", "i32"))
 
 
 def queues(torch: Torch) -> object:
@@ -163,6 +182,15 @@ def _done(record: OpRecord) -> object:
     times = record.t_start_ps, record.t_read_ps, record.t_commit_ps, record.t_end_ps
     moved = [(x.space, x.address, x.nbytes) for x in (record.output, *record.inputs) if isinstance(x, Operand)]
     return record.component, record.kind, times, moved
+
+
+def consumed(engine: GraphEngine) -> object:
+    """The energy of everything, dynamic and static, and the area."""
+    machine, area = engine.machine, measure_area(engine.topology)
+    assert machine.spec.energy is not None, "the machine has an energy"
+    assert area is not None, "and so an area"
+    counts = EnergyCounts(machine, machine.spec.energy, machine.log.condense().columns())
+    return measure_energy(counts, area, engine.now), area
 
 
 def events(engine: GraphEngine) -> object:

@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 from one_program import (
     ALL_REDUCE,
+    EVERY_ELEMENT,
     EVERY_STEP,
     SMALL,
     Observe,
     Step,
     Torch,
+    consumed,
     events,
     host_copies,
     near_memories,
@@ -265,6 +267,8 @@ def setting_of(leaf: Leaf) -> Setting:
         return SETTINGS.get(str(leaf)) or algorithm(str(leaf.path[1]))
     if leaf.path[-1] in {"fifo", "fifo_bytes"} and "links" in leaf.path:
         return congested(path_text(leaf.path[:-1]))
+    if leaf.path[0] == "energy":
+        return Setting(steps=(*EVERY_ELEMENT, *EVERY_STEP), observe=consumed)
     return SETTINGS.get(str(leaf), Setting())
 
 
