@@ -38,7 +38,7 @@ def measure(name: str, *, loads: bool = False) -> AbstractContextManager[None]:
     context = current()
     tallies = context.operators
     if tallies.is_loading and not loads and not tallies.is_inside and not is_made_by_module():
-        context.accelerator.synchronize()
+        context.queue.wait()
         if tallies.is_loading:  # no other rank has computed meanwhile
             tallies.end_loading(" ".join(filter(None, (current_module(), name, str(program_place() or "")))))
     call = traced_call()

@@ -77,6 +77,14 @@ class StartedWork(Work):
         return future
 
 
+class SharedWork(StartedWork):
+    """A broadcast or a scatter in flight, as of weights. ``wait`` waits for it in an initialisation, not later."""
+
+    def wait(self, timeout: timedelta | None = None) -> bool:  # type: ignore[override]
+        """Wait for it in an initialisation, so that time zero comes after it. Return True."""
+        return not current().operators.is_loading or all(work.wait() for work in self.works)
+
+
 class ReceivedNumbers(StartedWork):
     """A message of whole numbers in flight. ``wait`` waits for it: then a run without data knows what its sender knows.
 
@@ -235,7 +243,7 @@ class AhbmGroup(dist.ProcessGroup):
                 works.append(calls.broadcast(x, self._ranks[root], self._group))
                 if numbers is not None:
                     put_known(x, numbers[root])
-        return StartedWork(works, _listed(tensors))
+        return SharedWork(works, _listed(tensors))
 
     # blocks
 
@@ -398,7 +406,7 @@ class AhbmGroup(dist.ProcessGroup):
         output, root = output_tensors[0], opts.rootRank
         xs = input_tensors[0] if self._rank == root else []
         if isinstance(output, AhbmTensor) and self._n > 1:
-            return StartedWork([calls.scatter(output, xs or None, self._ranks[root], self._group)], [output])
+            return SharedWork([calls.scatter(output, xs or None, self._ranks[root], self._group)], [output])
         values = self._exchange("scatter", [x if isinstance(x, AhbmTensor) else x.detach().clone() for x in xs])
         output.copy_(values[root][self._rank])
         return StartedWork([], [output])
