@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import field
 
 import torch
 from torch import Tensor
 
 from kernbench.common.dtypes import DType
 from kernbench.common.errors import InputError
+from kernbench.common.values import state
 from kernbench.frontends.placed import pes_for
 from kernbench.frontends.torch.modules import (
     ProgramPlace,
@@ -24,10 +26,26 @@ from kernbench.frontends.torch.tensor import on_machine, sip_of, storage_of
 from kernbench.kernels.tiling import collapse
 from kernbench.kernels.view import View
 from kernbench.messages.requests import KernelRef, PeCoord
+from kernbench.runtime_api.context import AnyContext
 from kernbench.runtime_api.launch import Alike
 from kernbench.runtime_api.operators import OperatorCall
 from kernbench.runtime_api.requests import Work
 from kernbench.triton_emu.tl_context import TLContext
+
+
+@state
+class LoadingWorks:
+    """The collectives of a rank's initialisation whose ends the program waits for, such as scatters of weights."""
+
+    works: list[Work] = field(default_factory=list)
+
+    @staticmethod
+    def of(context: AnyContext) -> LoadingWorks:
+        """Return those of the current rank."""
+        own = context.rank_local.get(LoadingWorks)
+        if own is None:
+            context.rank_local.put(own := LoadingWorks())
+        return own
 
 
 def measure(name: str, *, loads: bool = False) -> AbstractContextManager[None]:
@@ -39,6 +57,8 @@ def measure(name: str, *, loads: bool = False) -> AbstractContextManager[None]:
     tallies = context.operators
     if tallies.is_loading and not loads and not tallies.is_inside and not is_made_by_module():
         context.queue.wait()
+        for work in LoadingWorks.of(context).works:
+            work.wait()
         if tallies.is_loading:  # no other rank has computed meanwhile
             tallies.end_loading(" ".join(filter(None, (current_module(), name, str(program_place() or "")))))
     call = traced_call()

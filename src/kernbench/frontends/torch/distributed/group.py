@@ -20,6 +20,7 @@ from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch.distributed import calls
 from kernbench.frontends.torch.distributed.calls import AnyReduction, name_of
 from kernbench.frontends.torch.distributed.meetings import KnownNumbers, meetings
+from kernbench.frontends.torch.launches import LoadingWorks
 from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import AhbmTensor, is_called_cuda, known_elements, put_known
@@ -78,11 +79,14 @@ class StartedWork(Work):
 
 
 class SharedWork(StartedWork):
-    """A broadcast or a scatter in flight, as of weights. ``wait`` waits for it in an initialisation, not later."""
+    """A broadcast or a scatter in flight, as of weights."""
 
     def wait(self, timeout: timedelta | None = None) -> bool:  # type: ignore[override]
-        """Wait for it in an initialisation, so that time zero comes after it. Return True."""
-        return not current().operators.is_loading or all(work.wait() for work in self.works)
+        """Return True at once. Time zero of an initialisation comes after its end."""
+        context = current()
+        if context.operators.is_loading:
+            LoadingWorks.of(context).works.extend(self.works)
+        return True
 
 
 class ReceivedNumbers(StartedWork):
