@@ -29,7 +29,7 @@ def test_trips_stay_short() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="2.475 G: 20 modules more, of ranks, collectives, reuse, folding and energy")
+@pytest.mark.xfail(reason="2.39 G: 20 modules more, of ranks, collectives, reuse, folding and energy")
 def test_a_start_stays_cheap() -> None:
     count = FIGURES.instructions("run", "--bench", "hello-send")
     if count is None:

@@ -382,5 +382,30 @@ def test_one_function_a_class_is_compiled() -> None:
     # The rest is shared: this is what makes a start fast.
     assert vars(Point)["__repr__"] is vars(Labelled)["__repr__"] is vars(Counter)["__repr__"]
     assert vars(Point)["__setattr__"] is vars(Version)["__setattr__"]
-    assert vars(Fast)["__eq__"].__code__.co_filename == vars(Fast)["__init__"].__code__.co_filename == "<string>"
-    assert vars(Point)["__eq__"].__code__.co_filename != "<string>"
+    assert Fast.__eq__.__code__.co_filename == Fast.__init__.__code__.co_filename == "<string>"
+    assert Point.__eq__.__code__.co_filename != "<string>"
+
+
+def test_methods_are_compiled_before_their_first_use() -> None:
+    @value(guarded=False)
+    class First:
+        x: int
+
+    @value
+    class Second(First):
+        y: int = 3
+
+    def is_compiled(cls: type, name: str) -> bool:
+        return inspect.isfunction(vars(cls)[name])
+
+    assert not any(is_compiled(First, name) for name in ("__init__", "__eq__", "__hash__"))
+    assert list(inspect.signature(Second).parameters) == ["x", "y"]
+    assert is_compiled(Second, "__init__")
+    assert not is_compiled(First, "__init__")
+    blank = First.__new__(First)
+    First.x.__set__(blank, 4)  # type: ignore[attr-defined]
+    assert blank == First(4)
+    assert hash(blank) == hash(First(4))
+    assert all(is_compiled(First, name) for name in ("__init__", "__eq__", "__hash__"))
+    assert Second(1) == Second(1, 3)
+    assert Second(1) != Second(1, 4)

@@ -1,8 +1,9 @@
 """Class decorators ``@value`` and ``@state``: dataclasses whose classes are created in a tenth of the time.
 
 ``dataclass`` compiles up to ten functions for each class, which took a fifth of the start of a process. Here only
-``__init__`` is compiled; all classes share the other functions. ``fields``, ``replace``, ``asdict``, ``copy``,
-``pickle`` and ``match`` treat these classes as dataclasses, and a dataclass may inherit from them.
+``__init__`` is compiled, before its first use: a run makes objects of half of the classes that it imports. All classes
+share the other functions. ``fields``, ``replace``, ``asdict``, ``copy``, ``pickle`` and ``match`` treat these classes
+as dataclasses, and a dataclass may inherit from them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from operator import attrgetter, ge, gt, le, lt
 from typing import Any, NamedTuple, TypeVar, dataclass_transform, overload
 
 T = TypeVar("T")
+_COMPILED = ("__init__", "__eq__", "__hash__")
+"""Methods that are compiled for a class: the first for each class, the others for those without a guard"""
 
 Fields = dict[str, "Field[Any]"]
 FieldsOf = Callable[[Any], tuple[Any, ...]]
@@ -99,14 +102,14 @@ def _make_class(plain: type[T], options: Options) -> type[T]:
         fields.update(vars(base).get("__dataclass_fields__", ()))
     fields.update(declared)
     inherited = {slot for base in plain.__mro__[1:-1] for slot in _list_slots(base)}
-    compiled = _compile(plain, fields, options)
     members = {name: member for name, member in vars(plain).items() if name not in declared}
     for name in ("__dict__", "__weakref__"):
         members.pop(name, None)
     if "__eq__" in members and members["__hash__"] is None:
         del members["__hash__"]  # Python set it, not the author of the class.
+    late = {name: _Uncompiled(plain, fields, options) for name in _COMPILED[: None if options.compiled else 1]}
     # Methods that the author wrote are not replaced.
-    namespace = compiled | dict(_list_methods(fields, options)) | members
+    namespace = late | dict(_list_methods(fields, options)) | members
     namespace["__slots__"] = tuple(name for name in fields if name not in inherited)
     namespace["__dataclass_fields__"] = fields
     namespace["__dataclass_params__"] = _make_params(options)
@@ -114,10 +117,31 @@ def _make_class(plain: type[T], options: Options) -> type[T]:
     make: Callable[..., type[T]] = type(plain)
     cls = make(plain.__name__, plain.__bases__, namespace)
     cls.__qualname__ = plain.__qualname__
-    if options.guarded:
-        # The setters of slots bypass the guard.
-        compiled["__init__"].__globals__.update({f"_set_{name}": getattr(cls, name).__set__ for name in fields})
     return cls
+
+
+class _Uncompiled:
+    """A method before its first use, which compiles this method and the others of the class."""
+
+    __slots__ = ("_cls", "_fields", "_name", "_options", "_plain")
+
+    def __init__(self, plain: type, fields: Fields, options: Options) -> None:
+        self._plain, self._fields, self._options = plain, fields, options
+
+    def __set_name__(self, cls: type, name: str) -> None:
+        self._cls, self._name = cls, name
+
+    def __get__(self, thing: object, _: type | None = None) -> Any:
+        cls = self._cls
+        methods = _compile(self._plain, self._fields, self._options)
+        if self._options.guarded:
+            # The setters of slots bypass the guard.
+            setters = {f"_set_{name}": getattr(cls, name).__set__ for name in self._fields}
+            methods["__init__"].__globals__.update(setters)
+        for name, method in methods.items():
+            if isinstance(vars(cls).get(name), _Uncompiled):
+                setattr(cls, name, method)
+        return methods[self._name].__get__(thing, cls)
 
 
 def _list_declared_fields(plain: type, kw_only: bool) -> Fields:
@@ -146,7 +170,7 @@ def _compile(plain: type, fields: Fields, options: Options) -> dict[str, Any]:
     """Return the methods that are compiled for this class, by name."""
     names: dict[str, Any] = {"__name__": plain.__module__, "_MISSING": MISSING}
     exec("\n".join(_compile_source(plain, fields, options, names)), names)
-    methods: dict[str, Any] = {name: names[name] for name in ("__init__", "__eq__", "__hash__") if name in names}
+    methods: dict[str, Any] = {name: names[name] for name in _COMPILED if name in names}
     for name, method in methods.items():
         method.__qualname__ = f"{plain.__qualname__}.{name}"
     methods["__init__"].__annotations__ = {f.name: f.type for f in fields.values() if f.init} | {"return": None}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 from kernbench.common.dtypes import Array
 from kernbench.common.ids import cube_part, pe_part
 from kernbench.common.units import ps_to_ns
-from kernbench.common.values import value
+from kernbench.common.values import state, value
 from kernbench.core.clock import NEVER
 from kernbench.core.log import (
     COMMIT,
@@ -45,7 +44,7 @@ _NOT_MADE = OpRecord(-1, "", "math", 0, 0)  # stands for a record that has not b
 _ORDERS: dict[int, Sharing] = {By.MEMORY: "bytes", By.MEMORY_END: "bytes", By.MEMORY_RANGE: "range"}
 
 
-@dataclass(slots=True)
+@state
 class Sample:
     """The array of ``operand`` at ``time_ps``, when line ``line`` of a kernel on ``component`` prints the array.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import product
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
@@ -21,6 +21,7 @@ import numpy as np
 
 from kernbench.common.dtypes import Array, DType
 from kernbench.common.operators import EpilogueStep
+from kernbench.common.values import state, value
 from kernbench.core.op_log import OpLog, ReplayWork, TileRecord
 from kernbench.messages.commands import MemoryRef, Operand
 from kernbench.numerics.compute import combine
@@ -52,7 +53,7 @@ def commit_event(time_ps: int, seq: int) -> int:
     return time_ps << _PS_SHIFT | seq
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TilePart:
     """An operand of a composite, with its name in the records of tiles.
 
@@ -95,7 +96,7 @@ def parts_of(work: ReplayWork) -> tuple[TilePart, ...]:
     return (*parts, TilePart("out", work.output, (_M, _N)))
 
 
-@dataclass(slots=True, eq=False)
+@state(eq=False)
 class OpenComposite:
     """Composite ``seq`` between its read and its commit; ``group`` contains it and composites with common bytes."""
 
@@ -108,7 +109,7 @@ class OpenComposite:
     learned: int = 0
 
 
-@dataclass(slots=True, eq=False)
+@state(eq=False)
 class EntangledGroup:
     """Composites that must advance together, because one accesses bytes that another one, or itself, writes."""
 
@@ -116,7 +117,7 @@ class EntangledGroup:
     entangled: bool = False
 
 
-@dataclass(slots=True, eq=False)
+@state(eq=False)
 class _OperandClaim:
     """An operand of a composite in flight; its exact bytes are computed at the first access near it."""
 

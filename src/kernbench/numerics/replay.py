@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from kernbench.common.dtypes import Array, DType
 from kernbench.common.dtypes import dtype as dtype_named
 from kernbench.common.errors import RunError, UnknownNameError
 from kernbench.common.operators import ACCUMULATORS
+from kernbench.common.values import state
 from kernbench.core.op_log import OpLog, OpRecord, ReplayWork
 from kernbench.messages.commands import NO_PARAMS, Operand
 from kernbench.numerics.composites import NEVER, EntangledGroup, OpenComposite, OpenComposites, commit_event, read_event
@@ -26,7 +26,7 @@ _SEQ, _READ_PS, _COMMIT_PS, _SAMPLED = range(4)  # the rows of the table of reco
 _BLOCK = 1 << 16  # events that are converted to Python integers at a time
 
 
-@dataclass(slots=True)
+@state
 class ReplayStats:
     """Counts of the replay: committed operations, and the bytes of their results.
 
