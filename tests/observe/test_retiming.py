@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +10,8 @@ import pytest
 
 from ideal_memory import IDEAL
 from interventions import Experiment
-from kernbench.observe.critical_path_model import PathPart
-from kernbench.observe.path_resources import PathShare
+from kernbench.observe.critical_path_model import PathPart, PathStep
+from kernbench.observe.path_resources import PathDivider, PathShare
 from kernbench.observe.roofline import Roofline, bound_of
 from kernbench.observe.verdict import Busy, Verdict, VerdictKind, judge
 from kernbench.policy.placement.dp import DPPolicy
@@ -70,6 +70,28 @@ def test_a_gain_ends_where_another_pe_comes_last() -> None:
     on_path = found.path_shares[of.MATH] * found.time_ps / 11
     assert gains[of.MATH] == pytest.approx(simulated, abs=0.001 * found.time_ps)
     assert gains[of.MATH] < 0.8 * on_path, "the path alone promises more"
+
+
+def loads_and_stores(x: int, *, tl: Any) -> None:
+    for _ in range(100):
+        tl.store(x, tl.load(x, (64, 64), "f16"))
+
+
+def test_rows_that_last_equally_long_are_divided_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    divided: list[object] = []
+    divide = PathDivider.divide
+
+    def count(divider: PathDivider, steps: Iterable[PathStep]) -> Mapping[tuple[PathPart, tuple[str, ...]], int]:
+        divided.append(steps)
+        return divide(divider, steps)
+
+    experiment_of_100 = experiment(loads_and_stores, ONE, 64)
+    monkeypatch.setattr(PathDivider, "divide", count)
+    gains = experiment_of_100.launch.gains_ps
+    assert len(divided) < 60, "of 200 rows of the DMA"
+    simulated = experiment_of_100.gain("HBM")
+    assert simulated is not None
+    assert gains["HBM"] == pytest.approx(simulated, abs=0.001 * experiment_of_100.time_ps)
 
 
 SHARES = (PathShare(PathPart.MATH, (of.MATH,), 400), PathShare(PathPart.FETCH, (of.FETCH,), 350))

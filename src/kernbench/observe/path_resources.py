@@ -167,13 +167,17 @@ class PathDivider:
 
     def share(self, steps: Iterable[PathStep]) -> tuple[PathShare, ...]:
         """Return the time of steps by part and resource, in the order of parts; it sums to the time of the steps."""
+        parts = list(PathPart)
+        ordered = sorted(self.divide(steps).items(), key=lambda item: parts.index(item[0][0]))
+        return tuple(PathShare(part, resources, ps) for (part, resources), ps in ordered if ps)
+
+    def divide(self, steps: Iterable[PathStep]) -> dict[tuple[PathPart, tuple[str, ...]], int]:
+        """Return the time of steps by part and tied resources, unordered."""
         spent: dict[tuple[PathPart, tuple[str, ...]], int] = {}
         for (part, via), (head_ps, tail_ps) in _sum_steps(steps).items():
             for resources, ps in self._divide(part, via, head_ps, tail_ps):
                 spent[part, resources] = spent.get((part, resources), 0) + ps
-        parts = list(PathPart)
-        ordered = sorted(spent.items(), key=lambda item: parts.index(item[0][0]))
-        return tuple(PathShare(part, resources, ps) for (part, resources), ps in ordered if ps)
+        return spent
 
     def resource_of(self, link: Link) -> str:
         """Return the name of the resource that a link belongs to."""

@@ -7,6 +7,8 @@ and no earlier than the end of the other rows that it waits for:
 - the previous stage of its tile
 - for a report, the reports of all other PEs
 
+Rows of a kind that last equally long, to the picosecond, share one mean: that of the first `EXACT` of them.
+
 The gain is therefore limited by the other rows that a row waits for. Effects that the log does not record are ignored,
 for example a different order of packets.
 """
@@ -44,8 +46,12 @@ from kernbench.observe.trace_log import LogView
 
 FASTER = 1.1
 """The speed-up of a resource, the same as in advice"""
+EXACT = 16
+"""Rows of a kind and a duration that are each divided among resources"""
 ResourceTimes: TypeAlias = NDArray[np.float64]
 """A time in ps per resource, for the case that this resource is faster"""
+NewTime: TypeAlias = ResourceTimes | float
+"""The same; a number if it is the same for all resources"""
 _IN_ORDER = frozenset((Kind.GEMM, Kind.MATH, Kind.FETCH, Kind.STORE, Kind.ISSUE, Kind.TILE_ISSUE, Kind.LAUNCH))
 """Kinds of rows that a component executes one after the other"""
 _FROM_START = frozenset((By.SETUP, By.QUEUE))
@@ -70,10 +76,11 @@ class Retiming:
     _rows: Sequence[int] = field(init=False)
     _places: Mapping[str, int] = field(init=False)
     _begin_ps: int = 0
+    _durations: dict[tuple[int, int], list[ResourceTimes]] = field(default_factory=dict)  # by kind and old duration
     _engines: dict[int, ResourceTimes] = field(default_factory=dict)  # by kind: new time per ps of the engine
-    _starts: dict[Row, ResourceTimes] = field(default_factory=dict)
-    _ends: dict[Row, ResourceTimes] = field(default_factory=dict)
-    _parts_end: dict[Row, ResourceTimes] = field(default_factory=dict)  # by parent: the last end of its children
+    _starts: dict[Row, NewTime] = field(default_factory=dict)
+    _ends: dict[Row, NewTime] = field(default_factory=dict)
+    _parts_end: dict[Row, NewTime] = field(default_factory=dict)  # by parent: the last end of its children
     _before: dict[tuple[int, int], Row] = field(default_factory=dict)  # by component and kind, the previous row
     _stages: dict[tuple[Row, int], Row] = field(default_factory=dict)  # by parent and tile, the previous stage
     _waiting: dict[Row, list[Row]] = field(default_factory=dict)  # messages, by the message handled before them
@@ -116,15 +123,12 @@ class Retiming:
         """
         rows = self._rows
         kind, start, part = rows[row + KIND], rows[row + START], rows[row + PART]
-        begin = np.full(len(self.resources), -np.inf)
+        begin: NewTime | None = None
         for need in self._needs(row, start) if start >= self._begin_ps else ():
-            since = self._starts if need.from_start else self._ends
-            ready = since.get(need.row)
-            if ready is None and not need.from_start:
-                ready = self._end_of(need.row)
-            before = rows[need.row + (START if need.from_start else END)]
-            begin = np.maximum(begin, (before if ready is None else ready) + need.lag_ps)
-        self._starts[row] = begin = np.where(np.isinf(begin), start, begin)
+            ready = self._starts.get(need.row, rows[need.row + START]) if need.from_start else self._end_of(need.row)
+            ready = ready + need.lag_ps
+            begin = ready if begin is None else np.maximum(begin, ready)
+        self._starts[row] = begin = start if begin is None else begin
         if rows[row + LAST] < 0:
             if handled >= 0:
                 end = self._ends[handled] + self._spend(row, rows[handled + END])
@@ -163,30 +167,39 @@ class Retiming:
         needs += [_Need(other, 0) for other in earlier if other >= 0 and other != cause and rows[other + END] <= start]
         return needs
 
-    def _end_of(self, row: Row) -> ResourceTimes:
+    def _end_of(self, row: Row) -> NewTime:
         """Return the new ends of a row; a parent ends with the last of its children."""
         end = self._ends.get(row)
         if end is not None:
             return end
         rows, last = self._rows, self._rows[row + LAST]
         if row not in self._starts or last < 0 or last == row:
-            return np.full(len(self.resources), float(rows[row + END]))
+            return rows[row + END]
         end = self._end_of(last) + (rows[row + END] - rows[last + END])
         parts_end = self._parts_end.get(row)
         return end if parts_end is None else np.maximum(end, parts_end)
 
-    def _spend(self, row: Row, begin_ps: int) -> ResourceTimes:
+    def _spend(self, row: Row, begin_ps: int) -> NewTime:
         """Return the new duration of a row from ``begin_ps``.
 
         The complete time of an engine belongs to that engine. If resources tie, one faster resource saves nothing.
         """
         kind, time_ps = self._rows[row + KIND], self._rows[row + END] - begin_ps
-        if kind in _IN_ORDER and time_ps and kind in self._engines:
+        if not time_ps:
+            return 0
+        if kind in self._engines:
             return self._engines[kind] * time_ps
-        left = np.full(len(self.resources), float(time_ps))
-        for share in self.snapshot.divider.share(steps_of(self.snapshot, row, begin_ps)):
-            if len(share.resources) == 1 and share.resources[0] in self._places:
-                left[self._places[share.resources[0]]] -= share.ps * (1 - 1 / FASTER)
-        if kind in _IN_ORDER and time_ps:
-            self._engines[kind] = left / time_ps
-        return left
+        alike = self._durations.setdefault((kind, time_ps), [])
+        if len(alike) == EXACT:
+            return alike[-1]
+        new_ps = np.full(len(self.resources), float(time_ps))
+        steps = steps_of(self.snapshot, row, begin_ps)
+        for (_, resources), ps in self.snapshot.divider.divide(steps).items():
+            if len(resources) == 1 and resources[0] in self._places:
+                new_ps[self._places[resources[0]]] -= ps * (1 - 1 / FASTER)
+        alike.append(new_ps)
+        if len(alike) == EXACT:
+            alike[:] = [np.mean(alike, axis=0)] * EXACT
+        if kind in _IN_ORDER:
+            self._engines[kind] = new_ps / time_ps
+        return new_ps
