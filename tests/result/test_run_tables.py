@@ -103,6 +103,8 @@ def test_operators() -> None:
     table = tables.operators_table([OperatorUse("mm", 2, 4, 75.0), OperatorUse("sort", 1, 0, 25.0, False)], 1)
     assert table.title == "Operators: 100 ns in all  (the longest of 2)"
     assert cells(table) == [("mm", "2", "4", "75", "75.0%", "█" * 18)]
+    ranks = tables.operators_table([OperatorUse("mm", 2, 4, 75.0, rank_ns=(40.0, 35.0))])
+    assert ranks.title == "Operators: 75 ns in all, over 2 ranks, with their waits for collectives"
     everything = tables.operators_table(table.rows)
     assert [(line.cells[0], line.style) for line in everything.lines()] == [
         ("mm", ""),

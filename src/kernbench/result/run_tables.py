@@ -201,12 +201,13 @@ def operators_table(operators: Sequence[OperatorUse], most: int | None = None) -
         number("share", lambda use: _share(use.ns, total_ns), percent_text),
         bars(lambda use: _share(use.ns, total_ns)),
     )
+    ranks = f", over {n_ranks} ranks, with their waits for collectives" if n_ranks else ""
     longest = f"  (the longest of {len(operators)})" if most is not None and most < len(operators) else ""
     return Table(
         "operators",
         tuple(operators),
         columns,
-        f"Operators: {total_ns:,.0f} ns in all{f', over {n_ranks} ranks' if n_ranks else ''}{longest}",
+        f"Operators: {total_ns:,.0f} ns in all{ranks}{longest}",
         tuple(operators[:most]),
         style=lambda use: "" if use.modelled else "bold red",
     )
