@@ -84,6 +84,28 @@ class DecoderLayer(nn.Module):
         return x + self.mlp(self.mlp_norm(x))
 
 
+class StaticDecoderLayer(nn.Module):
+    """A decoder layer for one token, which writes keys and values to a cache of constant size."""
+
+    def __init__(self, width: int, heads: int, kv_heads: int, hidden: int) -> None:
+        super().__init__()
+        self.layer = DecoderLayer(width, heads, kv_heads, hidden, 0)
+
+    def forward(
+        self, x: Tensor, angles: Tensor, keys: Tensor, values: Tensor, position: Tensor, mask: Tensor
+    ) -> Tensor:
+        attn = self.layer.attn
+        h = self.layer.attn_norm(x)
+        q = attn.q(h).view(1, 1, attn.heads, attn.size).transpose(1, 2)
+        k, v = attn.kv(h).view(1, 1, 2, attn.kv_heads, attn.size).unbind(2)
+        q, k = turn(q, angles), turn(k.transpose(1, 2), angles)
+        keys.index_copy_(2, position, k)
+        values.index_copy_(2, position, v.transpose(1, 2))
+        y = functional.scaled_dot_product_attention(q, keys, values, attn_mask=mask, enable_gqa=True)
+        x = x + attn.out(y.transpose(1, 2).reshape(1, 1, -1))
+        return x + self.layer.mlp(self.layer.mlp_norm(x))
+
+
 class Llama(nn.Module):
     """A decoder of Llama's kind; ``experts``: a mixture of so many in each layer."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -270,6 +271,24 @@ def test_a_program_without_compile_imports_nothing_of_the_compiler() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_a_program_may_compile_behind_operators_that_imported_triton() -> None:
+    script = (
+        "import sys, torch, kernbench.torch\n"
+        "from kernbench.runtime_api.context import NoParams, RuntimeContext\n"
+        "from kernbench.engine.engine import GraphEngine\n"
+        "from kernbench.topology.builder import resolve_topology\n"
+        "with RuntimeContext(GraphEngine(resolve_topology('default')), params=NoParams()) as context:\n"
+        "    x = torch.ones(4, 8, device='ahbm')\n"
+        "    y = (x + 1) * 2\n"
+        "    assert 'triton' in sys.modules\n"
+        "    assert torch.equal(torch.compile(lambda x: (x + 1) * 2)(x), y)\n"
+        "    assert context.compiled.report().generated == 1, context.remarks\n"
+    )
+    environment = {name: text for name, text in os.environ.items() if name != "TRITON_INTERPRET"}  # set in this process
+    done = run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("options", [{"backend": "eager"}, {"backend": "aot_eager"}, {"mode": "reduce-overhead"}])
 def test_backends_and_modes_of_pytorch(options: dict[str, Any]) -> None:
     x = torch.randn(8, 64)
@@ -408,26 +427,6 @@ def assert_as_near(compiled: Any, eager: Any, reference: Any) -> None:
         assert errors[0].max() <= 2 * errors[1].max() + slack
 
 
-class StaticLayer(nn.Module):
-    """A layer of a Llama that decodes one token, and writes its keys and values to a cache."""
-
-    def __init__(self, layer: Any) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: Any, angles: Any, keys: Any, values: Any, position: Any, mask: Any) -> Any:
-        attn = self.layer.attn
-        h = self.layer.attn_norm(x)
-        q = attn.q(h).view(1, 1, attn.heads, attn.size).transpose(1, 2)
-        k, v = attn.kv(h).view(1, 1, 2, attn.kv_heads, attn.size).unbind(2)
-        q, k = MODELS.turn(q, angles), MODELS.turn(k.transpose(1, 2), angles)
-        keys.index_copy_(2, position, k)
-        values.index_copy_(2, position, v.transpose(1, 2))
-        y = functional.scaled_dot_product_attention(q, keys, values, attn_mask=mask, enable_gqa=True)
-        x = x + attn.out(y.transpose(1, 2).reshape(1, 1, -1))
-        return x + self.layer.mlp(self.layer.mlp_norm(x))
-
-
 class Layer(nn.Module):
     """A layer of a Llama that stores no keys and values."""
 
@@ -449,7 +448,7 @@ def layer_program() -> tuple[Any, tuple[Any, ...]]:
 
 
 def decode_program() -> tuple[Any, tuple[Any, ...]]:
-    layer = StaticLayer(MODELS.DecoderLayer(512, 8, 2, 1408, 0).bfloat16())
+    layer = MODELS.StaticDecoderLayer(512, 8, 2, 1408).bfloat16()
     cache = [torch.randn(1, 2, 64, 64).bfloat16() for _ in range(2)]
     mask = torch.ones(1, 1, 1, 64, dtype=torch.bool)
     return layer, (torch.randn(1, 1, 512).bfloat16(), angles_of(63, 1, 32), *cache, torch.tensor([63]), mask)

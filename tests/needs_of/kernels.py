@@ -8,7 +8,6 @@ from typing import Any
 from causes import accessed, written
 from kernbench.common.ids import pe_part
 from kernbench.components.memory_order import names_tcm, tcm_meets
-from kernbench.components.pe_ipcq import PeIpcq
 from kernbench.core.log import BY, END, LAST, LAUNCH, NONE, PARENT, PART, READ, START, WHAT, By, Kind, Row
 from kernbench.engine.queues import QueuePair
 from kernbench.messages.commands import (
@@ -181,14 +180,13 @@ class Kernels:
 
     def _slot(self, program: Program, command: Command, since: int) -> Needs:
         """The slot of the peer that a message takes."""
-        pair, sequence = self.run.engine.place_of[program.rows[command.serial]]
-        before = sequence - pair.n_slots  # the message whose slot it takes
+        queue, sequence = self.run.engine.place_of[program.rows[command.serial]]
+        before = sequence - queue.n_slots  # the message whose slot it takes
         if before < 0:
             return []
         pe, direction = program.pe, command.name
-        mine = [each.event for each in self.run.engine.releases if each.sender is pair]
+        mine = [each.event for each in self.run.engine.releases if each.sender is queue]
         given = max(each.time_ps for each in mine if each.sequence <= before)
-        queue = self.run.machine.part(pe_part(*pe, "pe_ipcq"), PeIpcq).queues[direction]
         credited = given + next(each.credited_ps - each.time_ps for each in mine if each.credited_ps is not None)
         here = self.run.log.part(pe_part(*pe, "pe_ipcq")), self.run.log.intern(direction)
         rows = self.run.rows

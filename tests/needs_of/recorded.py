@@ -71,7 +71,7 @@ class NeedsEngine(GraphEngine):
         self.sent = self.machine.network.traced
         self.releases: list[Release] = []
         self.messages: dict[tuple[QueuePair, int], Row] = {}  # by the queue that sends them, and number
-        self.place_of: dict[Row, tuple[QueuePair, int]] = {}
+        self.place_of: dict[Row, tuple[Queue, int]] = {}
         self.takers: dict[Stage, list[Token]] = {}  # of the slots of a stage, in order
         self.slots: dict[Stage, int] = {}
         self._host_waited: RequestHandle | None = None

@@ -10,6 +10,7 @@ import ctypes
 import gc
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import wraps
 from importlib import import_module
 from importlib.metadata import version
@@ -230,7 +231,12 @@ def _install_backward(guard: AhbmGuard) -> None:
 
 
 def _install_compile() -> None:
-    """Make ``torch.compile`` compile for the machine. The compiler is imported at its first call."""
+    """Make ``torch.compile`` compile for the machine. The compiler is imported at its first call.
+
+    Operators import Triton, too, in parts of PyTorch's compiler. Triton's interpreter is therefore selected here.
+    """
+    with suppress(ImportError):  # Triton was imported first, which a call of ``torch.compile`` reports.
+        import_module("kernbench.frontends.triton")
     compile_it = torch.compile
 
     @wraps(compile_it)
