@@ -132,7 +132,9 @@ class IntegerWeights:
 
     def cells(self) -> Iterator[str]:
         """Yield the time of each type of weights."""
-        for multiply in (self._by_bf16, self._by_int8, *(partial(self._by_int4, group) for group in (128, 64, 32))):
+        by_int4 = (partial(self._by_int4, group) for group in (128, 64, 32))
+        products: tuple[Callable[[Tensor], Step], ...] = (self._by_bf16, self._by_int8, *by_int4)
+        for multiply in products:
             with torch.no_grad(), machine("cube.hbm.refresh=spread") as context:
                 x = torch.empty(self.rows, 4096, dtype=torch.bfloat16, device=AHBM)
                 yield f"{measure(context, multiply(x)).ns:,.0f}"
@@ -269,7 +271,8 @@ def _train_layer(compile_it: Compile) -> Step:
 
 
 def _without_gradients(step: Step) -> Step:
-    return torch.no_grad()(step)
+    without: Step = torch.no_grad()(step)
+    return without
 
 
 def _load_models() -> ModuleType:

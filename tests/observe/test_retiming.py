@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -103,22 +103,34 @@ ROOF = Roofline(
 @pytest.mark.parametrize(
     ("gains", "kind", "says"),
     [
-        ({of.MATH: 20, of.FETCH: 40}, VerdictKind.LATENCY, "MATH is 40% of the critical path"),
-        ({of.MATH: 19, of.FETCH: 40}, VerdictKind.SPREAD, "no single kind; the largest on the path is MATH, 40%"),
+        ({of.MATH: 15, of.FETCH: 30}, VerdictKind.LATENCY, "MATH is 40% of the critical path"),
+        ({of.MATH: 14, of.FETCH: 30}, VerdictKind.SPREAD, "no single kind; the largest on the path is MATH, 40%"),
         ({}, VerdictKind.LATENCY, "MATH is 40% of the critical path"),
     ],
 )
 def test_a_kind_is_named_that_gains_half_of_the_largest_gain(
     gains: dict[str, int], kind: VerdictKind, says: str
 ) -> None:
-    verdict = judge(ROOF, SHARES, lambda: gains)
+    verdict = judge(ROOF, SHARES, lambda _: gains)
     assert verdict.kind is kind
     assert verdict.sentence.startswith(f"bound by latency: {says}")
     assert verdict.label == ("latency: MATH" if kind is VerdictKind.LATENCY else "latency: no single kind")
 
 
+def test_few_resources_need_an_estimate() -> None:
+    """A gain of half of 1/11 of the second longest time on the path is enough: no resource gains twice as much."""
+    asked: list[Sequence[str] | None] = []
+
+    def estimate(names: Sequence[str] | None) -> dict[str, int]:
+        asked.append(names)
+        return {of.MATH: 16}
+
+    assert judge(ROOF, SHARES, estimate).kind is VerdictKind.LATENCY
+    assert asked == [(of.MATH,)]
+
+
 def test_a_bound_that_binds_needs_no_estimate() -> None:
-    def refuse() -> dict[str, int]:
+    def refuse(_: object) -> dict[str, int]:
         raise AssertionError
 
     roof = replace(ROOF, bounds=(bound_of(of.MATH, "pe0", 900, "bytes", 1000.0),))
@@ -132,7 +144,7 @@ def test_the_next_resource_is_none_of_those_that_tie() -> None:
     verdict = judge(
         replace(ROOF, bounds=bounds, ties=((of.FETCH, of.GEMM),)),
         (PathShare(PathPart.FETCH, (of.FETCH, of.GEMM), 900),),
-        dict[str, int],
+        lambda _: {},
     )
     assert (verdict.kind, verdict.resources, verdict.share) == (VerdictKind.TIE, (of.FETCH, of.GEMM), 0.9)
     assert verdict.next == Busy(of.HBM, 0.6)

@@ -15,7 +15,7 @@ for example a different order of packets.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import NamedTuple, TypeAlias
 
@@ -46,12 +46,14 @@ from kernbench.observe.trace_log import LogView
 
 FASTER = 1.1
 """The speed-up of a resource, the same as in advice"""
+SAVED = 1 - 1 / FASTER
+"""The part of its time that a faster resource saves"""
 EXACT = 16
 """Rows of a kind and a duration that are each divided among resources"""
 ResourceTimes: TypeAlias = NDArray[np.float64]
 """A time in ps per resource, for the case that this resource is faster"""
 NewTime: TypeAlias = ResourceTimes | float
-"""The same; a number if it is the same for all resources"""
+"""The same; a number if there is one resource, or if the time is the same for all"""
 _IN_ORDER = frozenset((Kind.GEMM, Kind.MATH, Kind.FETCH, Kind.STORE, Kind.ISSUE, Kind.TILE_ISSUE, Kind.LAUNCH))
 """Kinds of rows that a component executes one after the other"""
 _FROM_START = frozenset((By.SETUP, By.QUEUE))
@@ -76,8 +78,9 @@ class Retiming:
     _rows: Sequence[int] = field(init=False)
     _places: Mapping[str, int] = field(init=False)
     _begin_ps: int = 0
-    _durations: dict[tuple[int, int], list[ResourceTimes]] = field(default_factory=dict)  # by kind and old duration
-    _engines: dict[int, ResourceTimes] = field(default_factory=dict)  # by kind: new time per ps of the engine
+    _later: Callable[[NewTime, NewTime], NewTime] = field(init=False)
+    _durations: dict[tuple[int, int], list[NewTime]] = field(default_factory=dict)  # by kind and old duration
+    _engines: dict[int, NewTime] = field(default_factory=dict)  # by kind: new time per ps of the engine
     _starts: dict[Row, NewTime] = field(default_factory=dict)
     _ends: dict[Row, NewTime] = field(default_factory=dict)
     _parts_end: dict[Row, NewTime] = field(default_factory=dict)  # by parent: the last end of its children
@@ -90,6 +93,7 @@ class Retiming:
     def __post_init__(self) -> None:
         self._rows = self.snapshot.log.rows
         self._places = {name: place for place, name in enumerate(self.resources)}
+        self._later = max if len(self.resources) == 1 else np.maximum
 
     def gains_ps(self) -> dict[str, int]:
         """Return the time in ps by which the launch ends earlier, for each resource if it alone is faster."""
@@ -108,7 +112,7 @@ class Retiming:
                 else:
                     self._time(row, handled)
                     ready += self._waiting.pop(row, [])
-        gained = self._rows[request + END] - self._end_of(request)
+        gained = np.atleast_1d(self._rows[request + END] - self._end_of(request))
         return dict(zip(self.resources, np.rint(gained).astype(int).tolist(), strict=True))
 
     def _handled_before(self, row: Row) -> Row:
@@ -127,17 +131,17 @@ class Retiming:
         for need in self._needs(row, start) if start >= self._begin_ps else ():
             ready = self._starts.get(need.row, rows[need.row + START]) if need.from_start else self._end_of(need.row)
             ready = ready + need.lag_ps
-            begin = ready if begin is None else np.maximum(begin, ready)
+            begin = ready if begin is None else self._later(begin, ready)
         self._starts[row] = begin = start if begin is None else begin
         if rows[row + LAST] < 0:
             if handled >= 0:
                 end = self._ends[handled] + self._spend(row, rows[handled + END])
             else:
-                end = np.maximum(begin, self._begin_ps) + self._spend(row, max(start, self._begin_ps))
+                end = self._later(begin, self._begin_ps) + self._spend(row, max(start, self._begin_ps))
             self._ends[row] = end
             parent = rows[row + PARENT]
             if parent >= 0 and rows[row + END] <= rows[parent + END]:
-                self._parts_end[parent] = np.maximum(self._parts_end.get(parent, end), end)
+                self._parts_end[parent] = self._later(self._parts_end.get(parent, end), end)
             if kind in _IN_ORDER:
                 self._before[part, kind] = row
             if parent >= 0 and rows[row + TILE] >= 0:
@@ -177,7 +181,7 @@ class Retiming:
             return rows[row + END]
         end = self._end_of(last) + (rows[row + END] - rows[last + END])
         parts_end = self._parts_end.get(row)
-        return end if parts_end is None else np.maximum(end, parts_end)
+        return end if parts_end is None else self._later(end, parts_end)
 
     def _spend(self, row: Row, begin_ps: int) -> NewTime:
         """Return the new duration of a row from ``begin_ps``.
@@ -192,14 +196,15 @@ class Retiming:
         alike = self._durations.setdefault((kind, time_ps), [])
         if len(alike) == EXACT:
             return alike[-1]
-        new_ps = np.full(len(self.resources), float(time_ps))
+        saved_ps = [0.0] * len(self.resources)
         steps = steps_of(self.snapshot, row, begin_ps)
         for (_, resources), ps in self.snapshot.divider.divide(steps).items():
             if len(resources) == 1 and resources[0] in self._places:
-                new_ps[self._places[resources[0]]] -= ps * (1 - 1 / FASTER)
+                saved_ps[self._places[resources[0]]] += ps * SAVED
+        new_ps = time_ps - (saved_ps[0] if len(saved_ps) == 1 else np.array(saved_ps))
         alike.append(new_ps)
         if len(alike) == EXACT:
-            alike[:] = [np.mean(alike, axis=0)] * EXACT
+            alike[:] = [sum(alike) / EXACT] * EXACT
         if kind in _IN_ORDER:
             self._engines[kind] = new_ps / time_ps
         return new_ps

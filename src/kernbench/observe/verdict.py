@@ -13,12 +13,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
+from typing import TypeAlias
 
 from kernbench.common.figures import derived_after
 from kernbench.common.units import is_reported, ps_to_ns
 from kernbench.common.values import value
 from kernbench.observe.critical_path_model import CriticalPath, PathHop, PathPart, PathStep
-from kernbench.observe.path_resources import PathDivider, PathShare, join_words, sum_causes, sum_resources
+from kernbench.observe.path_resources import (
+    PathDivider,
+    PathShare,
+    ResourceShare,
+    join_words,
+    sum_causes,
+    sum_resources,
+)
+from kernbench.observe.retiming import SAVED
 from kernbench.observe.roofline import Bound, Roofline
 
 BINDS = 0.5
@@ -126,17 +135,21 @@ class Verdict:
                 return "nothing was computed or moved"
 
 
+GainsOf: TypeAlias = Callable[[Sequence[str] | None], Mapping[str, int]]
+"""The estimated gains in ps of resources by name; None: of all. Empty if they cannot be estimated."""
+
+
 def judge(
     roofline: Roofline,
     shares: Sequence[PathShare],
-    gains_ps: Callable[[], Mapping[str, int]],
+    gains_of: GainsOf,
     waits: Iterable[str] = (),
 ) -> Verdict:
     """Return the verdict on a launch, or on any path, from its roofline and the shares of its path.
 
     A resource is the bottleneck only if the critical path spends at least half of the resource's bound on it, or on
     resources that tie with it. Otherwise its work was done while other resources were on the critical path. A resource
-    is named as the latency only if its gain, estimated by ``gains_ps``, is at least half of the largest gain.
+    is named as the latency only if its gain, estimated by ``gains_of``, is at least half of the largest gain.
     """
     time_ps, wait_texts = roofline.measured_ps, tuple(waits)
     if not time_ps:
@@ -156,11 +169,8 @@ def judge(
         )
     busiest = roofline.bounds[0] if roofline.bounds else None
     kind = VerdictKind.LATENCY if len(longest.resources) == 1 else VerdictKind.TIE
-    if kind is VerdictKind.LATENCY:
-        gained = gains_ps()
-        own_ps = gained.get(longest.resource)  # None: a cause without a resource
-        if own_ps is not None and own_ps < NAMED * max(gained.values()):
-            kind = VerdictKind.SPREAD
+    if kind is VerdictKind.LATENCY and longest in spent and not _is_named(longest, spent, gains_of):
+        kind = VerdictKind.SPREAD
     return Verdict(
         kind=kind,
         time_ps=time_ps,
@@ -169,6 +179,21 @@ def judge(
         next=None if busiest is None else Busy(busiest.resource, busiest.ps / time_ps),
         waits=wait_texts,
     )
+
+
+def _is_named(longest: ResourceShare, spent: Sequence[ResourceShare], gains_of: GainsOf) -> bool:
+    """Return True if the gain of ``longest`` is at least `NAMED` of the largest gain, or if gains are unknown.
+
+    No resource gains more than a faster one saves on the path. If the gain is large enough beside that bound, the gains
+    of the other resources are not estimated.
+    """
+    name = longest.resource
+    own_ps = gains_of((name,)).get(name)
+    largest_ps = max((share.ps * SAVED for share in spent if len(share.resources) == 1 and share != longest), default=0)
+    if own_ps is None or own_ps >= NAMED * largest_ps:
+        return True
+    gains_ps = gains_of(None)
+    return gains_ps[name] >= NAMED * max(gains_ps.values())
 
 
 def _bind(roofline: Roofline, bound: Bound, waits: tuple[str, ...]) -> Verdict:

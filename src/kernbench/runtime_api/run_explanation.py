@@ -200,7 +200,7 @@ class LaunchExplanation(TimeExplanation):
     @cached_property
     def verdict(self) -> Verdict:
         """The verdict: the bottleneck of the launch."""
-        return judge(self.roofline, self.shares, lambda: self.gains_ps, say_waits(self.path, self._names))
+        return judge(self.roofline, self.shares, self._gains_of, say_waits(self.path, self._names))
 
     @cached_property
     def gains_ps(self) -> Mapping[str, int]:
@@ -208,11 +208,13 @@ class LaunchExplanation(TimeExplanation):
 
         The resources are those on the launch's path or at work for the launch. Empty for a launch that has not ended.
         """
-        if not self.ended:
-            return {}
         on_path = (name for share in self.shares for name in share.resources)
-        names = dict.fromkeys([*on_path, *(bound.resource for bound in self.roofline.bounds)])
-        return Retiming(self._seen, self.request_id, tuple(names)).gains_ps()
+        return self._gains_of(tuple(dict.fromkeys([*on_path, *(bound.resource for bound in self.roofline.bounds)])))
+
+    def _gains_of(self, resources: Sequence[str] | None) -> Mapping[str, int]:
+        if resources is None:
+            return self.gains_ps
+        return Retiming(self._seen, self.request_id, resources).gains_ps() if self.ended else {}
 
     @cached_property
     def lines(self) -> tuple[LineUse, ...]:
