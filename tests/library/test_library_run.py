@@ -200,6 +200,14 @@ def test_a_run_is_there_although_its_advice_is_not(raised: BaseException, status
     assert found.latency_ns == kb.run(lambda torch: torch.zeros(64, dtype="f16", name="x"), "one-cube").latency_ns
 
 
+def test_overrides_are_those_of_the_machine() -> None:
+    changes = {"cube.hbm.num_pcs": 4}
+    run = kb.run("hello-send", "one-cube", overrides=changes)
+    assert run.machine == kb.run("hello-send", kb.load_machine("one-cube").with_(changes)).machine
+    with pytest.raises(kb.ConfigError, match=r"cube\.hbm\.num_pc"):
+        kb.run("hello-send", overrides={"cube.hbm.num_pc": 4})
+
+
 def test_settings_of_front_ends_are_those_of_the_command() -> None:
     seen: list[tuple[int, str]] = []
 

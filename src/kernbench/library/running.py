@@ -13,7 +13,7 @@ import kernbench.benches
 from kernbench.common.complaints import one_of, show
 from kernbench.common.errors import BenchError, InputError, RunError, text_of
 from kernbench.common.late import late
-from kernbench.library.machines import MachineLike, load_machine
+from kernbench.library.machines import MachineLike, Overrides, load_machine
 from kernbench.library.progress import OnProgress, ProgressWatch
 from kernbench.library.runs import Run
 from kernbench.result import run_sections as of
@@ -45,6 +45,7 @@ def run(
     params: Mapping[str, object] | None = None,
     verify: bool = False,
     data: bool | None = None,
+    overrides: Overrides | None = None,
     settings: Mapping[str, object] | None = None,
     device: str = "all",
     ccl: str | os.PathLike[str] | None = None,
@@ -65,13 +66,13 @@ def run(
     ``script``, in place of it: a file that runs as ``python FILE ARGS`` does, with the arguments ``args``. ``as_cuda``:
     the PyTorch device "cuda" of the script is the machine. ``ranks``: run the script once for each of so many ranks, as
     torchrun does; ``"all"``: one for each SIP. ``points``: the number of x values of a Triton benchmark.
-    ``params`` or keywords: parameters of the bench. ``machine``: as for ``load_machine``. ``verify``: compute values
-    and check them. ``data``: record values, so that the program can read them; by default as the bench declares.
-    ``settings``: settings of the PyTorch and Triton front ends, as for ``--set``: ``{"torch.cubes": 4}``. ``device``:
-    ``all``, or one SIP as ``sip:0``. ``ccl``: the file that configures collectives. ``observe``: record the causes of
-    the time. ``advise``: simulate the gain of machine changes on copies of the machine. ``reuse``: with ``data=False``,
-    simulate ``reuse_samples`` launches of each kind, and let the time of others pass; ``reuse_check`` more launches are
-    simulated to measure the error. ``max_sim_ns``, ``max_wall_s``:
+    ``params`` or keywords: parameters of the bench. ``machine`` and ``overrides``: as for ``load_machine``.
+    ``verify``: compute values and check them. ``data``: record values, so that the program can read them; by default as
+    the bench declares. ``settings``: settings of the PyTorch and Triton front ends, as for ``--set``:
+    ``{"torch.cubes": 4}``. ``device``: ``all``, or one SIP as ``sip:0``. ``ccl``: the file that configures collectives.
+    ``observe``: record the causes of the time. ``advise``: simulate the gain of machine changes on copies of the
+    machine. ``reuse``: with ``data=False``, simulate ``reuse_samples`` launches of each kind, and let the time of
+    others pass; ``reuse_check`` more launches are simulated to measure the error. ``max_sim_ns``, ``max_wall_s``:
     limits in simulated ns and in seconds of real time; none by default, also for a script. ``log_rows``: beyond so many
     rows of the log, such as ``"500K"``, fold the rows of launches that are over. ``on_progress`` is called with a
     RunProgress twice a second, from a separate thread; ``kb.ProgressDisplay()`` shows a bar.
@@ -104,7 +105,8 @@ def run(
     bench = None if program is None else find_program(program)
     if bench is not None and points is not None and "points" in bench.params.model_fields:
         raise InputError("points: the bench has a parameter of this name; give it in params={'points': …}")
-    return simulate(prepare_run(request, bench=bench, machine=load_machine(machine).topology), on_progress)
+    topology = load_machine(machine, overrides=overrides).topology
+    return simulate(prepare_run(request, bench=bench, machine=topology), on_progress)
 
 
 def script_choices(
