@@ -204,7 +204,7 @@ class Retiming:
         new_ps = time_ps - (saved_ps[0] if len(saved_ps) == 1 else np.array(saved_ps))
         alike.append(new_ps)
         if len(alike) == EXACT:
-            alike[:] = [sum(alike) / EXACT] * EXACT
+            alike[:] = [sum(alike) / EXACT] * EXACT  # for all later ones
         if kind in _IN_ORDER:
             self._engines[kind] = new_ps / time_ps
         return new_ps
