@@ -61,21 +61,21 @@ class _Layers:
         product = o, c * self.taps, self.n * self.places
         work = self._work(product, self._gathered_bytes(images), images, weight, out)
         operands = [images, weight] if bias is None else [images, weight, bias]
-        _launch("convolution", work.run, (out,), operands, weight)
+        _launch("convolution", work.run, (out,), operands, weight=2)
 
     def differentiate_images(self, out: Tensor, grad: Tensor, weight: Tensor) -> None:
         """Launch the gradient of the images."""
         c, o = self.channels
         product = c, o * self.taps, self.n * prod(axis.extent for axis in self.axes)
         work = self._work(product, self._gathered_bytes(grad), grad, weight, out)
-        _launch("convolution_backward", work.run_input_gradient, (out,), [grad, weight], weight)
+        _launch("convolution_backward", work.run_input_gradient, (out,), [grad, weight], weight=2)
 
     def differentiate_weight(self, out: Tensor, grad: Tensor, images: Tensor) -> None:
         """Launch the gradient of the weights."""
         c, o = self.channels
         product = o, self.n * self.places, c * self.taps
         work = self._work(product, self._gathered_bytes(images), images, grad, out)
-        _launch("convolution_backward", work.run_weight_gradient, (out,), [grad, images], out)
+        _launch("convolution_backward", work.run_weight_gradient, (out,), [grad, images], weight=0)
 
     def _gathered_bytes(self, images: Tensor) -> int:
         """Return the bytes that MATH gathers for an element of a column."""
@@ -99,14 +99,17 @@ class _Layers:
 
 
 def _launch(
-    name: str, kernel: Callable[..., None], outs: Sequence[Tensor], inputs: Sequence[Tensor], weight: Tensor
+    name: str, kernel: Callable[..., None], outs: Sequence[Tensor], inputs: Sequence[Tensor], *, weight: int
 ) -> None:
-    """Launch ``kernel(*views, tl=tl)``: images are (n, channels, places), weights are matrices."""
+    """Launch ``kernel(*views, tl=tl)``: images are (n, channels, places), weights are matrices.
+
+    ``weight``: the place of the weights among the operands. The images may be the same tensor.
+    """
     views = []
     operands = [x if x.dim() < 3 or flat_places(view_of(x)) is not None else x.contiguous() for x in inputs]
-    for x in (*outs, *operands):
+    for place, x in enumerate((*outs, *operands)):
         view = view_of(x)
-        if x is weight:
+        if place == weight:
             view = View.row_major(0, (x.shape[0], prod(x.shape[1:])), view.dtype)
         elif x.dim() > 1:
             flat = flat_places(view)
