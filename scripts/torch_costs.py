@@ -300,6 +300,8 @@ class Table(NamedTuple):
     def put_into(self, page: str) -> str:
         """Return the page with the table measured anew."""
         begin, end = f"<!-- costs of {self.name} -->", f"<!-- end of costs of {self.name} -->"
+        if not 0 <= page.find(begin) < page.find(end):
+            raise SystemExit(f"{PAGE}: no {begin} before {end}")
         before, _, behind = page.partition(begin)
         return f"{before}{begin}\n\n{self.measure()}\n\n{end}{behind.partition(end)[2]}"
 
@@ -360,9 +362,13 @@ def main() -> None:
     parser.add_argument("--table", default="*", help="names of the tables to measure, as a pattern")
     parser.add_argument("--only", default="*", help="labels of the rows to measure, as a pattern")
     options = parser.parse_args()
-    tables = [table for table in TABLES if fnmatchcase(table.name, options.table)]
-    if not tables:
+    named = [table for table in TABLES if fnmatchcase(table.name, options.table)]
+    if not named:
         parser.error(f"--table {options.table!r} is no name's pattern; names: {', '.join(t.name for t in TABLES)}")
+    tables = [table for table in named if any(fnmatchcase(row.label, options.only) for row in table.rows)]
+    if not tables:
+        labels = "; ".join(row.label for table in named for row in table.rows)
+        parser.error(f"--only {options.only!r} is no label's pattern; labels: {labels}")
     if options.write and options.only != "*":
         parser.error("--write puts complete tables into the page: leave out --only")
     for table in tables:

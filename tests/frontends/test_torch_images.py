@@ -251,3 +251,15 @@ def test_operators_take_one_short_launch(number: int, dtype: Any) -> None:
         times = [trace.total_ns for trace in context.traces if trace.phase == "launch"]
     assert len(times) == 2
     assert all(ns <= bound for ns, bound in zip(times, bounds, strict=True)), times
+
+
+def test_a_convolution_of_a_tensor_by_itself() -> None:
+    x = torch.randn(2, 1, 3, generator=torch.Generator().manual_seed(0))
+    results = []
+    with machine():
+        for operand in (x, x.to(AHBM)):
+            twice = operand.detach().requires_grad_()
+            result = functional.conv1d(twice, twice, padding=1)
+            (gradient,) = torch.autograd.grad(result.square().sum(), twice)
+            results.append((result.detach().cpu(), gradient.cpu()))
+    torch.testing.assert_close(results[1], results[0])

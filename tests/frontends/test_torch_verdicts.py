@@ -40,7 +40,7 @@ def test_bytes_that_wait_for_a_link_come_no_sooner_from_a_faster_memory() -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="seeds 1, 6, 33 gain 0.7 to 1.3 % of the launch more than path and bound promise, since rings")
+@pytest.mark.xfail(reason="seeds 1, 6, 33 gain 0.7 to 1.3 % of the launch more than promised")
 def test_random_products_keep_the_promises_of_their_verdicts() -> None:
     broken = {}
     for seed in range(SEEDS):

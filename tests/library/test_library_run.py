@@ -206,6 +206,8 @@ def test_overrides_are_those_of_the_machine() -> None:
     assert run.machine == kb.run("hello-send", kb.load_machine("one-cube").with_(changes)).machine
     with pytest.raises(kb.ConfigError, match=r"cube\.hbm\.num_pc"):
         kb.run("hello-send", overrides={"cube.hbm.num_pc": 4})
+    with pytest.raises(kb.InputError, match=r"torch\.cubes=4 is no value of a machine; put it into settings"):
+        kb.run("hello-send", overrides={"torch.cubes": 4})
 
 
 def test_settings_of_front_ends_are_those_of_the_command() -> None:

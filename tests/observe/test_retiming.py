@@ -118,7 +118,7 @@ def test_a_kind_is_named_that_gains_half_of_the_largest_gain(
 
 
 def test_few_resources_need_an_estimate() -> None:
-    """A gain of half of 1/11 of the second longest time on the path is enough: no resource gains twice as much."""
+    """A gain of half of 1/11 of the second longest time on the path is enough: no gain counts for more than 1/11."""
     asked: list[Sequence[str] | None] = []
 
     def estimate(names: Sequence[str] | None) -> dict[str, int]:

@@ -16,6 +16,7 @@ from kernbench.common.files import plain_document
 from kernbench.common.late import late
 from kernbench.common.units import format_size
 from kernbench.result.table import Table, TableColumn, count_text, number, text_html, words
+from kernbench.runtime_api.overrides import part_of
 from kernbench.topology.area import PartArea, list_areas, measure_area
 from kernbench.topology.builder import Topology, compile_topology, topology_file
 from kernbench.topology.export import (
@@ -271,7 +272,11 @@ def load_machine(source: MachineLike = None, *, overrides: Overrides | None = No
     ``source`` None: ./topology.yaml, else ``default``. ``overrides``: values by path, as for ``--set``. Raises
     ConfigError with every problem, and UnknownNameError, with the nearest name, for an unknown machine.
     """
-    return compile_machine(source, override_texts(overrides or {}))
+    texts = override_texts(overrides or {})
+    settings = [text for text in texts if part_of(text) == "frontends"]
+    if settings:
+        raise InputError(f"{settings[0]} is no value of a machine; put it into settings of kb.run or kb.sweep")
+    return compile_machine(source, texts)
 
 
 def compile_machine(source: MachineLike, texts: Sequence[str]) -> CompiledMachine:

@@ -112,7 +112,7 @@ class Retiming:
                 else:
                     self._time(row, handled)
                     ready += self._waiting.pop(row, [])
-        gained = np.atleast_1d(self._rows[request + END] - self._end_of(request))
+        gained = np.broadcast_to(self._rows[request + END] - self._end_of(request), len(self.resources))
         return dict(zip(self.resources, np.rint(gained).astype(int).tolist(), strict=True))
 
     def _handled_before(self, row: Row) -> Row:

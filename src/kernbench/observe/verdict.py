@@ -149,7 +149,8 @@ def judge(
 
     A resource is the bottleneck only if the critical path spends at least half of the resource's bound on it, or on
     resources that tie with it. Otherwise its work was done while other resources were on the critical path. A resource
-    is named as the latency only if its gain, estimated by ``gains_of``, is at least half of the largest gain.
+    is named as the latency only if its gain, estimated by ``gains_of``, is at least half of the largest gain that the
+    path allows.
     """
     time_ps, wait_texts = roofline.measured_ps, tuple(waits)
     if not time_ps:
@@ -184,16 +185,16 @@ def judge(
 def _is_named(longest: ResourceShare, spent: Sequence[ResourceShare], gains_of: GainsOf) -> bool:
     """Return True if the gain of ``longest`` is at least `NAMED` of the largest gain, or if gains are unknown.
 
-    No resource gains more than a faster one saves on the path. If the gain is large enough beside that bound, the gains
-    of the other resources are not estimated.
+    An estimated gain counts up to the time that the faster resource saves on the path. If the gain of ``longest`` is
+    large enough beside these times, the other gains are not estimated.
     """
     name = longest.resource
     own_ps = gains_of((name,)).get(name)
-    largest_ps = max((share.ps * SAVED for share in spent if len(share.resources) == 1 and share != longest), default=0)
-    if own_ps is None or own_ps >= NAMED * largest_ps:
+    saved_ps = {share.resource: share.ps * SAVED for share in spent if len(share.resources) == 1 and share != longest}
+    if own_ps is None or own_ps >= NAMED * max(saved_ps.values(), default=0):
         return True
     gains_ps = gains_of(None)
-    return gains_ps[name] >= NAMED * max(gains_ps.values())
+    return own_ps >= NAMED * max(min(gains_ps[other], most_ps) for other, most_ps in saved_ps.items())
 
 
 def _bind(roofline: Roofline, bound: Bound, waits: tuple[str, ...]) -> Verdict:

@@ -10,7 +10,6 @@ import ctypes
 import gc
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import wraps
 from importlib import import_module
 from importlib.metadata import version
@@ -46,7 +45,7 @@ from kernbench.frontends.torch import autocast, collectives, device, device_name
 from kernbench.frontends.torch.attention import scaled_dot_product_attention
 from kernbench.frontends.torch.device_names import see_as_program
 from kernbench.frontends.torch.distributed import joining, pipelines, processes, reducers, worlds
-from kernbench.frontends.torch.distributed.importing import change_module, import_behind
+from kernbench.frontends.torch.distributed.importing import change_module, import_before, import_behind
 from kernbench.frontends.torch.distributed.reducers import unpinned
 from kernbench.frontends.torch.hosted import leaves
 from kernbench.frontends.torch.making import assume_zeros
@@ -231,12 +230,7 @@ def _install_backward(guard: AhbmGuard) -> None:
 
 
 def _install_compile() -> None:
-    """Make ``torch.compile`` compile for the machine. The compiler is imported at its first call.
-
-    Operators import Triton, too, in parts of PyTorch's compiler. Triton's interpreter is therefore selected here.
-    """
-    with suppress(ImportError):  # Triton was imported first, which a call of ``torch.compile`` reports.
-        import_module("kernbench.frontends.triton")
+    """Make ``torch.compile`` compile for the machine. The compiler is imported at its first call."""
     compile_it = torch.compile
 
     @wraps(compile_it)
@@ -405,4 +399,6 @@ _replace_functions()
 follow_modules()
 import_behind("torch.distributed.tensor._api", "kernbench.frontends.torch.distributed.sharding")
 change_module("torch._dynamo", _collect_frames)
+# Operators import Triton, in parts of PyTorch's compiler: its interpreter is selected before.
+import_before("triton", "kernbench.frontends.triton")
 collect_at_exit()  # PyTorch loads Triton's library

@@ -44,6 +44,18 @@ class _ChangingFinder(MetaPathFinder):
         return spec
 
 
+class _PrecedingFinder(MetaPathFinder):
+    """A finder that finds nothing, and imports ``first`` before the module ``name``."""
+
+    def __init__(self, name: str, first: str) -> None:
+        self._name, self._first = name, first
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
+        """Import the other module if this is the module."""
+        if fullname == self._name:
+            importlib.import_module(self._first)
+
+
 def change_module(name: str, change: ImportChange) -> None:
     """Change a module now, or when the program imports it."""
     if name in sys.modules:
@@ -59,3 +71,9 @@ def import_behind(name: str, changes: str) -> None:
         importlib.import_module(changes)
 
     change_module(name, change)
+
+
+def import_before(name: str, first: str) -> None:
+    """Import the module ``first`` just before the program imports ``name``; never if ``name`` is imported already."""
+    if name not in sys.modules:
+        sys.meta_path.insert(0, _PrecedingFinder(name, first))
