@@ -17,7 +17,8 @@ from kernbench.common.values import value
 from kernbench.runtime_api.run_request import OutputOptions, RunRequest, group, list_options, option
 
 GROUPS = ("Program", "Machine", "Data", "Reuse", "Limits", "Outputs", "Explanation")
-NO_CHOICES = {"keywords", "on_progress"}
+NO_CHOICES = {"keywords", "on_progress", "overrides"}
+"""Keywords of the library beside the request; ``overrides`` belong to the machine"""
 
 
 @value(kw_only=True)
